@@ -1,4 +1,4 @@
-"""What is noticed of a process that a unit changed, and what is no change."""
+"""Changes of the process by a unit are noticed and undone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from dpaudit.actors.audited.around import ProcessGuard, _guarded_state
 
 
-def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """What one prints or changes is its own, is put back, and the next one finds what the first one found."""
+def test_consecutive_attempts_are_separate(capfd: pytest.CaptureFixture[str]) -> None:
+    """Output and changes belong to one attempt and are undone before the next."""
     dumps, around = json.dumps, [ProcessGuard() for _ in range(6)]
     with ProcessGuard.consecutive():
         for number, one in enumerate(around):
@@ -45,7 +45,7 @@ def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().out == "afterwards\n"
 
 
-def test_an_environment_that_is_replaced_is_noticed_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_environment_is_noticed_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
     before, usual = dict(os.environ), os.environ
     for number in range(3):
@@ -61,7 +61,7 @@ def test_an_environment_that_is_replaced_is_noticed_and_put_back(monkeypatch: py
         assert (dict(os.environ), os.getenv("KEPT")) == (before, "1")
 
 
-def test_an_equal_function_is_another_one() -> None:
+def test_an_equal_function_counts_as_replaced() -> None:
     class Same:
         def __call__(self) -> None: ...
 
@@ -77,8 +77,8 @@ def test_an_equal_function_is_another_one() -> None:
     assert json.dumps is dumps
 
 
-def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
-    """Several closed by one attempt are noticed, whoever opened them; one at a time may have been collected."""
+def test_files_that_another_attempt_closes_are_noticed() -> None:
+    """Several closed files are noticed; a single one may have been garbage-collected."""
     opened: list[int] = []
     found = []
     with ProcessGuard.consecutive():
@@ -95,7 +95,7 @@ def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
     assert found == [[], [], [], [], ["open files it closed"], []]
 
 
-def test_filters_that_a_library_set_as_they_were_are_no_change_and_a_new_one_is() -> None:
+def test_only_different_warning_filters_count_as_a_change() -> None:
     with warnings.catch_warnings():
         first = ("default", None, DeprecationWarning, "__main__", 0)
         warnings.filters.insert(0, first)  # type: ignore[attr-defined]

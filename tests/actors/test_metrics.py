@@ -1,4 +1,4 @@
-"""Metrics of a run, scraped as Prometheus would scrape them."""
+"""Metrics of a run, scraped as by Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 
 
 def scraped(run: str) -> dict[str, float]:
-    """What the session exports of a run, by name."""
+    """Return the exported metrics of a run, by name."""
     import ray
 
     found = {}
@@ -39,7 +39,7 @@ EXPECTED = {
 
 
 def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
-    """Let metrics hear of four units in 8 s: two are done, one fails, one is lost with its worker."""
+    """Send events of four units in 8 s: two finish, one fails, one is lost with its worker."""
     now = 1_000.0
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
@@ -57,7 +57,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
 
 
 class Metric:
-    """In place of one of Ray's: the value it was set to, or has grown to, and the tag of its run."""
+    """Stand-in for a Ray metric with its value and the tag of its run."""
 
     made: ClassVar[list[Metric]] = []
 
@@ -78,8 +78,8 @@ class Metric:
 
 
 @pytest.mark.parametrize(("gpus", "busy"), [(2.0, 4.5 / (2 * 8)), (0.0, 0.0), (0.5, 1.0)])
-def test_metrics_are_what_the_events_say(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
-    """Without Ray, whose exporter is asked by night. Two units hold half a GPU each, for 9 s together."""
+def test_metrics_follow_the_events(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
+    """Two units hold half a GPU each, for 9 s together."""
     monkeypatch.setattr(Metric, "made", [])
     for kind in ("Counter", "Gauge"):
         monkeypatch.setattr(measured, kind, Metric)
@@ -96,7 +96,7 @@ def test_metrics_are_what_the_events_say(monkeypatch: pytest.MonkeyPatch, gpus: 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_exports_the_metrics_of_a_run(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heard(monkeypatch, {})
 
     def told() -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Units that a worker is given several at a time: the same bytes, and a fault costs the unit it strikes alone."""
+"""Parcels of units give the same bytes as single units, and a fault affects only one unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 60
 
 @pytest.fixture
 def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many units each parcel held."""
+    """Number of units in each parcel that was sent."""
     from dpaudit.actors import pool as pools
 
     sizes: list[int] = []
@@ -40,7 +40,7 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 class GivenPool:
-    """A pool whose workers are all up, without Ray: what each was given, and parcels that come back at once."""
+    """Pool with ready workers and without Ray, which records the sizes of parcels."""
 
     def __init__(self, workers: int, takes: dict[str, float]) -> None:
         from dpaudit.actors import pool as pools
@@ -59,7 +59,7 @@ class GivenPool:
         self.parcels.append(len(jobs))
 
     def takes_all(self, units: deque[Unit]) -> None:
-        """As the schedule hands them over."""
+        """Submit units as the schedule does."""
         while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
@@ -70,7 +70,7 @@ def some(count: int) -> deque[Unit]:
     return deque([Unit(Add(1), "one")] * count)
 
 
-def test_a_parcel_takes_as_long_as_the_driver_needs_and_no_more_than_a_share() -> None:
+def test_the_size_of_a_parcel_follows_the_driver_and_the_share() -> None:
     pool = GivenPool(1024, {"nap": 0.5}).pool
     assert pool._size("nap", 1000) == 64  # 32 s: no more than 32 parcels come back in a second
     assert pool._size("nap", 3) == 3
@@ -81,7 +81,7 @@ def test_a_parcel_takes_as_long_as_the_driver_needs_and_no_more_than_a_share() -
 
 @pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
 def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], left: int) -> None:
-    """Four workers, units of 0.02 s: 100 fill a parcel."""
+    """With four workers and units of 0.02 s, 100 units fill a parcel."""
     given, units = GivenPool(4, {"Add": 0.02}), some(waiting)
     given.takes_all(units)
     assert (given.parcels, len(units)) == (first, left)
@@ -89,7 +89,7 @@ def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int],
     assert not given.pool._waiting[Resources()]
 
 
-def test_what_is_handed_back_is_shared_out_again() -> None:
+def test_returned_units_are_distributed_again() -> None:
     given = GivenPool(4, {"Add": 0.02})
     given.takes_all(some(400))
     for slot in given.slots:
@@ -100,7 +100,7 @@ def test_what_is_handed_back_is_shared_out_again() -> None:
     assert given.parcels == [5] * 8
 
 
-def test_what_has_no_place_waits_in_its_order() -> None:
+def test_units_without_a_place_wait_in_order() -> None:
     given = GivenPool(2, {"Add": 5.0})
     jobs = [(Unit(Add(number), f"{number}"), (), False) for number in range(7)]
     given.pool._waiting[Resources()].extend(jobs)
@@ -110,7 +110,7 @@ def test_what_has_no_place_waits_in_its_order() -> None:
     assert given.pool.capacity(Resources(), 9, "Add") == -3
 
 
-def test_until_a_unit_was_timed_each_is_given_alone() -> None:
+def test_units_are_sent_one_by_one_until_one_was_timed() -> None:
     given, units = GivenPool(10, {}), some(500)
     given.takes_all(units)
     assert given.parcels == [1] * 20
@@ -118,7 +118,7 @@ def test_until_a_unit_was_timed_each_is_given_alone() -> None:
 
 
 def units_of(*odd: Unit) -> list[Unit]:
-    """Small ones, the odd ones in the middle, and two that need results of others."""
+    """Return small units with the odd ones in the middle, and two units that need results of others."""
     small = [Unit(Add(number), f"small {number}") for number in range(COUNT)]
     drawn = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
     last = [Unit(Add(7), f"last {many}", needs=tuple(unit.key for unit in small[: 10 * many])) for many in (1, 2)]
@@ -153,7 +153,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
     units = units_of()
     beside(tmp_path / "here", units, InProcess({}))
     beside(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
@@ -163,10 +163,10 @@ def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_the_same_bytes_with_parcels_of_any_size(
+def test_parcels_of_any_size_give_the_same_bytes(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written by the workers and by the driver; and nothing else is left in the folder."""
+    """Workers or the driver write the files, and no other files remain."""
     units = units_of()
     beside(tmp_path / "here", units, InProcess({}))
     expected = files(tmp_path / "here")
@@ -188,10 +188,10 @@ def test_the_same_bytes_with_parcels_of_any_size(
 @pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.parametrize("shared_folder", [True, False])
-def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
+def test_a_fault_in_a_parcel_affects_only_its_unit(
     ray_cluster: None, tmp_path: Path, sized: list[int], shared_folder: bool
 ) -> None:
-    """One kills its worker once, one always does, one fails for good and one for once; timed ones stand around them."""
+    """One unit kills its worker once, one always, one fails always and one once, among timed units."""
     done, folder = tmp_path / "units", str(tmp_path)
     first = [Unit(FailsFirst(folder, f"fine {number}", 0, ""), f"fine {number}") for number in range(40)]
     dies = Unit(FailsFirst(folder, "dies", 1, "die"), "dies once")
@@ -214,7 +214,7 @@ def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
+def test_a_hanging_unit_in_a_parcel_is_ended_and_the_rest_continues(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpaudit.actors.pool.PATIENCE_S", 1.0)
@@ -230,7 +230,7 @@ def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
     assert {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
 
 
-def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
+def test_a_folder_is_opened_only_with_its_mark(tmp_path: Path) -> None:
     store = UnitStore(tmp_path / "units")
     folder, mark = store.mark_for_workers()
     reached = UnitStore.open_marked(folder, mark)

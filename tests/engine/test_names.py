@@ -1,4 +1,4 @@
-"""`dpaudit list`, `show`, `schema`, completion and what a closed pipe does: finding one's way on the command line."""
+"""`dpaudit list`, `show`, `schema`, shell completion, closed pipes and interrupts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_show_names_every_field_with_type_default_and_meaning() -> None:
     assert "    model: a model, " in dpaudit("show", "lp-1st").output
 
 
-def test_inherited_fields_have_their_meaning() -> None:
+def test_inherited_fields_have_descriptions() -> None:
     one_run = {field.name: field for field in described_fields(load("estimator", "one-run"))}
     assert "Order of the canaries" in one_run["guess"].description
     assert one_run["confidence"].default == "0.95"
@@ -69,7 +69,7 @@ def test_every_name_can_be_shown() -> None:
         (["estimate", "SCORES", "--option", "confidense=0.9"], "confidence"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(words: list[str], nearest: str, tmp_path: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest(words: list[str], nearest: str, tmp_path: Path) -> None:
     scores = tmp_path / "scores.csv"
     scores.write_text("score,member\n1,1\n0,0\n")
     shown = dpaudit(*(str(scores) if word == "SCORES" else word for word in words))
@@ -78,7 +78,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(words: list[str], nearest:
     assert len(shown.output.strip().splitlines()) == 1
 
 
-def test_fields_of_a_spec_are_answered_likewise(tmp_path: Path) -> None:
+def test_an_unknown_field_suggests_the_nearest(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     for text, nearest in (
         ("data: iris\nmechansim: randomized-response\n", "mechanism"),
@@ -105,7 +105,7 @@ def test_the_shell_completes_names(words: str, position: int, expected: str) -> 
 
 
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["list", "--help"]])
-def test_a_reader_that_goes_away_leaves_no_traceback(words: list[str]) -> None:
+def test_a_closed_pipe_causes_no_traceback(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_a_reader_that_goes_away_leaves_no_traceback(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
+def test_a_closed_pipe_keeps_the_exit_code(tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text("tp,fp,tn,fn\n90,1,99,10\n")
     reading, writing = os.pipe()
@@ -163,7 +163,7 @@ SPECS = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if path.pare
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_example_fits_the_schema(path: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_every_example_matches_the_schema(path: Path, validator: jsonschema.Draft202012Validator) -> None:
     spec = yaml.safe_load(path.read_text())
     problems = [error.message[:300] for error in validator.iter_errors(spec)]
     assert not problems
@@ -184,7 +184,9 @@ def test_every_example_fits_the_schema(path: Path, validator: jsonschema.Draft20
         {"data": "iris", "mechanism": {"name": "lp-1st", "epsilon": 1}, "run": {"runner": "threads"}},
     ],
 )
-def test_what_is_no_spec_does_not(spec: dict[str, object], validator: jsonschema.Draft202012Validator) -> None:
+def test_an_invalid_spec_does_not_match_the_schema(
+    spec: dict[str, object], validator: jsonschema.Draft202012Validator
+) -> None:
     assert not validator.is_valid(spec)
 
 
