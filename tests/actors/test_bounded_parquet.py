@@ -52,10 +52,12 @@ def test_a_plain_table_is_read_unchanged(
 
 def test_the_footer_agrees_with_pyarrow() -> None:
     content = written(HONEST, row_group_size=100)
-    footer, told = read_footer(io.BytesIO(content)), pq.read_metadata(io.BytesIO(content))
+    footer, metadata = read_footer(io.BytesIO(content)), pq.read_metadata(io.BytesIO(content))
     assert footer.rows == 500
-    chunks = [told.row_group(i).column(j) for i in range(told.num_row_groups) for j in range(told.num_columns)]
-    assert [(one.path, one.unpacked) for one in footer.columns] == [
+    chunks = [
+        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
+    ]
+    assert [(column.path, column.unpacked) for column in footer.columns] == [
         (chunk.path_in_schema, chunk.total_uncompressed_size) for chunk in chunks
     ]
 

@@ -56,14 +56,14 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             del sys.modules[name]
         importlib.invalidate_caches()
 
-    def one(name: str, text: str) -> None:
+    def write_file(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
         forget()
 
     for name, text in FILES.items():
-        one(name, text)
-    yield one
+        write_file(name, text)
+    yield write_file
     forget()
 
 
@@ -124,8 +124,8 @@ def test_results_of_code_in_a_too_large_folder_are_not_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
-    (own,) = mechanism().user_code
-    assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
+    (user_code,) = mechanism().user_code
+    assert user_code.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
 def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
@@ -179,8 +179,8 @@ def test_versions_of_installed_packages_count(write: Callable[[str, str], None],
 
 def test_versions_of_packages_behind_bundled_models_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = unit._hash_of_sources.__wrapped__()
-    known = reading._version
-    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else known(name))
+    original_version = reading._version
+    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else original_version(name))
     assert unit._hash_of_sources.__wrapped__() != before
 
 
@@ -212,15 +212,15 @@ def test_a_callable_counts_with_its_closure_and_defaults() -> None:
 
 
 def test_a_class_made_by_a_function_counts_with_its_closure() -> None:
-    def made(share: float) -> Any:
+    def make_mechanism(share: float) -> Any:
         class Mechanism:
             def release(self, label: float) -> float:
                 return label * share
 
         return Mechanism()
 
-    assert fingerprint(made(1.0)).digest == fingerprint(made(1.0)).digest
-    assert fingerprint(made(1.0)).digest != fingerprint(made(2.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest == fingerprint(make_mechanism(1.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest != fingerprint(make_mechanism(2.0)).digest
 
 
 TYPED = """
@@ -251,10 +251,10 @@ print(found.digest, found.user_code[0].label)
 
 def typed(text: str) -> str:
     """Run code from standard input, as at a prompt, and return its output."""
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "__main__.Mechanism" in done.stdout
-    return done.stdout.split()[0]
+    process = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert "__main__.Mechanism" in process.stdout
+    return process.stdout.split()[0]
 
 
 def test_code_from_a_prompt_counts() -> None:
@@ -275,8 +275,10 @@ def test_code_from_a_prompt_counts() -> None:
 def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
     def run(text: str) -> str:
         (tmp_path / "script.py").write_text(text)
-        done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
-        return done.stdout
+        process = subprocess.run(
+            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True
+        )
+        return process.stdout
 
     assert run(TYPED) == run(TYPED)
     assert run(TYPED) != run(TYPED.replace("SHARE = 0.5", "SHARE = 0.6"))
@@ -285,8 +287,8 @@ def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
 class Holds:
     """User object with one attribute."""
 
-    def __init__(self, held: object) -> None:
-        self.held = held
+    def __init__(self, content: object) -> None:
+        self.held = content
 
 
 def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
@@ -349,14 +351,14 @@ def test_recursive_values_have_fingerprints() -> None:
 
 
 def test_each_class_is_read_once_per_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+    read_names: list[str] = []
     content = reading.read_module
-    monkeypatch.setattr(reading, "read_module", lambda name: (read.append(name), content(name))[1])
-    made = importlib.import_module("owner.mechanism").Mechanism
+    monkeypatch.setattr(reading, "read_module", lambda name: (read_names.append(name), content(name))[1])
+    mechanism_class = importlib.import_module("owner.mechanism").Mechanism
     with read_once():
-        assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
-    assert "owner" in read
-    assert sorted(set(read)) == sorted(read)
+        assert len({fingerprint((mechanism_class(), number)).digest for number in range(500)}) == 500
+    assert "owner" in read_names
+    assert sorted(set(read_names)) == sorted(read_names)
 
 
 def test_adjacent_strings_are_separated() -> None:

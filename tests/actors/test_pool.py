@@ -32,8 +32,8 @@ def test_units_run_on_nodes_that_join_and_leave(tmp_path: Path) -> None:
     with ray_folder() as place:
         environment["RAY_TMPDIR"] = str(place)
         command = [sys.executable, "-m", "tests.actors.pool_checks"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_a_full_object_store_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,11 @@ def test_code_that_cannot_be_imported_is_not_retried() -> None:
     from dpaudit.actors.pool import load_failure
 
     raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
-    said = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
-    assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
-    assert said.endswith("Put the code into a separate module that workers can import")
+    message = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
+    assert message.startswith(
+        "a worker could not load the code that it was given: Can't get attribute 'kept' on <module"
+    )
+    assert message.endswith("Put the code into a separate module that workers can import")
     assert not load_failure(RaySystemError("the raylet is gone", None))
     assert not load_failure(ObjectLostError("00", None, ""))
 
@@ -101,7 +103,7 @@ def test_a_killed_head_process_gives_a_one_line_error(tmp_path: Path) -> None:
     until(lambda: len(list((tmp_path / "run").glob("units/*.parquet"))) > 3 or run.poll() is not None, "units finish")
     (head,) = [pid for pid in below(run.pid) if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(head, signal.SIGKILL)
-    _, said = run.communicate(timeout=HANGS_S)
+    _, stderr = run.communicate(timeout=HANGS_S)
     assert run.returncode == 3
-    (line,) = said.strip().splitlines()
+    (line,) = stderr.strip().splitlines()
     assert "has ended (SIGKILL). Finished units are kept: `dpaudit resume" in line

@@ -103,9 +103,9 @@ class Recalls:
     classes: int
 
     def probabilities(self, features: Any) -> Any:
-        known = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
-        odds = np.full((len(known), self.classes), 1 / self.classes)
-        odds[known] = np.eye(self.classes)[0]
+        is_training_point = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
+        odds = np.full((len(is_training_point), self.classes), 1 / self.classes)
+        odds[is_training_point] = np.eye(self.classes)[0]
         return odds
 
 
@@ -123,8 +123,8 @@ def seeds(entry: PlannedAudit, tried: bool = True) -> set[str]:
     """Return the seeds of the units of an audit's game; without those of tried data sets if `tried` is False."""
     calls = [unit for unit in entry.units if isinstance(unit.task, Call)]
     shared = () if tried else ("tried: ", "which data sets it takes")
-    given = (unit.task.argument("seed") for unit in calls if not unit.label.startswith(shared))
-    return {str(seed) for seed in given if seed is not None}
+    values = (unit.task.argument("seed") for unit in calls if not unit.label.startswith(shared))
+    return {str(seed) for seed in values if seed is not None}
 
 
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
@@ -241,8 +241,8 @@ def test_a_budget_of_trainings_goes_to_cheap_tests_first() -> None:
 
 def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
-    (one,) = spec.audits
-    assert (one.name, one.game.trainings, spec.confirmatory(one).game.trainings) == (
+    (audit,) = spec.audits
+    assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == (
         "dp-sgd-steps, one training",
         1,
         1,
@@ -250,8 +250,8 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
     with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    one, steps, crowd, far = larger.audits
-    assert (one.game.trainings, larger.confirmatory(one).game.trainings) == (1, 4)
+    audit, steps, crowd, far = larger.audits
+    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (1, 4)
     assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
@@ -284,9 +284,9 @@ def test_a_leak_is_rejected_by_the_first_test_and_the_rest_is_skipped(leak: Repo
     assert report.joint.answer.line("not run") == not_run
     assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
-    read = report_again(folder)
+    reloaded = report_again(folder)
     assert again.executed == 0
-    for other in (again, read):
+    for other in (again, reloaded):
         assert other.joint is not None
         assert other.joint.to_dict() == report.joint.to_dict()
         assert other.failed == ()
@@ -330,11 +330,15 @@ def test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run(
     assert first.comparison.observed < 1  # what is shown beside the claim is the confirmatory run
     assert "confirmatory run" in first.headline
     assert re.fullmatch(f"the first pass of label-canaries {not_confirmed}", report.joint.answer.line("reason"))
-    (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
-    assert (told["test"], told["confirmed"], told["again"]) == ("label-canaries", False, again.headline)
-    read = report_again(tmp_path)
-    assert read.joint is not None
-    assert read.joint.to_dict() == report.joint.to_dict()
+    (confirmation,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
+    assert (confirmation["test"], confirmation["confirmed"], confirmation["again"]) == (
+        "label-canaries",
+        False,
+        again.headline,
+    )
+    reloaded = report_again(tmp_path)
+    assert reloaded.joint is not None
+    assert reloaded.joint.to_dict() == report.joint.to_dict()
 
 
 def test_a_confirmatory_run_must_reject_at_the_confidence_of_the_verdict(
@@ -376,16 +380,16 @@ def test_later_tests_wait_for_a_confirmatory_run(tmp_path: Path, leak: Report) -
     store = UnitStore(Path(leak.folder) / "units")
     first, second, third, fourth = Policy(plan, store).pairs
     assert first.confirmation is not None
-    done = store.finished(first.first.keys)
+    finished_keys = store.finished(first.first.keys)
     nothing: frozenset[str] = frozenset()
     reader = Policy(plan, store, lambda: 0.0)
     waiting = frozenset().union(
         *(pair.confirmation.keys - pair.first.keys for pair in reader.pairs if pair.confirmation)
     )
     assert reader.waiting(nothing, nothing) == waiting
-    assert reader.waiting(done, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
-    assert reader.skippable(done, nothing) == nothing
-    both = done | store.finished(first.confirmation.keys)
+    assert reader.waiting(finished_keys, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
+    assert reader.skippable(finished_keys, nothing) == nothing
+    both = finished_keys | store.finished(first.confirmation.keys)
     assert reader.waiting(both, nothing) <= second.keys | third.keys | fourth.keys
     assert reader.skippable(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
 
@@ -441,15 +445,15 @@ def test_a_started_first_pass_ends_soon_after_the_budget(tmp_path: Path, monkeyp
     pairs = Policy(plan, store).pairs
     shared = Policy(plan, store)._shared
     second = pairs[1].first.keys - shared - pairs[0].keys
-    begun = frozenset({min(second)})
+    started_units = frozenset({min(second)})
 
-    def spared(seconds: float) -> frozenset[str]:
-        return Policy(plan, store, lambda: seconds).skippable(begun, frozenset())
+    def skipped_units(seconds: float) -> frozenset[str]:
+        return Policy(plan, store, lambda: seconds).skippable(started_units, frozenset())
 
-    assert not spared(59.0) & second
-    assert not spared(65.0) & second
-    assert second <= spared(67.0)
-    assert not spared(67.0) & pairs[0].first.keys
+    assert not skipped_units(59.0) & second
+    assert not skipped_units(65.0) & second
+    assert second <= skipped_units(67.0)
+    assert not skipped_units(67.0) & pairs[0].first.keys
 
 
 @pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 64)])
@@ -525,8 +529,8 @@ def test_after_the_budget_only_the_first_test_starts_and_started_tests_finish(tm
     reader = Policy(plan, UnitStore(tmp_path), lambda: 61.0)
     first, second, third, fourth = reader.pairs
     assert reader.skippable(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
-    begun = frozenset({second.first.trainings[0]})
-    assert reader.skippable(begun, frozenset()) == third.keys | fourth.keys
+    started_units = frozenset({second.first.trainings[0]})
+    assert reader.skippable(started_units, frozenset()) == third.keys | fourth.keys
     in_time = Policy(plan, UnitStore(tmp_path), lambda: 59.0)
     assert in_time.skippable(frozenset(), frozenset()) == frozenset()
 
@@ -540,8 +544,8 @@ def test_a_spec_with_check_leaves_the_choice_to_dpaudit(tmp_path: Path) -> None:
     assert spec.together is not None
     assert spec.together.budget_s == 30.0
     path.write_text("check: {mechanism: {name: randomized-response, epsilon: 1}}\ngame: mia\n")
-    known = "name, seed, confidence, strict, effort, run"
-    with pytest.raises(SpecError, match=f"next to `check` a spec may have {known}, got 'game'"):
+    allowed = "name, seed, confidence, strict, effort, run"
+    with pytest.raises(SpecError, match=f"next to `check` a spec may have {allowed}, got 'game'"):
         load_spec(path)
 
 
@@ -579,8 +583,8 @@ def together(*tests: AuditResult, confirmations: Mapping[str, AuditResult] | Non
 def quietly(test: AuditResult, name: str, **changes: Any) -> AuditResult:
     """Return the result of a test with a bound of 0.5, below the claim."""
     assert isinstance(test.finding, Bound)
-    found = replace(test.finding, lower=0.5, evidence=())
-    return replace(test, name=name, finding=found, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
+    finding = replace(test.finding, lower=0.5, evidence=())
+    return replace(test, name=name, finding=finding, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
 
 
 def test_the_maximum_of_a_partial_claim_is_not_compared_with_that_of_the_claim(leak: Report) -> None:
@@ -609,29 +613,29 @@ def test_the_maximum_of_a_partial_claim_is_not_compared_with_that_of_the_claim(l
     assert alone.answer.line("part") == "the claim allows each step epsilon <= 1 (label, delta = 0)"
     blind = silent("blind", 0.5)
     assert blind.verdict is Verdict.INCONCLUSIVE
-    beside = together(step, blind)
-    assert (beside.verdict, beside.deciding) == (Verdict.NO_VIOLATION, step)
+    verdict = together(step, blind)
+    assert (verdict.verdict, verdict.deciding) == (Verdict.NO_VIOLATION, step)
     steps = together(step, replace(step, name="another step"))
     assert "no test covered the training from end to end" in steps.answer.line("reason")
 
 
 def test_a_test_without_a_verdict_is_named_in_the_headline_and_does_not_pass(leak: Report) -> None:
     test, again = leak.results
-    quiet, lost = quietly(test, "quiet"), replace(test, name="lost", finding=None)
+    quiet, no_verdict = quietly(test, "quiet"), replace(test, name="lost", finding=None)
     near = replace(test, name="near", confirmation=Confirmation.MISSING)
-    assert [result.verdict for result in (quiet, lost, near)] == [
+    assert [result.verdict for result in (quiet, no_verdict, near)] == [
         Verdict.NO_VIOLATION,
         Verdict.FAILED,
         Verdict.UNDECIDED,
     ]
-    joint = together(quiet, lost)
+    joint = together(quiet, no_verdict)
     assert joint.answer.line("test") == "quiet"
     assert joint.answer.line("reason") == "these tests failed and say nothing: lost"
     assert together(quiet).answer.headline == quiet.headline
     open_report = replace(leak, joint=together(quiet, near), results=(quiet, near))
     assert open_report.violations == ()
     assert open_report.undecided == (near,)
-    failed = replace(leak, joint=joint, results=(quiet, lost))
+    failed = replace(leak, joint=joint, results=(quiet, no_verdict))
     refuted = replace(leak, joint=together(test, confirmations={test.name: again}))
     for report, word in ((open_report, "UNDECIDED"), (failed, "FAILED"), (refuted, "VIOLATION")):
         with pytest.raises(VerdictError, match=word):
@@ -662,8 +666,8 @@ def test_an_undecided_test_is_repeated_with_more_trials(tmp_path: Path) -> None:
     assert more.folder == f"{tmp_path / 'run'}-more"
     assert (more.seed, more.joint and more.joint.verdict) == (spec.seed + 1, Verdict.VIOLATION)
     assert {result.name.removesuffix(", confirmatory run") for result in more.results} == {channel.name}
-    (before,) = [one.audit.game for one in make_plan(spec).audits if one.audit.name == channel.name]
-    (after, *_) = [one.audit.game for one in make_plan(load_spec(Path(more.folder) / "spec.yaml")).audits]
+    (before,) = [planned.audit.game for planned in make_plan(spec).audits if planned.audit.name == channel.name]
+    (after, *_) = [planned.audit.game for planned in make_plan(load_spec(Path(more.folder) / "spec.yaml")).audits]
     assert after.releases == 4 * before.releases
 
 

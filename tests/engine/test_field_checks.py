@@ -36,7 +36,7 @@ class Fails:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint", "taken"),
+    ("value", "hint", "expected"),
     [
         (np.float64(0.5), float, 0.5),
         (np.float32(0.5), float, 0.5),
@@ -51,15 +51,15 @@ class Fails:
         (["a", "b"], tuple[str, ...], ("a", "b")),
     ],
 )
-def test_equivalent_values_are_converted_to_python_types(value: object, hint: Any, taken: object) -> None:
-    found = checked_argument("x", value, hint)
-    assert (found, type(found)) == (taken, type(taken))
+def test_equivalent_values_are_converted_to_python_types(value: object, hint: Any, expected: object) -> None:
+    converted = checked_argument("x", value, hint)
+    assert (converted, type(converted)) == (expected, type(expected))
 
 
 def test_a_numpy_number_is_written_as_a_number() -> None:
     """Fields of a curve, for example, are not converted."""
-    said = describe(Claim.of(GaussianDP(np.float64(0.5)), relation=Relation.ADD_REMOVE, delta=1e-6))
-    assert type(said["curve"]["mu"]) is float
+    described = describe(Claim.of(GaussianDP(np.float64(0.5)), relation=Relation.ADD_REMOVE, delta=1e-6))
+    assert type(described["curve"]["mu"]) is float
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_masked_values_are_missing(values: object) -> None:
         "text",
         {1, 2},
         {1: 2},
-        (one for one in (1, 2)),
+        (number for number in (1, 2)),
         Fails(),
         [Fails()],
         list,
@@ -207,8 +207,8 @@ def test_an_invalid_matrix_gives_a_one_line_error(values: object) -> None:
 
 
 def test_masked_entries_of_an_array_are_missing() -> None:
-    found = matrix("X", np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]))
-    assert np.isnan(found).tolist() == [[False, True], [False, False]]
+    values = matrix("X", np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]))
+    assert np.isnan(values).tolist() == [[False, True], [False, False]]
 
 
 def test_column_names_are_unique_text() -> None:

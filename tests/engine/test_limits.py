@@ -66,12 +66,12 @@ def test_a_plan_beyond_a_limit_is_refused(content: dict[str, object], message: s
 def test_a_too_large_plan_is_refused_before_data_are_generated(
     content: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(*_: object, **__: object) -> None:
+    def forbidden(*_: object, **__: object) -> None:
         pytest.fail("this was made before the plan was refused")
 
     spec = load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content})
-    monkeypatch.setattr(GaussianMixture, "load", made)
-    monkeypatch.setattr(Unit, "__post_init__", made)
+    monkeypatch.setattr(GaussianMixture, "load", forbidden)
+    monkeypatch.setattr(Unit, "__post_init__", forbidden)
     with pytest.raises(SpecError, match="a plan must have at most 100,000 units"):
         make_plan(spec)
 
@@ -188,8 +188,8 @@ def test_values_of_variables_are_masked_at_any_depth_longest_first(monkeypatch: 
     for _ in range(5000):
         deep = [deep]
     deep.append(deep)
-    said = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
-    assert said == "cannot read $OUTER/x, $OUTER, a/$INNER"
+    masked = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
+    assert masked == "cannot read $OUTER/x, $OUTER, a/$INNER"
     assert hide_variable_values("/data/inner-secret", "no variable") == "/data/inner-secret"
 
 
@@ -210,7 +210,9 @@ def test_slow_data_generation_is_announced() -> None:
         "data": {"name": "gaussian-mixture", "rows": 20_000_000},
         "mechanism": {"name": "randomized-response", "epsilon": 1},
     }
-    said = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
-    assert re.fullmatch(r"planning at least \d+ units on 20,000,000 generated rows, which are made first", said), said
+    announcement = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
+    assert re.fullmatch(
+        r"planning at least \d+ units on 20,000,000 generated rows, which are made first", announcement
+    ), announcement
     spec["data"] = {"name": "gaussian-mixture", "rows": 1000}
     assert planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""
