@@ -313,7 +313,7 @@ def test_a_missing_node_is_not_awaited_forever(
         pool.close()
     assert store.finished([present.key, gone.key]) == {present.key}
     assert [event.detail for event in of_kind(seen, EventKind.STAGE)] == [
-        "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; one is waited for, 300 s when nothing else runs"
+        "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; waiting for one, at most 300 s if nothing else runs"
     ]
 
 
