@@ -38,7 +38,7 @@ KERNELS = ("engine", "estimators", "mechanisms")
 KERNEL_TESTS = (
     "tests/engine/test_two_world.py::test_stacks_of_another_size_give_the_same_scores",
     "tests/engine/test_two_world.py::test_shadow_models_and_trials_are_trained_once_for_all_attacks",
-    "tests/engine/test_two_world.py::test_a_planted_bug_of_dp_sgd_is_seen_step_by_step",
+    "tests/engine/test_two_world.py::test_planted_bug_of_dp_sgd_is_detected_by_its_steps",
     "tests/mechanisms/test_torch_models.py::test_mlp_learns_digits",
     "tests/engine/test_crafted_queries.py::test_one_record_decides_an_answer",
     "tests/engine/test_sequential.py::test_a_leak_stops_the_audit_and_saves_the_remaining_units",
@@ -48,7 +48,7 @@ KERNEL_TESTS = (
     "tests/estimators/test_advantage.py::test_bags_too_improbable_for_floats_are_still_right",
     "tests/engine/test_where_it_leaks.py::test_by_what_comes_back_alone",
     "tests/engine/test_label_advantage.py::test_a_wrong_prior_of_three_classes_is_noticed",
-    "tests/engine/test_poisonings.py::test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not",
+    "tests/engine/test_poisonings.py::test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row",
     "tests/engine/test_ci_files.py::test_a_violation_fails_in_junit",
     "tests/estimators/test_confusion.py::test_interval_ends_are_the_posteriors_quantiles",
     "tests/estimators/test_confusion.py::test_best_epsilon_is_the_largest_lower_bound",
@@ -64,11 +64,11 @@ LONG: Mapping[str, str] = {
     "tests/actors/test_schedule.py::test_two_workers_run_all_units_despite_losses_and_failures[ray]": (
         "starts the Ray session that all tests share"
     ),
-    "tests/actors/test_parcels.py::test_child_processes_store_the_same_bytes": "starts child processes",
+    "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
-    "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
+    "tests/engine/test_check.py::test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run": (
         "one check with two confirmatory runs"
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"

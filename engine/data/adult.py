@@ -38,9 +38,9 @@ COLUMNS = (
 @register("data", "adult", source="UCI Adult, Kohavi and Becker (1996)")
 @dataclass(frozen=True)
 class Adult(PublishedParts):
-    """Census records of 1994: is the income above 50K? Six numeric columns, eight categorical ones (sex, race, ...).
+    """Census records of 1994 in UCI's files `adult.data` and `adult.test`, plain, .gz or .xz; classes by income.
 
-    Read from UCI's `adult.data` and `adult.test`, plain, .gz or .xz. The sign `?` means missing and becomes 'unknown'.
+    There are six numeric and eight categorical columns. The sign `?` means missing and becomes 'unknown'.
 
     Attributes:
         path: The folder, or one of the files.
@@ -49,13 +49,13 @@ class Adult(PublishedParts):
     parts: ClassVar[Any] = {"train": ("adult.data",), "test": ("adult.test",)}
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order of the file; `seed` is not used.
+        """Return the rows in the order of the file; `seed` is not used.
 
-        Raises: DataError naming the file, and the line and column where there is one.
+        Raises: DataError that names the file and, if known, the line and column.
         """
         path = self.file()
         layout = _layout(path)
-        table = delimited.read(path, layout, rows=self.rows)
+        table = delimited.read_table(path, layout, rows=self.rows)
         # The labels of the official test part end in a full stop.
         income = pc.utf8_rtrim(table["income"], characters=".")
         refuse = delimited.refusal(path, layout)
@@ -72,5 +72,5 @@ class Adult(PublishedParts):
 
 def _layout(path: Path) -> Layout:
     cells, end = first_record(path, delimiter=",", quoted=False)
-    remark = cells[0].startswith("|")  # the official test part opens with one
+    remark = cells[0].startswith("|")  # the first line of the official test part
     return Layout((*COLUMNS, "income"), quoted=False, skip=end if remark else 0, missing=("?",))

@@ -1,4 +1,4 @@
-"""The small data sets that come with scikit-learn, read from its files: importing it takes seconds."""
+"""Small data sets that come with scikit-learn, read from its files, because importing it takes seconds."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Digits:
     """1,797 handwritten digits, images (n, 1, 8, 8) in [0, 1], 10 classes.
 
     Attributes:
-        flat: Features of shape (n, 64) instead, for models of tables.
+        flat: True for features of shape (n, 64), for tabular models.
     """
 
     flat: bool = False
 
     def load(self, *, seed: int = 0) -> Examples:
-        """All images in their published order; `seed` is not used."""
+        """Return all images in their published order; `seed` is not used."""
         rows = np.loadtxt(_file("digits.csv.gz"), delimiter=",", dtype=np.float32)
         pixels = rows[:, :-1] / np.float32(16)
         names = [str(digit) for digit in range(10)]
@@ -40,7 +40,7 @@ class _Table:
     """A table of numbers with a class for each row.
 
     Attributes:
-        standardise: Columns with mean 0 and deviation 1 over the published rows; otherwise their own units.
+        standardise: True to scale columns to mean 0 and standard deviation 1 over all rows.
     """
 
     standardise: bool = True
@@ -48,7 +48,7 @@ class _Table:
     registered_name: ClassVar[str]
 
     def load(self, *, seed: int = 0) -> Examples:
-        """All rows in their published order (often by class: split at random); `seed` is not used."""
+        """Return all rows in their published order, often sorted by class, so split at random; `seed` is not used."""
         path = _file(self.file)
         with path.open(encoding="utf-8") as file:
             _, _, *names = file.readline().strip().split(",")  # numbers of rows and columns, then the classes
@@ -84,13 +84,15 @@ class Wine(_Table):
 
 
 def _file(name: str) -> Path:
-    """A file of the installed scikit-learn, which is found without being imported."""
-    found = importlib.util.find_spec("sklearn")
-    folders = [Path(folder) for folder in (found and found.submodule_search_locations) or ()]
+    """Return the path of a file of scikit-learn, without importing it."""
+    spec = importlib.util.find_spec("sklearn")
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
     for folder in folders:
         if (path := folder / "datasets" / "data" / name).is_file():
             return path
-    raise DataError(f"{name} must come with scikit-learn, and is not in {', '.join(map(str, folders)) or 'any folder'}")
+    raise DataError(
+        f"{name} of scikit-learn is missing in {', '.join(map(str, folders)) or 'any folder'}. Reinstall it"
+    )
 
 
 def _examples(

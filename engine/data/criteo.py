@@ -35,14 +35,14 @@ LAYOUT = Layout(("label", *NUMERIC, *CATEGORICAL), delimiter="\t", quoted=False)
 class Criteo:
     """Click logs as tab-separated text: label, 13 numbers, 26 hashed categories; plain, .gz or .xz, file or folder.
 
-    A missing number becomes the mean over the rows with the same C7, where they have one, else the column's mean; a
-    missing category becomes 'unknown'. Only features are looked at for that, over all rows kept. The features are an
+    A missing number becomes the mean over the rows with the same C7, or the column's mean if all of these are missing.
+    A missing category becomes 'unknown'. This imputation uses the features of all sampled rows. The features are an
     Arrow table of float32 columns I1 .. I13 and string columns C1 .. C26.
 
     Attributes:
-        path: The file, or a folder whose files are read one after another (day_2 before day_10).
-        rows: At most this many rows are kept, from the start; all when None.
-        keep: Each row is kept with this probability, in (0, 1]; the paper's data are 1M rows of a day kept with 0.05.
+        path: The file, or a folder whose files are read in order (day_2 before day_10).
+        rows: Largest number of rows, from the start; None for all.
+        keep: Sampling probability of each row, in (0, 1]; the paper samples 1M rows of a day with 0.05.
     """
 
     path: str = field(metadata=PATH)
@@ -54,17 +54,17 @@ class Criteo:
         require(0 < self.keep <= 1, "keep must be in (0, 1]", keep=self.keep)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order of the log; `seed` decides which are kept when `keep` < 1.
+        """Return the rows in the order of the log; `seed` determines the sample if `keep` < 1.
 
-        Raises: DataError naming the file, line and column.
+        Raises: DataError that names the file, line and column.
         """
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         parts: list[pa.Table] = []
-        left = self.rows
-        for part in self._kept(existing(self.path), rng):
-            parts.append(part.slice(0, left))
-            left = None if left is None else left - len(parts[-1])
-            if left == 0:
+        rows_left = self.rows
+        for part in self._sampled(existing(self.path), rng):
+            parts.append(part.slice(0, rows_left))
+            rows_left = None if rows_left is None else rows_left - len(parts[-1])
+            if rows_left == 0:
                 break
         if not sum(map(len, parts)):
             raise fault(existing(self.path), "has no rows", do="check `path` and `keep`")
@@ -72,28 +72,28 @@ class Criteo:
         labels = table["label"].to_numpy().astype(np.int64)
         return Examples(imputed(table), labels, 2, "criteo", CATEGORICAL, CLASS_NAMES)
 
-    def _kept(self, path: Path, rng: np.random.Generator) -> Iterator[pa.Table]:
+    def _sampled(self, path: Path, rng: np.random.Generator) -> Iterator[pa.Table]:
         for file in _in_order(path):
             start = 0
             for cells in tables(file, LAYOUT):
                 rows = start + np.flatnonzero(rng.random(len(cells)) < self.keep)
-                kept = cells.take(pa.array(rows - start)) if self.keep < 1 else cells
-                yield _typed(kept, file, rows)
+                sampled = cells.take(pa.array(rows - start)) if self.keep < 1 else cells
+                yield _typed(sampled, file, rows)
                 start += len(cells)
 
 
 def _in_order(path: Path) -> list[Path]:
-    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files."""
+    """Return the file, or the files of the folder in natural order (day_2 before day_10), without hidden ones."""
     if path.is_file():
         return [path]
-    found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    if not found:
+    files = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    if not files:
         raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
-    return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
+    return sorted(files, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
 
 
 def imputed(table: pa.Table) -> pa.Table:
-    """The features without gaps: numbers by the mean of their C7 group, else of their column; categories 'unknown'."""
+    """Return imputed features: numbers by the mean of their C7 group or else column, categories by 'unknown'."""
     categories = {name: pc.fill_null(table[name], UNKNOWN) for name in CATEGORICAL}
     groups = categories["C7"].combine_chunks().dictionary_encode().indices.to_numpy()
     filled = {name: _filled(np.asarray(table[name], np.float64), groups) for name in NUMERIC}
@@ -101,16 +101,16 @@ def imputed(table: pa.Table) -> pa.Table:
 
 
 def _filled(values: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float32]:
-    known = ~np.isnan(values)
-    totals = np.bincount(groups[known], weights=values[known], minlength=int(groups.max()) + 1)
-    counts = np.bincount(groups[known], minlength=len(totals))
-    overall = values[known].mean() if known.any() else 0.0
+    is_present = ~np.isnan(values)
+    totals = np.bincount(groups[is_present], weights=values[is_present], minlength=int(groups.max()) + 1)
+    counts = np.bincount(groups[is_present], minlength=len(totals))
+    overall = values[is_present].mean() if is_present.any() else 0.0
     means = np.divide(totals, counts, out=np.full(len(totals), overall), where=counts > 0)
-    return np.where(known, values, means[groups]).astype(np.float32)
+    return np.where(is_present, values, means[groups]).astype(np.float32)
 
 
 def _typed(cells: pa.Table, path: Path, rows: NDArray[np.int64]) -> pa.Table:
-    """Labels and numbers as numbers; `rows` are the positions of the cells in the file."""
+    """Return the cells with numeric labels and numbers; `rows` are their positions in the file."""
 
     def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
         line = None if row is None else line_of(path, LAYOUT, int(rows[row]))
@@ -131,27 +131,27 @@ Floats = NDArray[np.float64]
 
 
 class Number(NamedTuple):
-    """A column floor(exp(location + scale z)) - 1, z standard normal, not below `least`."""
+    """Column floor(exp(location + scale z)) - 1, z standard normal, at least `least`."""
 
     location: float
     scale: float
-    gap: int  # the group of columns it goes missing with
+    gap: int  # index in `GAPS` of the columns that are missing together
     effect: float  # on the log-odds of a click, for each unit of z
     least: int = 0
 
 
 class Category(NamedTuple):
-    """A column whose r-th most frequent category has a share falling as r^-skew."""
+    """Column whose r-th most frequent category has a share proportional to r^-skew."""
 
     size: int
     skew: float
     gap: int
-    effect: float  # deviation, over categories, of the effect on the log-odds of a click
-    driver: int  # which of the hidden factors it follows: site, ad, user
-    follows: float  # its correlation with that factor, on the normal scale
+    effect: float  # standard deviation, over categories, of the effect on the log-odds of a click
+    driver: int  # index of the latent factor it correlates with: site, ad, user
+    follows: float  # correlation with that factor, on the normal scale
 
 
-# Columns that are missing together, and how often, in the Kaggle log; group 0 is never missing.
+# Missing rates in the Kaggle log of groups of columns that are missing together; group 0 is never missing.
 GAPS = (0.0, 0.452, 0.203, 0.049, 0.25, 0.05, 0.777, 0.20, 0.033, 0.131, 0.453, 0.817)
 
 # Location and scale of the Kaggle log; the effects have the signs and the order of its correlations with the label.
@@ -171,8 +171,8 @@ NUMBERS = (
     Number(1.89, 1.06, 2, -0.3),
 )
 
-# Sizes as counted over the whole Kaggle log; skews between those that match, on 8,000 rows of it, the share of the
-# most frequent category and the number of different ones.
+# Sizes are those of the whole Kaggle log. Skews are between two values that match, on 8,000 rows of it, the share of
+# the most frequent category and the number of distinct ones.
 CATEGORIES = (
     Category(1_460, 2.0, 0, 0.3, 0, 0.5),
     Category(583, 1.25, 0, 0.3, 1, 0.5),
@@ -203,8 +203,8 @@ CATEGORIES = (
 )
 
 INTERCEPT = -4.55  # 3.0 % clicks on day 0
-LASTING = 1_000  # categories of a large column that stay in use from day to day
-LARGE = 100_000
+PERSISTENT_CATEGORIES = 1_000  # categories of a large column that stay in use from day to day
+LARGE_COLUMN = 100_000
 
 
 @register("data", "criteo-synthetic", source="generated after the Criteo Kaggle log's columns, gaps, sizes and skews")
@@ -212,18 +212,18 @@ LARGE = 100_000
 class CriteoSynthetic:
     """Generated click log with Criteo's 39 columns, gaps, category sizes and skews, and about 3 % clicks.
 
-    Three hidden factors of an impression (site, ad, user) make columns depend on each other. The log-odds of a click
-    are a sum of effects of the columns that are not missing; effects belong to the columns and categories and are the
-    same for every seed, so that a model learned on some rows holds for others. Then gaps are filled as for `criteo`.
+    Three latent factors of an impression (site, ad, user) make columns dependent. The log-odds of a click are a sum of
+    effects of the columns that are not missing. Effects are the same for all seeds, so that models generalise. Gaps are
+    then imputed as for `criteo`.
 
-    A day shifts three things: the factors' means and the log-odds go up and down over the week (by up to 0.15 and
-    0.1), and columns of more than 100,000 categories use new ones every day beyond their 1,000 most frequent.
+    The factors' means and the log-odds vary over the week, by up to 0.15 and 0.1. Columns of more than 100,000
+    categories have new ones every day, except for their 1,000 most frequent.
 
-    It is no substitute for the log in any statement about Criteo's data.
+    It supports no statement about Criteo's actual data.
 
     Attributes:
         rows: Number of rows, >= 1.
-        day: Day of the log, >= 0; days with the same seed are drawn independently.
+        day: Day of the log, >= 0; days with the same seed are independent.
     """
 
     rows: int = 100_000
@@ -235,7 +235,7 @@ class CriteoSynthetic:
         require(self.day >= 0, "day must be >= 0", day=self.day)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """`rows` fresh rows of the day, decided by `seed` and `day`; features as for `criteo`."""
+        """Return rows that `seed` and `day` determine; features as for `criteo`."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self.day,)))
         week = math.sin(2 * math.pi * self.day / 7)
         factors = [rng.standard_normal(self.rows) + shift * week for shift in (0.15, -0.15, 0.15)]
@@ -243,12 +243,12 @@ class CriteoSynthetic:
         log_odds = np.full(self.rows, INTERCEPT + 0.1 * week)
         columns: dict[str, Floats | pa.Array] = {}
         for name, number in zip(NUMERIC, NUMBERS, strict=True):
-            z = _mixed(factors[2], 0.3, rng)
+            z = _correlated(factors[2], 0.3, rng)
             values = np.maximum(np.floor(np.exp(number.location + number.scale * z)) - 1, number.least)
             columns[name] = np.where(missing[number.gap], np.nan, values)
             log_odds += np.where(missing[number.gap], 0, number.effect * z)
         for position, (name, category) in enumerate(zip(CATEGORICAL, CATEGORIES, strict=True)):
-            z = _mixed(factors[category.driver], category.follows, rng)
+            z = _correlated(factors[category.driver], category.follows, rng)
             hashes = _hashes(position, self._in_use(_ranks(z, category), category))
             columns[name] = _hex(hashes >> np.uint64(32), missing[category.gap])
             log_odds += np.where(missing[category.gap], 0, category.effect * _effects(hashes))
@@ -256,18 +256,18 @@ class CriteoSynthetic:
         return Examples(imputed(pa.table(columns)), labels, 2, "criteo-synthetic", CATEGORICAL, CLASS_NAMES)
 
     def _in_use(self, ranks: NDArray[np.uint64], category: Category) -> NDArray[np.uint64]:
-        if category.size <= LARGE:
+        if category.size <= LARGE_COLUMN:
             return ranks
-        return np.where(ranks <= LASTING, ranks, ranks + np.uint64(self.day * category.size))
+        return np.where(ranks <= PERSISTENT_CATEGORIES, ranks, ranks + np.uint64(self.day * category.size))
 
 
-def _mixed(factor: Floats, follows: float, rng: np.random.Generator) -> Floats:
-    """Standard normals with correlation `follows` with the factor."""
+def _correlated(factor: Floats, follows: float, rng: np.random.Generator) -> Floats:
+    """Draw standard normals with correlation `follows` to the factor."""
     return follows * factor + math.sqrt(1 - follows**2) * rng.standard_normal(len(factor))
 
 
 def _ranks(z: Floats, category: Category) -> NDArray[np.uint64]:
-    """Ranks 1 .. size: the floor of a power law on [1, size + 1), at the quantile of z."""
+    """Return ranks 1 .. size: the floor of a power law on [1, size + 1), at the quantile of z."""
     power = 1 - category.skew
     span = (category.size + 1.0) ** power - 1
     ranks: Floats = np.floor((1 + span * ndtr(z)) ** (1 / power))
@@ -275,7 +275,7 @@ def _ranks(z: Floats, category: Category) -> NDArray[np.uint64]:
 
 
 def _hashes(column: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 well-mixed bits for each value of a column (the finaliser of SplitMix64; Steele, Lea, Flood, 2014)."""
+    """Return a 64-bit hash of each value of a column (the finaliser of SplitMix64; Steele, Lea, Flood, 2014)."""
     mixed = values + np.uint64((column + 1) * 0x9E3779B97F4A7C15 % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -283,16 +283,16 @@ def _hashes(column: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _effects(hashes: NDArray[np.uint64]) -> Floats:
-    """The low 32 bits as a number with mean 0 and deviation 1, uniform."""
+    """Return the low 32 bits as uniform numbers with mean 0 and standard deviation 1."""
     uniform = (hashes & np.uint64(0xFFFFFFFF)).astype(np.float64) / 2**32
     return (uniform - 0.5) * math.sqrt(12)
 
 
 def _hex(values: NDArray[np.uint64], missing: NDArray[np.bool_]) -> pa.Array:
-    """32-bit values as 8 hexadecimal digits, null where missing."""
+    """Return 32-bit values as 8 hexadecimal digits, null where missing."""
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     shifts = np.arange(28, -4, -4, dtype=np.uint32)
     text = digits[(values.astype(np.uint32)[:, None] >> shifts) & np.uint32(15)]
     ends = np.arange(len(values) + 1, dtype=np.int32) * 8
-    known = np.packbits(~missing, bitorder="little")
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(text), pa.py_buffer(known))
+    validity = np.packbits(~missing, bitorder="little")
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(text), pa.py_buffer(validity))

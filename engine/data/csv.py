@@ -1,4 +1,4 @@
-"""Comma-separated files and their kin."""
+"""Delimited text files (CSV, TSV)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from dpaudit.registry import register
 class Csv:
     """A CSV file with a column of class labels, plain, .gz or .xz.
 
-    A column is numeric when all its cells are numbers, else categorical; columns are found in the file, never guessed
-    from its first rows. A missing number becomes its column's mean, a missing category 'unknown'. Only features are
-    looked at for that, over all rows read. Numeric features alone give a float32 array, unscaled; otherwise an Arrow
-    table. Labels become 0 .. K - 1 in numeric or alphabetic order.
+    A column is numeric if all its cells in the whole file are numbers, otherwise categorical. A missing number becomes
+    its column's mean, a missing category 'unknown'. This imputation uses the features of all rows that are read. If all
+    features are numeric, they are a float32 array, unscaled; otherwise an Arrow table. Labels become 0 .. K - 1 in
+    numeric or alphabetic order.
 
     Attributes:
         path: The file.
         label: Name of the label column.
-        rows: At most this many rows, from the start; all when None.
-        categorical: Columns of numbers that are codes.
-        drop: Columns to leave out, such as row numbers.
+        rows: Largest number of rows, from the start; None for all.
+        categorical: Numeric columns that hold codes.
+        drop: Columns to ignore, such as row numbers.
         delimiter: One character.
-        header: Whether the first line names the columns; otherwise they are column-1, column-2, ...
-        missing: Cells that mean there is no value.
+        header: True if the first line names the columns; otherwise they are column-1, column-2, ...
+        missing: Cells that stand for a missing value.
     """
 
     path: str = field(metadata=PATH)
@@ -52,15 +52,15 @@ class Csv:
         require(len(self.delimiter) == 1, "delimiter must be one character", delimiter=self.delimiter)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order of the file; `seed` is not used.
+        """Return the rows in the order of the file; `seed` is not used.
 
-        Raises: DataError naming the file, and the line and column where there is one.
+        Raises: DataError that names the file and, if known, the line and column.
         """
         path = existing_file(self.path)
         layout = self._layout(path)
         named = {"categorical": self.categorical, "drop": self.drop}
         check_names(layout.columns, label=self.label, named=named, path=path)
-        table = delimited.read(path, layout, rows=self.rows)
+        table = delimited.read_table(path, layout, rows=self.rows)
         refuse = delimited.refusal(path, layout)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:

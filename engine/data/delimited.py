@@ -1,4 +1,4 @@
-"""Text tables (CSV, TSV) as Arrow strings: parsed fast, and gone through slowly only to say where one is wrong."""
+"""Text tables (CSV, TSV) as Arrow strings: a fast parser, and a slow one that only locates errors."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """How a text file is cut into cells."""
+    """Layout of a text file."""
 
     columns: tuple[str, ...]  # names of the columns, in order
     delimiter: str = ","  # one character
-    quoted: bool = True  # whether "..." keeps delimiters and line ends inside a cell
+    quoted: bool = True  # True if delimiters and line ends inside "..." belong to the cell
     skip: int = 0  # lines before the first row
-    missing: tuple[str, ...] = ("",)  # cells that mean there is no value
+    missing: tuple[str, ...] = ("",)  # cells that stand for a missing value
 
 
 def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str], int]:
-    """The cells of the first line that is not blank, and the number of lines up to its end."""
+    """Return the cells of the first line that is not blank, and the number of lines up to its end."""
     for line, cells in _records(path, delimiter=delimiter, quoted=quoted):
-        if any(map(_is_no_text, cells)):
+        if any(map(_has_invalid_utf8, cells)):
             raise fault(path, "must be UTF-8 text", line=line, do="convert the file to UTF-8")
         return [cell.strip() for cell in cells], line
     raise fault(path, "is empty")
 
 
 def tables(path: Path, layout: Layout) -> Iterator[pa.Table]:
-    """The rows in order, some thousand at a time, every column text without surrounding blanks, null where missing.
+    """Yield the rows in batches of some thousand, as text without surrounding blanks, null where missing.
 
-    Raises: DataError with the line when a row has not one cell for each column or is not UTF-8.
+    Raises: DataError with the line if a row does not have one cell for each column or is not UTF-8.
     """
     try:
         with reading(path) as file:
@@ -55,21 +55,21 @@ def tables(path: Path, layout: Layout) -> Iterator[pa.Table]:
         raise _located(path, layout, err) from err
 
 
-def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
-    """The first `rows` rows, or all; see `tables`."""
-    parts, held = [], 0
+def read_table(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
+    """Return the first `rows` rows, or all if None; see `tables`."""
+    parts, row_count = [], 0
     for table in tables(path, layout):
         parts.append(table)
-        held += len(table)
-        if rows is not None and held >= rows:
+        row_count += len(table)
+        if rows is not None and row_count >= rows:
             break
-    if not held:
+    if not row_count:
         raise fault(path, "has no rows")
     return pa.concat_tables(parts).slice(0, rows).combine_chunks()
 
 
 def refusal(path: Path, layout: Layout) -> Refuse:
-    """What names the line of a row that is refused."""
+    """Return a function that returns an error with the line of a row."""
 
     def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
         line = None if row is None else line_of(path, layout, row)
@@ -79,7 +79,7 @@ def refusal(path: Path, layout: Layout) -> Refuse:
 
 
 def line_of(path: Path, layout: Layout, row: int) -> int:
-    """The physical line, from 1, at which the row with this position, from 0, ends."""
+    """Return the physical line, counted from 1, on which a row, counted from 0, ends."""
     return next(islice(_rows(path, layout), row, None))[0]
 
 
@@ -90,7 +90,7 @@ def _batches(file: BinaryIO, layout: Layout) -> Iterator[pa.RecordBatch]:
         quote_char='"' if layout.quoted else False,
         newlines_in_values=layout.quoted,
     )
-    # Text everywhere: what a column is must not depend on which rows happen to come first.
+    # All columns as text: the type of a column must not depend on its first rows.
     types = pa.csv.ConvertOptions(column_types=dict.fromkeys(layout.columns, pa.string()))
     yield from pa.csv.open_csv(file, read_options=options, parse_options=cut, convert_options=types)
 
@@ -101,9 +101,9 @@ def _text(column: pa.ChunkedArray, missing: tuple[str, ...]) -> pa.ChunkedArray:
 
 
 def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """The slow pass: (line, cells) of every record that is not blank."""
+    """Yield line and cells of each record that is not blank; slow."""
     with reading(path) as file:
-        # Bytes that are not UTF-8 stay recognisable as lone surrogates.
+        # Bytes that are not UTF-8 become lone surrogates.
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         lines = _lines(path, text)
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
@@ -114,7 +114,7 @@ def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int,
 
 
 def _lines(path: Path, text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines of a text, none of which is longer than Arrow's reader takes."""
+    """Yield the lines of a text; DataError if one is longer than Arrow's reader accepts."""
     for number, line in enumerate(iter(lambda: text.readline(BLOCK_BYTES + 1), ""), 1):
         if len(line) > BLOCK_BYTES:
             raise fault(path, f"must have lines of at most {BLOCK_BYTES:,} characters", line=number)
@@ -128,19 +128,18 @@ def _rows(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 def _located(path: Path, layout: Layout, err: Exception) -> DataError:
     width = len(layout.columns)
-    shown = {"\t": "tabs", ",": "commas", " ": "blanks", ";": "semicolons"}.get(layout.delimiter, layout.delimiter)
-    found = False
+    separator = {"\t": "tabs", ",": "commas", " ": "blanks", ";": "semicolons"}.get(layout.delimiter, layout.delimiter)
+    has_rows = False
     for line, cells in _rows(path, layout):
-        found = True
+        has_rows = True
         if len(cells) != width:
-            problem = f"must have {width} columns separated by {shown}, got {len(cells)}"
+            problem = f"must have {width} columns separated by {separator}, got {len(cells)}"
             return fault(path, problem, line=line, do="correct the row or the delimiter")
         for name, cell in zip(layout.columns, cells, strict=True):
-            if _is_no_text(cell):
+            if _has_invalid_utf8(cell):
                 return fault(path, "must be UTF-8 text", line=line, column=name, do="convert the file to UTF-8")
-    return fault(path, str(err).splitlines()[0]) if found else fault(path, "has no rows")
+    return fault(path, str(err).splitlines()[0]) if has_rows else fault(path, "has no rows")
 
 
-def _is_no_text(cell: str) -> bool:
-    """Whether there are bytes in it that are not UTF-8."""
+def _has_invalid_utf8(cell: str) -> bool:
     return any("\udc80" <= letter <= "\udcff" for letter in cell)

@@ -1,4 +1,4 @@
-"""Labels drawn from priors that are known, such as a Beta law."""
+"""Generated data with known label probabilities, such as a Beta distribution."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dpaudit.registry import register
 
 
 class PriorData(ABC):
-    """Examples whose one feature is P[label = 1]; the label is drawn from it."""
+    """Examples with a single feature, P[label = 1], and labels drawn from it."""
 
     name: str
 
     @abstractmethod
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """P[label = 1] of each example, in [0, 1], shape (n,)."""
+        """Return P[label = 1] of each example, in [0, 1], shape (n,)."""
 
     def load(self, *, seed: int = 0) -> Examples:
-        """Priors as features of shape (n, 1), labels drawn from them; decided by `seed`."""
+        """Return priors as features of shape (n, 1), with labels drawn from them by `seed`."""
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         features = self.priors(rng).astype(np.float32)[:, None]
-        # Drawn from what the features say, rounding included: the posterior below is then exact.
+        # Drawn from the rounded features, so that the posterior below is exact.
         labels = (rng.random(len(features)) < features[:, 0].astype(np.float64)).astype(np.int64)
         return Examples(features, labels, 2, str(self))
 
     def posterior(self, features: Features) -> NDArray[np.float64]:
-        """The exact P(y | x), shape (n, 1) to (n, 2)."""
+        """Return the exact P(y | x), shape (n, 1) to (n, 2)."""
         require(isinstance(features, np.ndarray), "features must be an array of numbers", features=type(features))
         positive = cast("NDArray[np.float64]", features)[:, 0].astype(np.float64)
         return np.stack([1 - positive, positive], axis=1)
@@ -42,11 +42,11 @@ class PriorData(ABC):
 @register("data", "beta-priors", source="Busa-Fekete et al. (2024), section 4: Beta(2, 30) and a balanced Beta")
 @dataclass(frozen=True)
 class BetaPriors(PriorData):
-    """Generated: P[label = 1] from Beta(a, b), the label from it. Beta(1, 1) is uniform.
+    """Generated priors P[label = 1] from Beta(a, b), with labels drawn from them. Beta(1, 1) is uniform.
 
     Attributes:
-        a: > 0.
-        b: > 0.
+        a: First parameter, > 0.
+        b: Second parameter, > 0.
         rows: Number of examples, >= 1.
     """
 
@@ -61,7 +61,6 @@ class BetaPriors(PriorData):
         require_size(self.rows, 1)
 
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Independent draws."""
         return rng.beta(self.a, self.b, self.rows)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Opening data files, plain or compressed, and saying where one is wrong."""
+"""Opening of data files, plain or compressed, and errors that name a place in a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPRESSIONS = ("", ".gz", ".xz")
 def fault(
     path: Path, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
 ) -> DataError:
-    """The error for one place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
+    """Return the error for a place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
 
     Args:
         line: Physical line of a text file, counted from 1.
@@ -36,52 +36,52 @@ def fault(
 
 
 def existing(path: str) -> Path:
-    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value."""
+    """Return the path of an existing file or folder, with `~` and `$NAME` expanded; DataError if there is none."""
     unset = next((name for name in variable_names(path) if name not in os.environ), None)
     try:
-        found = expand_path(path)
-        if path and found.exists():
-            return found
+        expanded = expand_path(path)
+        if path and expanded.exists():
+            return expanded
         why = "no such file or folder" + (f", the environment variable {unset} is not set" if unset else "")
-    except (OSError, RuntimeError, ValueError) as err:  # a name too long, a user that is not there, a NUL
+    except (OSError, RuntimeError, ValueError) as err:  # a name too long, an unknown user, a NUL
         why = (err.strerror if isinstance(err, OSError) else "") or "is no path"
     raise DataError(f"{shortened(path) or '(empty path)'}: {why}; set the option `path` of the data")
 
 
 def existing_file(path: str) -> Path:
-    """The path of a file that is there."""
-    found = existing(path)
-    if found.is_dir():
-        raise fault(found, "must be a file, got a folder", do="set the option `path` to one file")
-    return found
+    """Return the path of an existing file; DataError for a folder."""
+    file = existing(path)
+    if file.is_dir():
+        raise fault(file, "must be a file, got a folder", do="set the option `path` to one file")
+    return file
 
 
 def find(folder: Path, *names: str) -> Path:
-    """The first file in the folder with one of the names, plain, .gz or .xz."""
+    """Return the first file in the folder with one of the names, plain, .gz or .xz."""
     for name in names:
         for compression in COMPRESSIONS:
             if (candidate := folder / (name + compression)).is_file():
                 return candidate
-    held = sorted(entry.name for entry in folder.iterdir())
-    shown = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") or "nothing"
+    files = sorted(entry.name for entry in folder.iterdir())
+    listed = ", ".join(files[:8]) + (", ..." if len(files) > 8 else "") or "nothing"
     wanted = " or ".join(names)
-    raise fault(folder, f"must hold {wanted} (plain, .gz or .xz), holds {shown}", do="set `path` to its folder")
+    raise fault(folder, f"must hold {wanted} (plain, .gz or .xz), holds {listed}", do="set `path` to its folder")
 
 
 @dataclass(frozen=True)
 class PublishedParts:
-    """What data sets share that are published in parts, such as one to train on and one to test on.
+    """Base of data sets that are published in parts, such as a training and a test part.
 
     Attributes:
         path: The folder of the files, or one of them.
-        part: "train" or "test"; a path that is a file is read whatever the part.
-        rows: At most this many rows, from the start; all when None.
+        part: "train" or "test"; ignored if the path is a file.
+        rows: Largest number of rows, from the start; None for all.
     """
 
     path: str = field(metadata=PATH)
     part: str = "train"
     rows: int | None = None
-    parts: ClassVar[Any]  # from each part to the names that its file may have
+    parts: ClassVar[Any]  # possible file names of each part
 
     def __post_init__(self) -> None:
         *others, last = map(repr, self.parts)
@@ -89,14 +89,14 @@ class PublishedParts:
         require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def file(self) -> Path:
-        """The part's file, plain, .gz or .xz."""
-        where = existing(self.path)
-        return find(where, *self.parts[self.part]) if where.is_dir() else where
+        """Return the path of the part's file, plain, .gz or .xz."""
+        path = existing(self.path)
+        return find(path, *self.parts[self.part]) if path.is_dir() else path
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked when its name ends in .gz or .xz."""
+    """Open a file for reading bytes, decompressed if its name ends in .gz or .xz."""
     try:
         with _opened(path) as file:
             yield file

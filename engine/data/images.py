@@ -1,4 +1,4 @@
-"""Published pictures: MNIST and Fashion-MNIST in their idx files, CIFAR-10 in its official binary batches."""
+"""Published images: MNIST and Fashion-MNIST in their idx files, CIFAR-10 in its official binary batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpaudit.engine.data.files import COMPRESSIONS, PublishedParts, existing, fa
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
-PIECE_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20
 IMAGES, LABELS = 0x803, 0x801  # unsigned bytes in 3 and in 1 dimensions
 CLOTHES = (
     "T-shirt/top",
@@ -33,12 +33,12 @@ CLOTHES = (
 
 @dataclass(frozen=True)
 class IdxImages(PublishedParts):
-    """What both data sets share: pictures of ten classes.
+    """Base of both idx data sets: images of ten classes.
 
     Attributes:
         path: The folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` or the t10k pair.
         part: "train" or "t10k" (the official test part).
-        rows: At most this many images, from the start; all when None.
+        rows: Largest number of images, from the start; None for all.
     """
 
     parts: ClassVar[Any] = {
@@ -48,25 +48,25 @@ class IdxImages(PublishedParts):
     class_names: ClassVar[tuple[str, ...]]
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The images in the order of the file; `seed` is not used.
+        """Return the images in the order of the file; `seed` is not used.
 
-        Raises: DataError naming the file and what is wrong with it.
+        Raises: DataError that names the file and its fault.
         """
         folder = existing(self.path)
         if not folder.is_dir():
             raise fault(folder, "must be the folder of the idx files, got a file", do=f"set `path` to {folder.parent}")
-        of_images = self.file()
-        of_labels = find(folder, f"{self.part}-labels-idx1-ubyte", f"{self.part}-labels.idx1-ubyte")
-        labels, promised_labels = read_idx(of_labels, LABELS, rows=self.rows)
-        images, promised = read_idx(of_images, IMAGES, rows=self.rows)
+        image_file = self.file()
+        label_file = find(folder, f"{self.part}-labels-idx1-ubyte", f"{self.part}-labels.idx1-ubyte")
+        labels, promised_labels = read_idx(label_file, LABELS, rows=self.rows)
+        images, promised = read_idx(image_file, IMAGES, rows=self.rows)
         if promised != promised_labels:
             problem = f"must have one label for each of the {promised:,} images, has {promised_labels:,}"
-            raise fault(of_labels, problem, do="take both files from one place")
+            raise fault(label_file, problem, do="take both files from one place")
         if not promised:
-            raise fault(of_images, "has no rows")
+            raise fault(image_file, "has no rows")
         if labels.max() > 9:
             row = int((labels > 9).argmax())
-            raise fault(of_labels, f"labels must be in 0..9, got {labels[row]}", row=row + 1)
+            raise fault(label_file, f"labels must be in 0..9, got {labels[row]}", row=row + 1)
         pixels = images[:, None].astype(np.float32) / np.float32(255)
         return Examples(pixels, labels.astype(np.int64), 10, self.title, class_names=self.class_names)
 
@@ -83,20 +83,20 @@ class Mnist(IdxImages):
 @register("data", "fashion-mnist", source="Xiao, Rasul, Vollgraf (2017)")
 @dataclass(frozen=True)
 class FashionMnist(IdxImages):
-    """Pictures of clothes, images (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz."""
+    """Images of clothes, shape (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz."""
 
     title: ClassVar[str] = "fashion-mnist"
     class_names: ClassVar[tuple[str, ...]] = CLOTHES
 
 
 def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArray[np.uint8], int]:
-    """The first `rows` items of an idx file of unsigned bytes, and the number of items its header promises."""
+    """Return the first `rows` items of an idx file of unsigned bytes, and the number of items in its header."""
     dimensions = magic & 0xFF
     with reading(path) as file:
         head = file.read(4 + 4 * dimensions)
-        found = int.from_bytes(head[:4], "big")
-        if len(head) >= 4 and found != magic:
-            raise fault(path, f"must begin with the idx magic number 0x{magic:08x}, begins with 0x{found:08x}")
+        file_magic = int.from_bytes(head[:4], "big")
+        if len(head) >= 4 and file_magic != magic:
+            raise fault(path, f"must begin with the idx magic number 0x{magic:08x}, begins with 0x{file_magic:08x}")
         if len(head) < 4 + 4 * dimensions:
             raise fault(path, f"ends inside its header, after {len(head)} bytes", do="fetch it again")
         promised, *shape = struct.unpack(f">{dimensions}I", head[4:])
@@ -121,12 +121,12 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 @register("data", "cifar-10", source="Krizhevsky (2009)")
 @dataclass(frozen=True)
 class Cifar10(PublishedParts):
-    """Small colour pictures, images (n, 3, 32, 32) in [0, 1] from the binary version's batches, plain, .gz or .xz.
+    """Small colour images (n, 3, 32, 32) in [0, 1] from the batches of the binary version, plain, .gz or .xz.
 
     Attributes:
         path: The folder with `data_batch_1.bin`, ... (or its parent), or one batch.
-        part: "train" (every data batch there is) or "test"; a path that is a file is read whatever the part.
-        rows: At most this many images, from the start; all when None.
+        part: "train" (all data batches in the folder) or "test"; ignored if the path is a file.
+        rows: Largest number of images, from the start; None for all.
     """
 
     parts: ClassVar[Any] = {
@@ -135,17 +135,17 @@ class Cifar10(PublishedParts):
     }
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The images in the order of the batches; `seed` is not used.
+        """Return the images in the order of the batches; `seed` is not used.
 
-        Raises: DataError naming the file and what is wrong with it.
+        Raises: DataError that names the file and its fault.
         """
         parts: list[NDArray[np.uint8]] = []
-        left = self.rows
+        rows_left = self.rows
         for path in self._batches(existing(self.path)):
-            if left == 0:
+            if rows_left == 0:
                 break
-            parts.append(_records(path, left))
-            left = None if left is None else left - len(parts[-1])
+            parts.append(_records(path, rows_left))
+            rows_left = None if rows_left is None else rows_left - len(parts[-1])
         records = np.concatenate(parts)
         images = records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / np.float32(255)
         return Examples(images, records[:, 0].astype(np.int64), 10, "cifar-10", class_names=CLASSES)
@@ -163,7 +163,7 @@ class Cifar10(PublishedParts):
 
 
 def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
-    """The records of one batch, shape (n, 3073), at most `rows` of them."""
+    """Return at most `rows` records of one batch, shape (n, 3073)."""
     with reading(path) as file:
         data = file.read() if rows is None else _read_at_most(file, rows * RECORD)
     count, rest = divmod(len(data), RECORD)
@@ -179,9 +179,9 @@ def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
 
 
 def _read_at_most(file: BinaryIO, count: int) -> bytes:
-    """The next `count` bytes, fewer where the file ends: a header that promises more costs no memory."""
+    """Return the next `count` bytes, or fewer at the end of the file; in chunks, as headers may lie."""
     pieces: list[bytes] = []
-    while count > 0 and (piece := file.read(min(count, PIECE_BYTES))):
+    while count > 0 and (piece := file.read(min(count, CHUNK_BYTES))):
         pieces.append(piece)
         count -= len(piece)
     return b"".join(pieces)

@@ -1,7 +1,7 @@
-"""The caller's own rows: arrays, data frames, Arrow tables, scikit-learn bunches, `Examples`.
+"""Rows in the caller's memory: arrays, data frames, Arrow tables, scikit-learn bunches, `Examples`.
 
-They have no file that a spec could name. Their content is hashed instead, and every run folder keeps a copy under that
-hash (`data/<digest>.parquet`), so that `dpaudit resume` finds the very rows again.
+A spec names them by a hash of their content. Each run folder stores a copy under that hash (`data/<digest>.parquet`),
+so that `dpaudit resume` loads the same rows.
 """
 
 from __future__ import annotations
@@ -36,52 +36,53 @@ from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
 
 FOLDER = "data"
-"""Folder of a run folder that holds the rows."""
+"""Name of the folder with the rows inside a run folder."""
 _NO_DESCRIPTION = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """Raised by a stored description of rows that is malformed."""
-LARGEST = np.finfo(np.float32).max
+MAX_FLOAT32 = np.finfo(np.float32).max
 MAX_NAMES = 1_000_000
-"""Number of columns that a caller may name: an iterator may be endless."""
+"""Largest number of columns that a caller may name; an iterator may be infinite."""
 
 
 @register("data", "in-memory", source="arrays and tables in the caller's memory")
 @dataclass(frozen=True)
 class InMemory:
-    """Rows that were given in Python; a spec knows them by the hash of their content, a run folder keeps a copy.
+    """Rows from Python, identified in a spec by the hash of their content; a run folder stores a copy.
 
-    Made by `Audit(data=...)` from Examples, (X, y) or a scikit-learn Bunch, and by `dpaudit.table(frame, label=...)`.
+    Created by `Audit(data=...)` from Examples, (X, y) or a scikit-learn Bunch, and by `dpaudit.table(frame,
+    label=...)`.
 
     Attributes:
         digest: SHA-256 of features, labels, names of classes and of categorical columns, 32 hexadecimal digits.
-        contents: For people: rows, features, classes.
+        contents: Description of rows, features and classes.
     """
 
     digest: str
     contents: str = ""
 
     def __post_init__(self) -> None:
-        # It is the name of a file of the run folder, and no way out of it.
+        # It names a file in the run folder, so it must not contain a path.
         valid = re.fullmatch("[0-9a-f]{32}", self.digest) is not None
         require(valid, "digest must be 32 hexadecimal digits", digest=self.digest)
 
     def load(self, *, seed: int = 0) -> Examples:
         """Return the rows in their order; `seed` is not used.
 
-        Raises: DataError when they are neither in this process nor in the run folder.
+        Raises: DataError if they are not in the memory of this process.
         """
         examples = self.__dict__.get("_rows")
         if examples is None:
             raise DataError(
-                f"these data were in the memory of another program ({self.contents or self.digest}); go on with "
-                "`dpaudit resume RUN`, whose folder keeps them, or give them again: Audit(data=...)"
+                f"these data were in the memory of another program ({self.contents or self.digest}). Continue with "
+                "`dpaudit resume RUN`, whose folder stores them, or pass them again: Audit(data=...)"
             )
         return cast(Examples, examples)
 
     def holding(self, examples: Examples) -> InMemory:
-        """Return the same data with its rows. They are no field, else every unit of work would carry them."""
-        held = InMemory(self.digest, self.contents)
-        held.__dict__["_rows"] = examples
-        return held
+        """Return the same data with its rows, which are no field, so that units of work do not carry them."""
+        data = InMemory(self.digest, self.contents)
+        data.__dict__["_rows"] = examples
+        return data
 
     def keep(self, folder: Path) -> None:
         """Write the rows into a run folder, unless they are there."""
@@ -103,7 +104,7 @@ class InMemory:
             why = (str(err).splitlines() or [type(err).__name__])[0]
             raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err
         if _digest(examples) != self.digest:
-            raise DataError(f"{path}: must hold the rows with digest {self.digest}, was changed; run the audit anew")
+            raise DataError(f"{path}: must hold the rows with digest {self.digest}, was changed; run the audit again")
         return self.holding(examples)
 
     def _path(self, folder: Path) -> Path:
@@ -133,19 +134,19 @@ def table(
 ) -> InMemory:
     """Return a data frame or an Arrow table as the data of an audit: `Audit(data=table(frame, label="clicked"), ...)`.
 
-    Columns are read as `csv` and `parquet` read theirs: numbers are numeric; text, booleans and pandas' own categories
-    are categorical; a missing number becomes its column's mean, a missing category 'unknown', unless they are kept, and
-    the report says how many. Labels may be numbers, text or booleans; they become 0 .. K - 1 in their order, and their
-    names are kept.
+    Columns are converted as by `csv` and `parquet`. Numbers are numeric; text, booleans and pandas categories are
+    categorical. A missing number becomes its column's mean and a missing category 'unknown', unless `keep_missing` is
+    True; the report states their number. Labels may be numbers, text or booleans. They become 0 .. K - 1 in sorted
+    order, and their names are stored.
 
     Args:
-        rows: A pandas DataFrame, a pyarrow Table, or any frame that speaks Arrow (polars).
-        label: The column of classes.
-        categorical: Columns of numbers that are codes.
-        drop: Columns to leave out, such as row numbers.
-        keep_missing: Whether the audited code is given NaN or None where a value is missing, to fill it itself.
-        name: What the data are, for reports.
-    Raises: DataError naming the row and the column.
+        rows: A pandas DataFrame, a pyarrow Table, or any frame with the Arrow interface (polars).
+        label: Name of the label column.
+        categorical: Numeric columns that hold codes.
+        drop: Columns to ignore, such as row numbers.
+        keep_missing: True to pass missing values to the audited code as NaN or None.
+        name: Name of the data, for reports.
+    Raises: DataError that names the row and the column.
     """
     columns, label, name = frame(rows), checked_argument("label", label, str), checked_argument("name", name, str)
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
@@ -160,19 +161,21 @@ def table(
 
     codes = {*categorical, *(field.name for field in columns.schema if pa.types.is_dictionary(field.type))}
 
-    def read(column: pa.ChunkedArray, column_name: str) -> Column:
+    def typed_column(column: pa.ChunkedArray, column_name: str) -> Column:
         return typed(plain(column), column_name, codes, _refuse)
 
     words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
     features = words.drop_columns([label])
     count = sum(int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0) for column in features.columns)
     name += f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
-    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name, keep_missing=keep_missing))
+    return in_memory(
+        examples_of(words, typed_column, _refuse, label=label, drop=(), name=name, keep_missing=keep_missing)
+    )
 
 
 def data_source(value: Any) -> Any:
-    """Return the data of an audit: a name, a mapping or a data set as they are, rows as `InMemory`."""
-    # Other people's types are known by their names, so that nothing is imported to look at them.
+    """Return the data of an audit: rows as `InMemory`; a name, a mapping or a data set unchanged."""
+    # Types of other libraries are recognised by name, so that nothing is imported.
     kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
     if isinstance(value, Examples):
         return in_memory(value)
@@ -198,7 +201,7 @@ def _digest(examples: Examples) -> str:
 
 
 def _to_table(examples: Examples) -> pa.Table:
-    """Return the labels, then the features: columns of a table, or one list of numbers a row."""
+    """Return a table of the labels and the features: columns, or one list of numbers for each row."""
     features = examples.features
     about = {
         "name": examples.name,
@@ -231,7 +234,7 @@ def _from_table(stored: pa.Table) -> Examples:
 
 
 def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
-    """Return Examples of (X, y): an array of numbers or a frame, and one label a row.
+    """Return Examples of (X, y): an array of numbers or a frame, and one label for each row.
 
     Args:
         class_names: Names of the classes, used if there is one for each.
@@ -260,7 +263,7 @@ def _numbers(features: Any) -> NDArray[np.float32]:
     array = matrix("X", features)
     if array.ndim < 2 or not len(array):
         raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
-    wrong = np.isinf(array) | (np.abs(array) > LARGEST)
+    wrong = np.isinf(array) | (np.abs(array) > MAX_FLOAT32)
     if wrong.any():
         place = tuple(int(index) for index in np.argwhere(wrong)[0])
         raise DataError(f"X must hold finite 32-bit numbers, got {array[place]} at {list(place)}; correct the cell")
@@ -268,7 +271,7 @@ def _numbers(features: Any) -> NDArray[np.float32]:
 
 
 def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Return the array with missing numbers as the mean of their column, and how many were missing."""
+    """Return the array with missing numbers replaced by the mean of their column, and the number of missing ones."""
     missing = np.isnan(array)
     if not missing.any():
         return array, 0
@@ -281,14 +284,14 @@ def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
 def _label_column(labels: Any) -> pa.ChunkedArray:
     """Return y, of shape (n,) or (n, 1), as one Arrow column."""
     flat = labels[:, 0] if isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.shape[1] == 1 else labels
-    made = plain(column("y", flat))
-    if not (is_text(made.type) or is_numeric(made.type) or pa.types.is_null(made.type)):
-        raise DataError(f"y must hold labels of one type, numbers, text or booleans, got {made.type}")
-    return made
+    label_column = plain(column("y", flat))
+    if not (is_text(label_column.type) or is_numeric(label_column.type) or pa.types.is_null(label_column.type)):
+        raise DataError(f"y must hold labels of one type, numbers, text or booleans, got {label_column.type}")
+    return label_column
 
 
 def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return booleans as the words False and True, NaN as null, other labels as they are."""
+    """Return booleans as the words False and True, NaN as null, other labels unchanged."""
     column = pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
@@ -299,8 +302,8 @@ def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
     """Return names of columns from one name or any iterable of names."""
     with refusing(f"{name} must be names of columns"):
         listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MAX_NAMES))
-    given: tuple[str, ...] = checked_argument(name, listed, tuple[str, ...])
-    return given
+    names: tuple[str, ...] = checked_argument(name, listed, tuple[str, ...])
+    return names
 
 
 def _missing_words(missing: int) -> str:
@@ -321,13 +324,13 @@ def column(name: str, values: object) -> pa.ChunkedArray:
         values: An array of shape (n,), a list, a pandas Series, an Arrow array, a tensor.
     """
     with refusing(f"{name} must be one column of plain values of one type"):
-        made = _column(values)
-    if made is None:
+        arrow_column = _column(values)
+    if arrow_column is None:
         must = "one column of values, an array, a list, a pandas Series or an Arrow array"
         raise DataError(f"{name} must be {must}, got {_kind(values)}")
-    if isinstance(made, pa.ExtensionArray) or pa.types.is_nested(made.type):
-        raise DataError(f"{name} must be one column of values, one a row, got {shortened(made.type, 60)}")
-    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+    if isinstance(arrow_column, pa.ExtensionArray) or pa.types.is_nested(arrow_column.type):
+        raise DataError(f"{name} must be one column of values, one a row, got {shortened(arrow_column.type, 60)}")
+    return arrow_column if isinstance(arrow_column, pa.ChunkedArray) else pa.chunked_array([arrow_column])
 
 
 def matrix(name: str, values: object) -> NDArray[np.float64]:
@@ -356,7 +359,7 @@ def frame(rows: object) -> pa.Table:
         require_one_index({_text(name): value for name, value in columns})
         return _from_columns(columns)
     if not is_frame(rows):
-        kinds = "a pandas DataFrame, an Arrow table, a frame that speaks Arrow or a mapping of columns"
+        kinds = "a pandas DataFrame, an Arrow table, a frame with the Arrow interface or a mapping of columns"
         raise DataError(f"a table must be {kinds}, got {_kind(rows)}")
     table: Any = rows
     if _is_pandas(table, "DataFrame"):
@@ -370,32 +373,32 @@ def frame(rows: object) -> pa.Table:
 
 
 def is_frame(value: object) -> bool:
-    """True for a table of named columns: of pandas, of Arrow, or of another library that speaks Arrow."""
+    """True for a table of named columns of pandas, Arrow, or another library with the Arrow interface."""
     if _is_pandas(value, "DataFrame", "Series"):
         return _is_pandas(value, "DataFrame")
     return hasattr(type(value), "__arrow_c_stream__") and not isinstance(value, pa.ChunkedArray)
 
 
 def require_one_index(columns: Mapping[str, object]) -> None:
-    """Refuse Series and frames of pandas with different indices: which of their rows belong together is unknown."""
+    """Raise DataError for pandas Series and frames with different indices, whose rows cannot be matched."""
     indexed: list[tuple[str, Any]] = [each for each in columns.items() if _is_pandas(each[1], "Series", "DataFrame")]
     for name, value in indexed[1:]:
         first, other = indexed[0]
         if len(value) == len(other) and not value.index.equals(other.index):
             raise DataError(
                 f"{first} and {name} must have one pandas index, got two that differ; align them, or write "
-                ".reset_index(drop=True) for both where their rows are in the same order"
+                ".reset_index(drop=True) for both if their rows are in the same order"
             )
 
 
 def _is_pandas(value: object, *names: str) -> bool:
-    """True for an object of one of these classes of pandas, which is not imported for that."""
+    """True for an object of one of these classes of pandas; does not import pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, tuple(attrgetter(name)(pandas) for name in names))
 
 
 def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
-    """Return the values as Arrow has them, None for no column. Raises whatever NumPy, pandas and Arrow do."""
+    """Return the values as an Arrow array, None if they are no column. Exceptions of NumPy, pandas and Arrow pass."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     pandas = _is_pandas(values, "Series", "Index", "api.extensions.ExtensionArray")
@@ -415,7 +418,7 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
 
 
 def _native(values: Any) -> pa.Array:
-    """Return an array of NumPy or pandas as Arrow's, masked values as null."""
+    """Convert an array of NumPy or pandas to Arrow, with masked values as null."""
     if isinstance(values.dtype, np.dtype) and not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
@@ -423,7 +426,7 @@ def _native(values: Any) -> pa.Array:
 
 def _listed(values: Sequence[Any]) -> pa.Array:
     inside = set(map(type, values)) & {list, tuple, dict, set}
-    if inside:  # Arrow would go down into them, for minutes where they are deep
+    if inside:  # Arrow would descend into them, which takes minutes if they are deeply nested
         raise DataError(f"got a {inside.pop().__name__} in it")
     try:
         return pa.array(values, from_pandas=True)
@@ -432,7 +435,7 @@ def _listed(values: Sequence[Any]) -> pa.Array:
 
 
 def _unboxed(value: Any) -> Any:
-    """Return a scalar of NumPy or torch as Python's; other values as they are."""
+    """Return a scalar of NumPy or torch as a Python value; other values unchanged."""
     if value is np.ma.masked or type(value).__name__ == "NAType":  # pandas.NA
         return None
     array = np.asarray(value) if isinstance(value, np.generic) or _is_array(value) else None
@@ -447,14 +450,14 @@ def _is_array(values: object) -> bool:
 def _from_columns(columns: Sequence[tuple[object, object]]) -> pa.Table:
     names = [_text(name) for name, _ in columns]
     _require_names(names)
-    made = [
+    arrow_columns = [
         column(f"column {shortened(repr(name), 60)}", values) for name, (_, values) in zip(names, columns, strict=True)
     ]
-    lengths = {len(one) for one in made}
+    lengths = {len(values) for values in arrow_columns}
     if len(lengths) > 1:
-        listed = ", ".join(f"{len(one)} {name}" for name, one in zip(names, made, strict=True))
+        listed = ", ".join(f"{len(values)} {name}" for name, values in zip(names, arrow_columns, strict=True))
         raise DataError(f"the table must have columns of one length, got {shortened(listed)}")
-    return pa.Table.from_arrays(made, names=names)
+    return pa.Table.from_arrays(arrow_columns, names=names)
 
 
 def _require_names(names: Sequence[str]) -> None:
@@ -473,7 +476,7 @@ def _text(name: object) -> str:
 
 @contextmanager
 def refusing(must: str, do: str = "") -> Iterator[None]:
-    """Turn any exception that values of the caller raise into one sentence."""
+    """Turn any exception that values of the caller raise into a DataError in one sentence."""
     try:
         yield
     except Exception as err:

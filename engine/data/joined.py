@@ -1,4 +1,4 @@
-"""Two data sets one after the other."""
+"""Concatenation of two data sets."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from dpaudit.registry import register
 @register("data", "joined", source="the day before and the day itself; a training part and a test part")
 @dataclass(frozen=True)
 class Joined:
-    """The rows of one data set, then those of another with the same columns and classes.
+    """Rows of one data set, followed by those of another with the same columns and classes.
 
-    With a split in the given order the first one is the adversary's (the day before) or the last one the test part.
+    With a split in the given order, the first one can be the reference part or the second one the test part.
 
     Attributes:
-        first: Comes first.
-        second: Comes after it.
+        first: First data set.
+        second: Second data set.
     """
 
     first: Any = field(metadata={"kind": "data"})
     second: Any = field(metadata={"kind": "data"})
 
     def load(self, *, seed: int = 0) -> Examples:
-        """Both, each with this seed.
+        """Return the rows of both, each loaded with this seed.
 
-        Raises: DataError when they do not fit together.
+        Raises: DataError if their columns or classes differ.
         """
         first, second = self.first.load(seed=seed), self.second.load(seed=seed)
         if isinstance(first.features, pa.Table) and isinstance(second.features, pa.Table):

@@ -23,15 +23,15 @@ from dpaudit.registry import register
 class Parquet:
     """A Parquet file with a column of class labels.
 
-    Number columns are numeric; text, dictionary and boolean columns are categorical. Missing values, the kind of
+    Number columns are numeric; text, dictionary and boolean columns are categorical. Missing values, the type of the
     features and the order of classes are as for `csv`.
 
     Attributes:
         path: The file.
         label: Name of the label column.
-        rows: At most this many rows, from the start; all when None.
-        categorical: Columns of numbers that are codes.
-        drop: Columns to leave out, such as row numbers.
+        rows: Largest number of rows, from the start; None for all.
+        categorical: Numeric columns that hold codes.
+        drop: Columns to ignore, such as row numbers.
     """
 
     path: str = field(metadata=PATH)
@@ -44,48 +44,48 @@ class Parquet:
         require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order of the file; `seed` is not used.
+        """Return the rows in the order of the file; `seed` is not used.
 
-        Raises: DataError naming the file, and the row and column where there is one.
+        Raises: DataError that names the file and, if known, the row and column.
         """
         path = existing_file(self.path)
-        table = self._read(path)
+        table = self._read_table(path)
 
         def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
             return fault(path, problem, row=None if row is None else row + 1, column=column, do=do)
 
-        def read(column: pa.ChunkedArray, name: str) -> Column:
+        def read_column(column: pa.ChunkedArray, name: str) -> Column:
             return typed(column, name, self.categorical, refuse)
 
-        return examples_of(table, read, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)
+        return examples_of(table, read_column, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)
 
-    def _read(self, path: Path) -> pa.Table:
+    def _read_table(self, path: Path) -> pa.Table:
         try:
             with path.open("rb") as content:
-                told = min_bytes_of_rows(content, self.rows)
+                stated_bytes = min_bytes_of_rows(content, self.rows)
             with pa.parquet.ParquetFile(path) as file:
-                self._check(path, file.schema_arrow)
-                parts, held, taken, most = [], 0, 0, max_read_bytes()
-                for batch in file.iter_batches() if told <= most else ():
+                self._check_columns(path, file.schema_arrow)
+                parts, row_count, loaded_bytes, max_bytes = [], 0, 0, max_read_bytes()
+                for batch in file.iter_batches() if stated_bytes <= max_bytes else ():
                     parts.append(batch)
-                    held += len(batch)
-                    taken += batch.nbytes
-                    if taken > most:
+                    row_count += len(batch)
+                    loaded_bytes += batch.nbytes
+                    if loaded_bytes > max_bytes:
                         break
-                    if self.rows is not None and held >= self.rows:
+                    if self.rows is not None and row_count >= self.rows:
                         break
         except (pa.ArrowException, OSError, MemoryError, ValueError) as err:
             why = (str(err).splitlines() or ["no memory"])[0]
             raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
-        if (taken := max(taken, told)) > most:
-            why = f"takes {taken:,} bytes or more, it must fit into half of the free memory, {most:,} bytes"
+        if (loaded_bytes := max(loaded_bytes, stated_bytes)) > max_bytes:
+            why = f"takes {loaded_bytes:,} bytes or more, it must fit into half of the free memory, {max_bytes:,} bytes"
             raise fault(path, why, do="ask for fewer `rows`")
-        if not held:
+        if not row_count:
             raise fault(path, "has no rows")
         table = pa.Table.from_batches(parts).slice(0, self.rows)
         return pa.table([plain(column) for column in table.columns], names=table.column_names)
 
-    def _check(self, path: Path, schema: pa.Schema) -> None:
+    def _check_columns(self, path: Path, schema: pa.Schema) -> None:
         named = {"categorical": self.categorical, "drop": self.drop}
         check_names(schema.names, label=self.label, named=named, path=path)
         for column in schema:

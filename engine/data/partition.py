@@ -1,4 +1,4 @@
-"""Which rows play which part: trained on, the adversary's own, held out."""
+"""Division of a data set into parts: target, reference, test and validation."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ from dpaudit.variables import hide_variable_values
 
 
 def loaded_rows(data: Any, seed: int) -> Rows:
-    """The rows of a data set of a spec; no message shows the value of a variable."""
+    """Return the rows of a data set of a spec; error messages hide the values of variables."""
     try:
         rows: Rows = data.load(seed=seed)
     except DataError as err:
-        raise DataError(
-            hide_variable_values(str(err), data)
-        ) from None  # its cause would show what the message must not
+        raise DataError(hide_variable_values(str(err), data)) from None  # the cause would show the values
     except MemoryError as err:
-        raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
+        raise DataError(f"the data {shortened(data)} do not fit into memory; ask for fewer rows") from err
     if not isinstance(rows, Rows):
         raise DataError(
-            "the data's method `load` must give dpaudit.Examples, or rows with `name`, `digest`, `take` and a length; "
-            f"got {type(rows).__name__}"
+            "the data's method `load` must return dpaudit.Examples, or rows with `name`, `digest`, `take` and a "
+            f"length; got {type(rows).__name__}"
         )
     return rows
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is divided; shares are of its rows and sum to at most 1.
+    """Division of a data set by shares of its rows, which sum to at most 1.
 
     Attributes:
-        target: Share the mechanism is run on; its first rows are the canaries.
-        reference: Share the adversary trains M' on.
-        test: Share that measures the model's utility; it also holds the fresh points of membership games.
+        target: Share on which the mechanism runs; its first rows are the canaries.
+        reference: Share on which the attacker trains the reference model.
+        test: Share that measures the model's utility and holds the fresh points of membership games.
         validation: Share for early stopping, with true labels.
-        order: "random" draws the rows with the audit's seed; "given" keeps their order (a time split: reference first,
-            as day 0 comes before day 1).
+        order: "random" to assign rows by the audit's seed; "given" to keep their order (a split by time, with the
+            reference first).
     """
 
     target: float = 0.4
@@ -66,7 +64,7 @@ class Partition:
         require(self.target > 0, "the target share must be > 0", target=self.target)
 
     def divide(self, data: Rows, rng: np.random.Generator) -> Parts:
-        """The parts of a data set."""
+        """Return the parts of a data set."""
         count = len(data)
         rows = rng.permutation(count) if self.order == "random" else np.arange(count)
         ends = np.cumsum([0.0, self.reference, self.validation, self.target, self.test])
@@ -81,7 +79,7 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of one data set, each of the class of the whole; `shared` names each by its content."""
+    """Parts of one data set, each of the same class as the data set."""
 
     target: Any
     reference: Any
@@ -89,21 +87,21 @@ class Parts:
     validation: Any
 
     def shared(self) -> dict[str, Rows]:
-        """Every part that has rows, under the name units ask for it by."""
+        """Return each part that has rows, by its shared name."""
         return {self.name(part): getattr(self, part) for part in PART_NAMES if len(getattr(self, part))}
 
     def name(self, part: str) -> str:
-        """The shared name of a part; "" when it has no rows."""
+        """Return the shared name of a part; "" if it has no rows."""
         rows: Rows = getattr(self, part)
         return shared_name(part, rows) if len(rows) else ""
 
     def names(self, *parts: str) -> tuple[str, ...]:
-        """The shared names of those of the parts that have rows."""
+        """Return the shared names of these parts, without empty ones."""
         return tuple(name for name in map(self.name, parts) if name)
 
 
 def shared_name(part: str, rows: Rows) -> str:
-    """The name a large input is shared under: its part, and its content (it stands for it in a unit's key)."""
+    """Return the name under which units share a large input: its part and a hash of its content."""
     return f"{part}:{rows.digest[:24]}"
 
 

@@ -1,4 +1,4 @@
-"""Rows drawn from a schema: ordinary ones, for functions on rows."""
+"""Generated rows of a schema, for functions on rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ MAX_ROWS = 1_000_000
 @register("data", "schema-rows", source="Ours")
 @dataclass(frozen=True)
 class SchemaRows:
-    """Generated: rows of a schema, each cell uniform on the range or the categories of its column.
+    """Generated rows of a schema, each cell uniform on the range or the categories of its column.
 
     Attributes:
-        schema: A range of numbers `[0, 100]` (whole numbers where both ends are) or the categories
-            `[f, m]` of each column.
-        rows: How many, in 1 .. 1,000,000.
+        schema: For each column a range of numbers `[0, 100]` (integers if both ends are) or categories `[f, m]`.
+        rows: Number of rows, in 1 .. 1,000,000.
     """
 
     schema: Mapping[str, Any]
@@ -37,7 +36,7 @@ class SchemaRows:
         Schema.of(self.schema)
 
     def load(self, *, seed: int = 0) -> TableRows:
-        """The rows, decided by `seed`."""
+        """Return the rows that `seed` determines."""
         schema = Schema.of(self.schema)
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         return TableRows(schema.draw(self.rows, rng), schema, f"{self.rows} rows of {', '.join(schema.columns)}")

@@ -1,4 +1,4 @@
-"""How large generated data may be."""
+"""Limits on the size of generated data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dpaudit.errors import require
 
 MAX_NUMBERS = 2**31
 """8 GiB of 32-bit features."""
-BYTES_EACH = 12
-"""Of memory that a number takes while its rows are dealt to their parts: as it is made, in its part, and on the way."""
+BYTES_PER_NUMBER = 12
+"""Memory for each number while rows are assigned to parts: three copies of 4 bytes."""
 
 
 def require_size(rows: int, columns: int) -> None:
-    """Refuses to generate more than memory could hold, before it is tried."""
+    """Raise InputError if generated data would not fit into memory."""
     require(
         rows * columns <= MAX_NUMBERS,
         f"generated data must have at most {MAX_NUMBERS:,} numbers",
@@ -21,7 +21,7 @@ def require_size(rows: int, columns: int) -> None:
         rows=rows,
         columns=columns,
     )
-    needed, memory = rows * columns * BYTES_EACH, memory_bytes()
+    needed, memory = rows * columns * BYTES_PER_NUMBER, memory_bytes()
     require(
         not memory or needed <= memory,
         f"generated data must fit into this machine's memory, {memory / 1e9:.1f} GB, these take {needed / 1e9:.1f} GB",
@@ -32,7 +32,7 @@ def require_size(rows: int, columns: int) -> None:
 
 
 def memory_bytes() -> int:
-    """What this machine has in all; 0 where it does not tell."""
+    """Return the total memory of this machine; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

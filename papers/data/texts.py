@@ -32,7 +32,7 @@ class AgNews(LabelledTexts):
     title: ClassVar[str] = "ag-news"
     classes: ClassVar[tuple[str, ...]] = ("World", "Sports", "Business", "Sci/Tech")
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         tabbed = ".tsv" in path.suffixes
         require(not (tabbed and self.titles), "titles must be false for a file .tsv, which has none")
         columns = ("description", "class") if tabbed else ("class", "title", "description")
@@ -83,7 +83,7 @@ class DBpedia(LabelledTexts):
     title: ClassVar[str] = "dbpedia"
     classes: ClassVar[tuple[str, ...]] = _THINGS
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         if ".tsv" in path.suffixes:
             table, labels = self._numbered(path, Layout(("text", "class"), "\t", quoted=False, skip=1), first=0)
             parts = [text.partition(" | ") for text in table["text"].to_pylist()]
@@ -128,7 +128,7 @@ class Trec(LabelledTexts):
     title: ClassVar[str] = "trec"
     classes: ClassVar[tuple[str, ...]] = ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         numbers = {kind: number for number, kind in enumerate(self.classes)}
         return _headed_lines(path, self.rows, separator=":", numbers=numbers, after=" ")
 

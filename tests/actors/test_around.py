@@ -1,4 +1,4 @@
-"""Changes that a unit makes to its process: which are noticed and undone, and which do not count."""
+"""Changes of the process by a unit are noticed and undone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from dpaudit.actors.audited.around import ProcessGuard, _guarded_state
 
 
-def test_changes_are_attributed_to_their_attempt_and_undone(capfd: pytest.CaptureFixture[str]) -> None:
-    """Output and changes are attributed to their attempt and undone, so each attempt starts from the same state."""
+def test_consecutive_attempts_are_separate(capfd: pytest.CaptureFixture[str]) -> None:
+    """Output and changes belong to one attempt and are undone before the next."""
     dumps, guards = json.dumps, [ProcessGuard() for _ in range(6)]
     with ProcessGuard.consecutive():
-        for number, process_guard in enumerate(guards):
-            with process_guard.guard():
+        for number, guard in enumerate(guards):
+            with guard.guard():
                 assert json.dumps is dumps
                 assert "LEFT" not in os.environ
                 if number == 1:
@@ -28,18 +28,18 @@ def test_changes_are_attributed_to_their_attempt_and_undone(capfd: pytest.Captur
                     os.environ["LEFT"] = "1"
                 print(number)
                 sys.stdout.flush()
-                if number == 3:  # closes the descriptor that captures output, by identity
+                if number == 3:  # closes what catches, whatever its number
                     catching = os.fstat(1)
                     for name in os.listdir("/proc/self/fd"):
                         with contextlib.suppress(OSError):
                             if os.path.samestat(os.fstat(int(name)), catching):
                                 os.close(int(name))
-    assert [process_guard.remarks for process_guard in guards[:3]] == [
+    assert [guard.remarks for guard in guards[:3]] == [
         (),
         ("functions of libraries (json.dumps)",),
         ("environment variables (LEFT)",),
     ]
-    assert [process_guard.printed for number, process_guard in enumerate(guards) if number != 3] == [
+    assert [guard.printed for number, guard in enumerate(guards) if number != 3] == [
         b"0\n",
         b"1\n",
         b"2\n",
@@ -61,13 +61,13 @@ def test_a_replaced_environment_is_noticed_and_restored(monkeypatch: pytest.Monk
                 del os.environ["KEPT"]
             if number > 1:
                 os.environ = os.environ.copy()  # type: ignore[assignment]  # noqa: B003
-        names = ("LEFT", "KEPT, LEFT", "all of them, KEPT, LEFT")[number]
-        assert remarks == [f"environment variables ({names})"]
+        what = ("LEFT", "KEPT, LEFT", "all of them, KEPT, LEFT")[number]
+        assert remarks == [f"environment variables ({what})"]
         assert os.environ is usual
         assert (dict(os.environ), os.getenv("KEPT")) == (before, "1")
 
 
-def test_a_function_replaced_by_an_equal_object_is_noticed() -> None:
+def test_an_equal_function_counts_as_replaced() -> None:
     class Same:
         def __call__(self) -> None: ...
 
@@ -83,10 +83,10 @@ def test_a_function_replaced_by_an_equal_object_is_noticed() -> None:
     assert json.dumps is dumps
 
 
-def test_files_closed_by_a_later_attempt_are_noticed() -> None:
-    """Several files closed by one attempt are noticed, whichever attempt opened them. A single one may be garbage."""
+def test_files_that_another_attempt_closes_are_noticed() -> None:
+    """Several closed files are noticed; a single one may have been garbage-collected."""
     opened: list[int] = []
-    remarks_by_attempt = []
+    all_remarks = []
     with ProcessGuard.consecutive():
         for number in range(6):
             with _guarded_state() as remarks:
@@ -97,11 +97,11 @@ def test_files_closed_by_a_later_attempt_are_noticed() -> None:
                 if number == 4:
                     for file in opened:
                         os.close(file)
-            remarks_by_attempt.append([remark.partition(" (")[0] for remark in remarks])
-    assert remarks_by_attempt == [[], [], [], [], ["open files it closed"], []]
+            all_remarks.append([what.partition(" (")[0] for what in remarks])
+    assert all_remarks == [[], [], [], [], ["open files it closed"], []]
 
 
-def test_only_new_warning_filters_are_noticed() -> None:
+def test_only_different_warning_filters_count_as_a_change() -> None:
     with warnings.catch_warnings():
         first = ("default", None, DeprecationWarning, "__main__", 0)
         warnings.filters.insert(0, first)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Parquet files that unpack to more than the limit are refused by their footers; others are read unchanged."""
+"""Parquet files that unpack to too many bytes are refused by their footers; others are read unchanged."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("suspicious", [False, True])
 @pytest.mark.parametrize("options", [{}, {"compression": "zstd", "row_group_size": 100}, {"use_dictionary": False}])
-def test_a_table_within_the_limit_is_read_unchanged(
+def test_a_plain_table_is_read_unchanged(
     options: dict[str, Any], suspicious: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = written(HONEST, **options)
-    if suspicious:  # each text is held once until its size is known
+    if suspicious:  # texts are held once each until it is known what they take
         monkeypatch.setattr(bounded_parquet, "ALWAYS_ALLOWED", 1)
     table = read_bounded(io.BytesIO(content), "x")
     assert table.equals(pq.read_table(io.BytesIO(content)))
@@ -86,15 +86,15 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(bomb: Any) -> None:
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 
-def test_a_table_above_the_memory_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpaudit.plain_files.SMALL_FILE_BYTES", 1000)
     monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 1000)
     with pytest.raises(RunError, match="it must fit into half of the free memory"):
         read_bounded(io.BytesIO(written(HONEST)), "it")
 
 
-def test_a_damaged_footer_is_refused_without_a_crash() -> None:
-    """Some of these footers crash pyarrow when it inspects a column."""
+def test_a_damaged_footer_is_refused() -> None:
+    """With some of these footers, pyarrow's column metadata crashes the process."""
     content, rng = written(HONEST), np.random.default_rng(11)
     for _ in range(2000):
         damaged = bytearray(content)

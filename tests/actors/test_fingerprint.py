@@ -1,4 +1,4 @@
-"""The fingerprint depends on all user code that can change a result, and on nothing else."""
+"""Fingerprints change with all user code that can influence a result, and with nothing else."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Mechanism(Base):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Return a function that writes a file of the package `owner` and makes Python import the package again."""
+    """Function that writes a file of the package `owner` and makes Python import the package again."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two versions may be written in the same second
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the same second may see two versions
 
     def forget() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "owner"]:
@@ -81,7 +81,7 @@ def test_every_module_of_its_package_counts(write: Callable[[str, str], None], n
     assert mechanism() == before
 
 
-def test_files_other_than_user_code_do_not_count(write: Callable[[str, str], None]) -> None:
+def test_other_files_do_not_count(write: Callable[[str, str], None]) -> None:
     before = mechanism()
     write("owner/notes.txt", "THREE = 4\n")
     write("beside.py", "FOUR = 4\n")
@@ -102,8 +102,8 @@ IMPORTS = [
 
 @pytest.mark.parametrize("line", IMPORTS)
 @pytest.mark.parametrize("at", ["owner/lazily.py", "alone.py"])
-def test_a_module_outside_the_package_counts_if_imported(write: Callable[[str, str], None], line: str, at: str) -> None:
-    """The module is imported from a package, or is a file outside any package."""
+def test_an_imported_module_elsewhere_counts(write: Callable[[str, str], None], line: str, at: str) -> None:
+    """The module belongs to a package, or is a single file."""
     write("beside.py", "FOUR = 4\n")
     write("alone.py", "class Mechanism:\n    pass\n")
     write(at, FILES.get(at, "class Mechanism:\n    pass\n") + line + "\n")
@@ -120,22 +120,22 @@ def test_a_module_outside_the_package_counts_if_imported(write: Callable[[str, s
     assert digest() != before
 
 
-def test_results_of_a_folder_with_too_many_files_are_never_reused(
+def test_results_of_code_in_a_too_large_folder_are_not_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
-    (package,) = mechanism().user_code
-    assert package.unseen == ("the folder of module owner holds more than 7 files of code",)
+    (user_code,) = mechanism().user_code
+    assert user_code.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
-def test_modules_are_read_without_importing_them(write: Callable[[str, str], None]) -> None:
+def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
     mechanism()
     assert "owner.lazily" not in sys.modules
     assert "owner.unrelated" not in sys.modules
 
 
 def test_a_module_loaded_without_its_package_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """Its top-level package cannot be found."""
+    """Python cannot find its top-level package."""
 
     def digest(text: str) -> str:
         (tmp_path / "alone.py").write_text(text)
@@ -154,8 +154,10 @@ def test_a_module_loaded_without_its_package_counts(write: Callable[[str, str], 
     assert digest(text) != digest(text.replace("SHARE = 1", "SHARE = 2"))
 
 
-def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """The loaded code differs from the file, so results of one must not be stored under the name of the other."""
+def test_results_of_a_file_edited_after_its_import_are_not_reused(
+    write: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """The loaded code differs from the file, so their results must have different names."""
     module = importlib.import_module("owner.mechanism")
     fingerprint(module.Mechanism())
     (tmp_path / "owner" / "helpers.py").write_text("def flip(labels, share):\n    return 1 - labels\n")
@@ -175,10 +177,10 @@ def test_versions_of_installed_packages_count(write: Callable[[str, str], None],
     assert len({before.digest, changed.digest, mechanism().digest}) == 3
 
 
-def test_versions_of_libraries_of_bundled_models_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_packages_behind_bundled_models_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = unit._hash_of_sources.__wrapped__()
-    installed_version = reading._version
-    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else installed_version(name))
+    original_version = reading._version
+    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else original_version(name))
     assert unit._hash_of_sources.__wrapped__() != before
 
 
@@ -186,7 +188,7 @@ def closure(share: float) -> Callable[[float], float]:
     return lambda label: label * share
 
 
-def test_a_callable_counts_with_its_closure_defaults_and_arguments() -> None:
+def test_a_callable_counts_with_its_closure_and_defaults() -> None:
     def with_default(label: float, share: float) -> Callable[[float], float]:
         def release(label: float, share: float = share) -> float:
             return label * share
@@ -209,7 +211,7 @@ def test_a_callable_counts_with_its_closure_defaults_and_arguments() -> None:
     assert fingerprint(closure(0.5)).digest == digests[0]
 
 
-def test_a_class_defined_in_a_function_counts_with_its_closure() -> None:
+def test_a_class_made_by_a_function_counts_with_its_closure() -> None:
     def make_mechanism(share: float) -> Any:
         class Mechanism:
             def release(self, label: float) -> float:
@@ -248,14 +250,14 @@ print(found.digest, found.user_code[0].label)
 
 
 def typed(text: str) -> str:
-    """Run `text` from standard input, as typed at a prompt, so that no file holds it; return the fingerprint."""
+    """Run code from standard input, as at a prompt, and return its output."""
     process = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
     assert process.returncode == 0, process.stderr
     assert "__main__.Mechanism" in process.stdout
     return process.stdout.split()[0]
 
 
-def test_a_class_typed_at_a_prompt_counts_by_its_code() -> None:
+def test_code_from_a_prompt_counts() -> None:
     before = typed(TYPED)
     assert typed(TYPED) == before, "another process reads the same, whatever its hash seed"
     for old, new in (
@@ -282,27 +284,27 @@ def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
     assert run(TYPED) != run(TYPED.replace("SHARE = 0.5", "SHARE = 0.6"))
 
 
-class Holder:
-    """A user object that holds another object."""
+class Holds:
+    """User object with one attribute."""
 
     def __init__(self, content: object) -> None:
-        self.content = content
+        self.held = content
 
 
-def test_unreadable_code_has_a_unique_fingerprint_and_a_reason() -> None:
-    holder = Holder(threading.Lock())
-    first, second = fingerprint(holder), fingerprint(holder)
+def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
+    holds = Holds(threading.Lock())
+    first, second = fingerprint(holds), fingerprint(holds)
     assert first.digest != second.digest
     assert any("_thread.lock cannot be read" in why for code in first.user_code for why in code.unseen)
     with read_once():
-        assert fingerprint(holder) == fingerprint(holder), "within one plan a unit keeps its key"
+        assert fingerprint(holds) == fingerprint(holds), "within one plan a unit keeps its key"
     record = {code.label: code.digest for code in first.user_code}
     with read_once(record):
-        assert fingerprint(holder).digest == first.digest, "and `report` finds what the run has left"
+        assert fingerprint(holds).digest == first.digest, "and `report` finds what the run has left"
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("one", "other"),
     [
         ((1, "1"), ("1", 1)),
         (("ab", "c"), ("a", "bc")),
@@ -310,11 +312,11 @@ def test_unreadable_code_has_a_unique_fingerprint_and_a_reason() -> None:
         ({1, 2}, {1, 3}),
         (np.array([1.0, 2.0]), np.array([1.0, 3.0])),
         (np.array(["a", None], dtype=object), np.array(["a", 1], dtype=object)),
-        (Holder([1]), Holder([2])),
+        (Holds([1]), Holds([2])),
     ],
 )
-def test_values_that_differ_have_fingerprints_that_differ(first: object, second: object) -> None:
-    assert fingerprint(first).digest != fingerprint(second).digest
+def test_different_values_have_different_fingerprints(one: object, other: object) -> None:
+    assert fingerprint(one).digest != fingerprint(other).digest
 
 
 def monkeypatched(label: float) -> float:
@@ -336,16 +338,16 @@ def cached(label: float) -> float:
     return label
 
 
-def test_a_cached_and_a_bound_function_count_with_their_contents() -> None:
+def test_cached_and_bound_functions_count_with_their_content() -> None:
     values = [cached, functools.lru_cache(closure(1.0)), functools.lru_cache(closure(2.0)), [1].append, [2].append]
     assert len({fingerprint(value).digest for value in values}) == 5
     assert [code.label for code in fingerprint(cached).user_code] == [f"{__name__}.cached"]
 
 
-def test_values_that_contain_themselves_have_a_fingerprint() -> None:
-    holder = Holder(None)
-    holder.content = [holder]
-    assert fingerprint(holder).digest == fingerprint(holder).digest
+def test_recursive_values_have_fingerprints() -> None:
+    holds = Holds(None)
+    holds.held = [holds]
+    assert fingerprint(holds).digest == fingerprint(holds).digest
 
 
 def test_each_class_is_read_once_per_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +361,7 @@ def test_each_class_is_read_once_per_plan(write: Callable[[str, str], None], mon
     assert sorted(set(read_names)) == sorted(read_names)
 
 
-def test_adjacent_words_are_separated_in_the_hash() -> None:
+def test_adjacent_strings_are_separated() -> None:
     def digest(*words: str) -> str:
         return fingerprint(words).digest
 

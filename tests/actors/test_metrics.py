@@ -1,4 +1,4 @@
-"""Metrics of a run, scraped as Prometheus would scrape them."""
+"""Metrics of a run, scraped as by Prometheus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.waiting import until
 
 
 def scraped(run: str) -> dict[str, float]:
-    """Return the metrics of `run` that the Ray session exports, by name."""
+    """Return the exported metrics of a run, by name."""
     import ray
 
-    values = {}
+    metrics = {}
     for node in ray.nodes():
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         with urllib.request.urlopen(address, timeout=60) as answer:
             for line in answer.read().decode().splitlines():
                 if f'run="{run}"' in line:
-                    values[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
-    return values
+                    metrics[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
+    return metrics
 
 
 EXPECTED = {
@@ -38,8 +38,8 @@ EXPECTED = {
 }
 
 
-def emit_events(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
-    """Emit the events of four units in 8 s: two finish, one fails and one is lost with its worker."""
+def send_events(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
+    """Send events of four units in 8 s: two finish, one fails, one is lost with its worker."""
     now = 1_000.0
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
@@ -53,11 +53,11 @@ def emit_events(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None
         events.emit(Event(EventKind.WORKER_LOST, "d", time=now + 6))
         events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
     metrics.update()
-    events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # the metrics stop listening
+    events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
 
 
 class Metric:
-    """A replacement for Ray's metrics: the current value and the tag of its run."""
+    """Stand-in for a Ray metric with its value and the tag of its run."""
 
     instances: ClassVar[list[Metric]] = []
 
@@ -78,13 +78,13 @@ class Metric:
 
 
 @pytest.mark.parametrize(("gpus", "busy"), [(2.0, 4.5 / (2 * 8)), (0.0, 0.0), (0.5, 1.0)])
-def test_metrics_follow_from_the_events(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
-    """Two units hold half a GPU each, for 9 s in total. A nightly test scrapes Ray's exporter."""
+def test_metrics_follow_the_events(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
+    """Two units hold half a GPU each, for 9 s together."""
     monkeypatch.setattr(Metric, "instances", [])
     for kind in ("Counter", "Gauge"):
         monkeypatch.setattr(measured, kind, Metric)
     monkeypatch.setattr(measured.ray, "cluster_resources", lambda: {"GPU": gpus})
-    emit_events(monkeypatch, {"a": 0.5, "b": 0.5})
+    send_events(monkeypatch, {"a": 0.5, "b": 0.5})
     assert {metric.tags["run"] for metric in Metric.instances} == {"watched"}
     values = {metric.name.removeprefix("dpaudit_"): metric.value for metric in Metric.instances}
     assert values == {
@@ -97,12 +97,12 @@ def test_metrics_follow_from_the_events(monkeypatch: pytest.MonkeyPatch, gpus: f
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_ray_exports_the_metrics_of_a_run(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    emit_events(monkeypatch, {})
+    send_events(monkeypatch, {})
 
-    def complete_values() -> dict[str, float]:
+    def exported_metrics() -> dict[str, float]:
         values = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
         return values if EXPECTED.items() <= values.items() else {}
 
-    values = until(complete_values, f"the session exports {EXPECTED}")
+    values = until(exported_metrics, f"the session exports {EXPECTED}")
     assert values["trainings_per_second"] == pytest.approx(128 / 8)
     assert values["gpu_busy_share"] == 0

@@ -1,4 +1,4 @@
-"""Workers that receive several units at a time: same results, and a fault affects only the unit that causes it."""
+"""Parcels of units give the same bytes as single units, and a fault affects only one unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 60
 
 @pytest.fixture
 def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Return a list that collects the number of units in each parcel."""
+    """Number of units in each parcel that was sent."""
     from dpaudit.actors import pool as pools
 
     sizes: list[int] = []
@@ -39,8 +39,8 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return sizes
 
 
-class DrivenPool:
-    """A pool without Ray whose workers are all up; records the size of each parcel."""
+class SimulatedPool:
+    """Pool with ready workers and without Ray, which records the sizes of parcels."""
 
     def __init__(self, workers: int, takes: dict[str, float]) -> None:
         from dpaudit.actors import pool as pools
@@ -51,10 +51,10 @@ class DrivenPool:
         pool._median_s, pool._schedulable, pool._flights = takes, {}, {}
         pool._waiting = defaultdict(deque)
         pool._alone, pool._shared = set(), {}
-        pool._send = self._record_parcel  # type: ignore[method-assign]
+        pool._send = self._record  # type: ignore[method-assign]
         self.parcels: list[int] = []
 
-    def _record_parcel(self, slot: Any, jobs: Any) -> None:
+    def _record(self, slot: Any, jobs: Any) -> None:
         slot.parcels.append(jobs)
         self.parcels.append(len(jobs))
 
@@ -70,61 +70,59 @@ def some(count: int) -> deque[Unit]:
     return deque([Unit(Add(1), "one")] * count)
 
 
-def test_the_size_of_a_parcel_is_limited_by_time_and_share() -> None:
-    pool = DrivenPool(1024, {"nap": 0.5}).pool
-    assert pool._size("nap", 1000) == 64  # at 32 s: at most 32 parcels come back in a second
+def test_the_size_of_a_parcel_follows_the_driver_and_the_share() -> None:
+    pool = SimulatedPool(1024, {"nap": 0.5}).pool
+    assert pool._size("nap", 1000) == 64  # 32 s: no more than 32 parcels come back in a second
     assert pool._size("nap", 3) == 3
     assert pool._size("other", 1000) == 1
-    few = DrivenPool(2, {"nap": 0.5}).pool
+    few = SimulatedPool(2, {"nap": 0.5}).pool
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("waiting", "first", "remaining"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)]
-)
-def test_a_parcel_is_at_most_half_of_a_worker_s_share(waiting: int, first: list[int], remaining: int) -> None:
-    """Four workers and units of 0.02 s: 100 units fill a parcel."""
-    driven_pool, units = DrivenPool(4, {"Add": 0.02}), some(waiting)
-    driven_pool.submit_all(units)
-    assert (driven_pool.parcels, len(units)) == (first, remaining)
-    assert driven_pool.pool.capacity(Resources(), len(units), "Add") <= 0
-    assert not driven_pool.pool._waiting[Resources()]
+@pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
+def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], left: int) -> None:
+    """With four workers and units of 0.02 s, 100 units fill a parcel."""
+    simulated, units = SimulatedPool(4, {"Add": 0.02}), some(waiting)
+    simulated.submit_all(units)
+    assert (simulated.parcels, len(units)) == (first, left)
+    assert simulated.pool.capacity(Resources(), len(units), "Add") <= 0
+    assert not simulated.pool._waiting[Resources()]
 
 
 def test_returned_units_are_distributed_again() -> None:
-    driven_pool = DrivenPool(4, {"Add": 0.02})
-    driven_pool.submit_all(some(400))
-    for slot in driven_pool.slots:
+    simulated = SimulatedPool(4, {"Add": 0.02})
+    simulated.submit_all(some(400))
+    for slot in simulated.slots:
         slot.parcels.clear()
-    driven_pool.parcels.clear()
-    driven_pool.pool._waiting[Resources()].extend((unit, (), False) for unit in some(40))
-    driven_pool.pool._send_waiting()
-    assert driven_pool.parcels == [5] * 8
+    simulated.parcels.clear()
+    simulated.pool._waiting[Resources()].extend((unit, (), False) for unit in some(40))
+    simulated.pool._send_waiting()
+    assert simulated.parcels == [5] * 8
 
 
-def test_units_beyond_the_capacity_wait_in_order() -> None:
-    driven_pool = DrivenPool(2, {"Add": 5.0})
+def test_units_without_a_place_wait_in_order() -> None:
+    simulated = SimulatedPool(2, {"Add": 5.0})
     jobs = [(Unit(Add(number), f"{number}"), (), False) for number in range(7)]
-    driven_pool.pool._waiting[Resources()].extend(jobs)
-    driven_pool.pool._send_waiting()
-    assert driven_pool.parcels == [1] * 4
-    assert [unit.label for unit, *_ in driven_pool.pool._waiting[Resources()]] == ["4", "5", "6"]
-    assert driven_pool.pool.capacity(Resources(), 9, "Add") == -3
+    simulated.pool._waiting[Resources()].extend(jobs)
+    simulated.pool._send_waiting()
+    assert simulated.parcels == [1] * 4
+    assert [unit.label for unit, *_ in simulated.pool._waiting[Resources()]] == ["4", "5", "6"]
+    assert simulated.pool.capacity(Resources(), 9, "Add") == -3
 
 
-def test_units_are_sent_singly_until_one_was_timed() -> None:
-    driven_pool, units = DrivenPool(10, {}), some(500)
-    driven_pool.submit_all(units)
-    assert driven_pool.parcels == [1] * 20
+def test_units_are_sent_one_by_one_until_one_was_timed() -> None:
+    simulated, units = SimulatedPool(10, {}), some(500)
+    simulated.submit_all(units)
+    assert simulated.parcels == [1] * 20
     assert len(units) == 480
 
 
 def units_of(*odd: Unit) -> list[Unit]:
-    """Return small units, `odd` ones in their middle, and two that need results of others."""
+    """Return small units with the odd ones in the middle, and two units that need results of others."""
     small = [Unit(Add(number), f"small {number}") for number in range(COUNT)]
-    drawing_units = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
+    random_units = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
     last = [Unit(Add(7), f"last {many}", needs=tuple(unit.key for unit in small[: 10 * many])) for many in (1, 2)]
-    return [*small[:40], *odd, *small[40:], *drawing_units, *last]
+    return [*small[:40], *odd, *small[40:], *random_units, *last]
 
 
 def on_ray(
@@ -132,19 +130,19 @@ def on_ray(
 ) -> tuple[RunOutcome, list[Event]]:
     from dpaudit.actors.pool import RayPool
 
-    emitted: list[Event] = []
-    events, store = EventStream(emitted.append), UnitStore(folder)
+    events_seen: list[Event] = []
+    events, store = EventStream(events_seen.append), UnitStore(folder)
     reached = store if shared_folder else None
     pool = RayPool(
         {}, demand={Resources(): len(units)}, workers=WORKERS, events=events, deadlines=deadlines, store=reached
     )
     try:
-        return run_units(units, pool, store, events), emitted
+        return run_units(units, pool, store, events), events_seen
     finally:
         pool.close()
 
 
-def run_and_close(folder: Path, units: list[Unit], backend: Backend) -> None:
+def run_in(folder: Path, units: list[Unit], backend: Backend) -> None:
     try:
         run_units(units, backend, UnitStore(folder), EventStream())
     finally:
@@ -155,36 +153,36 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_child_processes_store_the_same_bytes(tmp_path: Path) -> None:
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
     units = units_of()
-    run_and_close(tmp_path / "here", units, InProcess({}))
-    run_and_close(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
+    run_in(tmp_path / "here", units, InProcess({}))
+    run_in(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
     assert len(files(tmp_path / "here")) == len(units)
     assert files(tmp_path / "children") == files(tmp_path / "here")
 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_parcels_of_any_size_store_the_same_bytes(
+def test_parcels_of_any_size_give_the_same_bytes(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results are written by the workers or by the driver, and no other file is left in the folder."""
+    """Workers or the driver write the files, and no other files remain."""
     units = units_of()
-    run_and_close(tmp_path / "here", units, InProcess({}))
+    run_in(tmp_path / "here", units, InProcess({}))
     expected = files(tmp_path / "here")
     for name, seconds, shared_folder in (("single", 0.0, True), ("large", 2.0, True), ("driver", 2.0, False)):
         sized.clear()
         monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", seconds)
         monkeypatch.setattr("dpaudit.actors.pool.PARCELS_A_SECOND", 1e9)
-        outcome, emitted = on_ray(tmp_path / name, units, shared_folder=shared_folder)
+        outcome, events = on_ray(tmp_path / name, units, shared_folder=shared_folder)
         assert files(tmp_path / name) == expected
         assert outcome.ran == len(units)
-        assert len(units) <= sum(sized) < 2 * len(units)  # parcels that a slow worker returns are sent again
+        assert len(units) <= sum(sized) < 2 * len(units)  # what a slow worker hands back is given again
         assert (max(sized) == 1) if name == "single" else (max(sized) >= 5), sized
-        ends = [event for event in emitted if event.kind is EventKind.UNIT_DONE]
+        ends = [event for event in events if event.kind is EventKind.UNIT_DONE]
         assert {event.unit for event in ends} == {unit.key for unit in units}
         assert len(ends) == len(units)
-        assert not [event for event in emitted if event.kind is EventKind.UNIT_REMARKED]
+        assert not [event for event in events if event.kind is EventKind.UNIT_REMARKED]
 
 
 @pytest.mark.nightly
@@ -193,30 +191,30 @@ def test_parcels_of_any_size_store_the_same_bytes(
 def test_a_fault_in_a_parcel_affects_only_its_unit(
     ray_cluster: None, tmp_path: Path, sized: list[int], shared_folder: bool
 ) -> None:
-    """One unit kills its worker once, one always; one fails for good and one once. Timed units surround them."""
-    unit_folder, folder = tmp_path / "units", str(tmp_path)
+    """One unit kills its worker once, one always, one fails always and one once, among timed units."""
+    run_folder, folder = tmp_path / "units", str(tmp_path)
     first = [Unit(FailsFirst(folder, f"fine {number}", 0, ""), f"fine {number}") for number in range(40)]
     dies = Unit(FailsFirst(folder, "dies", 1, "die"), "dies once")
     deadly = Unit(FailsFirst(folder, "deadly", 99, "die"), "deadly")
     fails = Unit(FailsFirst(folder, "fails", 99, "bug"), "fails")
     flaky = Unit(FailsFirst(folder, "flaky", 1, "training"), "flaky")
     units = units_of(*first[:20], dies, *first[20:30], deadly, fails, *first[30:], flaky)
-    outcome, emitted = on_ray(unit_folder, units, shared_folder=shared_folder)
+    outcome, events = on_ray(run_folder, units, shared_folder=shared_folder)
     assert max(sized) >= 5, sized
     assert outcome.failed.keys() == {deadly.key, fails.key}
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
     assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
-    retried = {event.label for event in emitted if event.kind is EventKind.UNIT_RETRIED}
+    retried = {event.label for event in events if event.kind is EventKind.UNIT_RETRIED}
     assert retried == {"flaky"}
-    lost_units = [event.label for event in emitted if event.kind is EventKind.WORKER_LOST]
-    if shared_folder:  # the driver knows which units had finished, so it knows which one was running
-        assert set(lost_units) == {"dies once", "deadly"}
-    assert len(lost_units) <= 1 + 4 + 2
+    lost_labels = [event.label for event in events if event.kind is EventKind.WORKER_LOST]
+    if shared_folder:  # what was finished is known, so who ran is known
+        assert set(lost_labels) == {"dies once", "deadly"}
+    assert len(lost_labels) <= 1 + 4 + 2
 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_hanging_unit_of_a_parcel_is_ended_and_the_rest_continues(
+def test_a_hanging_unit_in_a_parcel_is_ended_and_the_rest_continues(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpaudit.actors.pool.PATIENCE_S", 1.0)
@@ -225,14 +223,14 @@ def test_a_hanging_unit_of_a_parcel_is_ended_and_the_rest_continues(
     first = [Unit(HangsFirst(str(tmp_path / "fine"), f"{number}", 0.0), f"fine {number}") for number in range(30)]
     hangs = Unit(HangsFirst(str(tmp_path), "sleep", 1e6), "hangs")
     units = [*first[:20], hangs, *first[20:]]
-    outcome, emitted = on_ray(tmp_path / "units", units, Deadlines(8.0))
+    outcome, events = on_ray(tmp_path / "units", units, Deadlines(8.0))
     assert max(sized) >= 2, sized
     assert outcome.finished == {unit.key for unit in units}
-    assert not [event for event in emitted if event.kind is EventKind.WORKER_LOST]
-    assert {event.label for event in emitted if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
+    assert not [event for event in events if event.kind is EventKind.WORKER_LOST]
+    assert {event.label for event in events if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
 
 
-def test_workers_write_only_to_a_folder_with_its_marker(tmp_path: Path) -> None:
+def test_a_folder_is_opened_only_with_its_mark(tmp_path: Path) -> None:
     store = UnitStore(tmp_path / "units")
     folder, mark = store.mark_for_workers()
     reached = UnitStore.open_marked(folder, mark)
@@ -240,7 +238,7 @@ def test_workers_write_only_to_a_folder_with_its_marker(tmp_path: Path) -> None:
     reached.write("k", b"content")
     assert store.has_file("k")
     assert UnitStore.open_marked(folder, "0" * 32) is None
-    (tmp_path / "units" / ".k.parquet.77.partial").touch()  # written by a worker that was killed
+    (tmp_path / "units" / ".k.parquet.77.partial").touch()  # of a worker that was killed
     store.remove_worker_files()
     assert [path.name for path in (tmp_path / "units").iterdir()] == ["k.parquet"]
     assert UnitStore.open_marked(folder, mark) is None

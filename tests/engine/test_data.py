@@ -480,7 +480,7 @@ def test_csv_columns_do_not_depend_on_the_rows_that_come_first(tmp_path: Path, m
         ("x,y\n1,0\n", {"label": "z"}, ": has no column 'z', named in `label`; its columns are x, y"),
         ("x,y\n1,0\n", {"drop": ("w",)}, ": has no column 'w', named in `drop`; its columns are x, y"),
         ("x,y\n1,0\n", {"categorical": ("w",)}, ": has no column 'w', named in `categorical`"),
-        ("x,y\n1,0\n", {"drop": ("x",)}, ": must have a column beside the label, its columns are x, y"),
+        ("x,y\n1,0\n", {"drop": ("x",)}, ": must have a column besides the label, its columns are x, y"),
         ("x,x,y\n1,2,0\n", {}, ": column names must differ, got 'x' twice"),
         ("x,y\n1,0\n\n1,2,1\n", {}, ", line 4: must have 2 columns separated by commas, got 3; correct the row"),
         ('x,y\n"a\nb",0\n1\n', {}, ", line 4: must have 2 columns separated by commas, got 1"),

@@ -61,7 +61,7 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
     assert found["llp"].verdict.value == "NO CLAIM"
     assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
     for result in report.results:
-        assert not result.finding.realised.parts  # type: ignore[union-attr]
+        assert not result.finding.realised.differs  # type: ignore[union-attr]
     (study,) = label_studies(report.results)
     told = {one.family: one.advantage["additive"] for one in study.settings}
     assert 0 < told["llp-laplace"] < told["llp"]
@@ -149,9 +149,9 @@ def test_auc_counts_pairs() -> None:
     [
         (
             {"data": "iris", "mechanism": LabelProportions(size=2)},
-            "label-advantage needs labels of two classes, iris has 3; merge classes",
+            "label-advantage needs labels of two classes, iris has 3. Merge classes",
         ),
-        ({"game": game(utility={})}, "utility is measured on the test part; give `split.test` a share above 0"),
+        ({"game": game(utility={})}, "utility is measured on the test part, which has too few rows. Give"),
         ({"game": game(releases=0)}, "releases must be >= 1, got 0"),
         ({"game": game(utility={"learning_rates": [0.0]})}, "learning_rates must be > 0"),
         (

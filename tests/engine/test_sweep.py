@@ -668,7 +668,7 @@ def test_states_of_configurations_during_a_sweep() -> None:
     [
         ({"name": "lp-1st", "model": "mlp"}, "column 'job' holds string; use catboost or logistic-regression"),
         ({"name": "lp-1st", "model": "small-cnn"}, "small-cnn cannot be trained on these data"),
-        ({"name": "gaussian-naive-bayes"}, "these are columns of mixed types"),
+        ({"name": "gaussian-naive-bayes"}, "a table of mixed types"),
     ],
 )
 def test_columns_that_a_model_cannot_use_are_refused_before_anything_runs(

@@ -1,4 +1,4 @@
-"""Texts with a class, as they are published: SST-2, and the base class of such data."""
+"""Published texts with classes: SST-2, and the base class of such data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True)
 class LabelledTexts(PublishedParts, ABC):
-    """Texts with a class each, as rows of word numbers (n, length) or as raw texts.
+    """Texts with classes, as rows of word numbers (n, length) or as raw texts.
 
     Attributes:
-        length: Words kept of a text, >= 1; shorter ones are padded with 0.
-        vocabulary: Numbers there are, padding's 0 among them, in 2 .. 2^24; that of the model.
-        raw: A table with the one text column `text` instead, for models with a tokenizer of their own.
+        length: Number of words of a text, >= 1; longer texts are cut, shorter ones padded with 0.
+        vocabulary: Number of word numbers including 0 for padding, in 2 .. 2^24; must be that of the model.
+        raw: True for a table with a single text column `text`, for models with a tokenizer.
     """
 
     length: int = 64
@@ -45,11 +45,11 @@ class LabelledTexts(PublishedParts, ABC):
         require(2 <= self.vocabulary <= 2**24, "vocabulary must be in 2..2^24", vocabulary=self.vocabulary)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order of the file; `seed` is not used.
+        """Return the rows in the order of the file; `seed` is not used.
 
-        Raises: DataError naming the file, and the line and column where there is one.
+        Raises: DataError that names the file and, if known, the line and column.
         """
-        texts, labels = self._read(self.file())
+        texts, labels = self._texts_and_labels(self.file())
         features: Features
         if self.raw:
             features = pa.table({self.column: texts})
@@ -60,17 +60,17 @@ class LabelledTexts(PublishedParts, ABC):
         return Examples(features, numbers, len(self.classes), self.title, categorical, self.classes)
 
     @abstractmethod
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """The texts and the numbers of their classes."""
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the texts and the numbers of their classes."""
 
     def _table(
-        self, path: Path, layout: Layout, text: str, label: str, known: Sequence[str], must: str
+        self, path: Path, layout: Layout, text: str, label: str, class_codes: Sequence[str], rule_for_labels: str
     ) -> tuple[pa.Table, pa.ChunkedArray]:
-        """The rows, each with a text, and the numbers of their classes: places in what is known."""
-        table, names = delimited.read(path, layout, rows=self.rows), pa.array(known)
+        """Return the rows, and their classes as indices in `class_codes`; DataError for other labels or empty texts."""
+        table, names = delimited.read_table(path, layout, rows=self.rows), pa.array(class_codes)
         for column, good, rule in (
             (text, pc.is_valid(table[text]), "must be a text, is empty"),
-            (label, pc.is_in(table[label], value_set=names), must),
+            (label, pc.is_in(table[label], value_set=names), rule_for_labels),
         ):
             odd = pc.index(good, False).as_py()
             if odd >= 0:
@@ -80,18 +80,18 @@ class LabelledTexts(PublishedParts, ABC):
 
 
 def word_numbers(texts: list[str], *, length: int, vocabulary: int) -> NDArray[np.float32]:
-    """Hashed words of texts, 1 .. vocabulary - 1, and 0 behind their ends; shape (n, length).
+    """Return hashes of the words of texts, 1 .. vocabulary - 1, padded with 0; shape (n, length).
 
-    Words are what blanks separate, in lower case. A word's number is a hash of its letters, so it depends on no other
-    text: nothing of the data is looked at beforehand. Two words may share one.
+    Words are separated by blanks and in lower case. A word's number depends on no other text, but two words may share
+    a number.
     """
     numbers = np.zeros((len(texts), length), np.float32)
-    known: dict[str, int] = {}
+    numbers_by_word: dict[str, int] = {}
     for row, text in enumerate(texts):
         for place, word in enumerate(text.lower().split()[:length]):
-            number = known.get(word)
+            number = numbers_by_word.get(word)
             if number is None:
-                number = known[word] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
+                number = numbers_by_word[word] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
             numbers[row, place] = number
     return numbers
 
@@ -101,15 +101,14 @@ def word_numbers(texts: list[str], *, length: int, vocabulary: int) -> NDArray[n
 class Sst2(LabelledTexts):
     """Phrases of film reviews, positive or negative, as rows of word numbers (n, length).
 
-    Words are what blanks separate, in lower case. A word's number is a hash of its letters, so it depends on no other
-    text: nothing of the data is looked at beforehand, which DP-SGD's claim would not cover. Two words may share one.
+    Words are separated by blanks and in lower case. A word's number is a hash, so there is no vocabulary from the data,
+    which DP-SGD's claim would not cover. Two words may share a number.
 
     Attributes:
-        path: The folder with `train.tsv`, `dev.tsv` or `test.tsv`, plain, .gz or .xz, or one of the files. A heading
-            `sentence, label` is optional; quotes are letters like any other.
-        part: "train", "dev" or "test" (with labels, which GLUE's own test part lacks); a path that is a file is read
-            whatever the part.
-        raw: A table with the one text column `sentence` instead, for models with a tokenizer of their own.
+        path: The folder with `train.tsv`, `dev.tsv` or `test.tsv`, plain, .gz or .xz, or one of the files. A header
+            `sentence, label` is optional; quotes have no special meaning.
+        part: "train", "dev" or "test" (with labels, which GLUE's test part lacks); ignored if the path is a file.
+        raw: True for a table with a single text column `sentence`, for models with a tokenizer.
     """
 
     length: int = 32
@@ -119,7 +118,7 @@ class Sst2(LabelledTexts):
     classes: ClassVar[tuple[str, ...]] = ("negative", "positive")
     column: ClassVar[str] = "sentence"
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         columns = ("sentence", "label")
         cells, end = first_record(path, delimiter="\t", quoted=False)
         headed = tuple(cells) == columns

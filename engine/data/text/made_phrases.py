@@ -1,4 +1,4 @@
-"""Made phrases with a sentiment, for where no text is at hand."""
+"""Generated phrases with a sentiment, for runs without real texts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
 
 MEAN_WORDS = 9.4
-"""Words of a phrase of SST-2's training part."""
+"""Mean number of words of a phrase in the training part of SST-2."""
 
 
 @register("data", "made-phrases", source="generated: words by Zipf's law, a few of them with a sentiment")
 @dataclass(frozen=True)
 class MadePhrases:
-    """Phrases of made words, positive or negative, as rows of word numbers (n, length) or as raw texts; generated.
+    """Generated phrases, positive or negative, as rows of word numbers (n, length) or as raw texts.
 
-    A phrase has 1 + Poisson(8.4) words; word w has a share proportional to 1 / (w + 2). A tenth of the words carry a
-    sentiment, N(0, 3^2) each, the others none; the label is positive with probability 1 / (1 + e^-(their sum)).
+    A phrase has 1 + Poisson(8.4) words, and word w has a share proportional to 1 / (w + 2). A tenth of the words have a
+    sentiment from N(0, 3^2). The label is positive with probability 1 / (1 + e^-s), with s the sum of sentiments.
 
     Attributes:
-        rows: Phrases, >= 1.
-        length: Words kept of a phrase, >= 1; shorter ones are padded with 0.
-        vocabulary: Numbers there are, padding's 0 among them, in 2 .. 2^24; that of the model.
-        raw: A table with the one text column `sentence` instead: "w17 w2".
+        rows: Number of phrases, >= 1.
+        length: Largest number of words of a phrase, >= 1; shorter ones are padded with 0.
+        vocabulary: Number of word numbers including 0 for padding, in 2 .. 2^24; must be that of the model.
+        raw: True for a table with a single text column `sentence`, such as "w17 w2".
     """
 
     rows: int = 2000
@@ -44,16 +44,16 @@ class MadePhrases:
         require(2 <= self.vocabulary <= 2**24, "vocabulary must be in 2..2^24", vocabulary=self.vocabulary)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """All of it follows from `seed`."""
+        """Return the phrases that `seed` determines."""
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0x7E57]))
         words = self.vocabulary - 1
         shares = 1 / (np.arange(words) + 2.0)
         sentiment = np.where(rng.random(words) < 0.1, rng.normal(0, 3, words), 0.0)
         counts = np.minimum(1 + rng.poisson(MEAN_WORDS - 1, self.rows), self.length)
-        drawn = rng.choice(words, (self.rows, self.length), p=shares / shares.sum())
-        there = np.arange(self.length) < counts[:, None]
-        labels = rng.random(self.rows) < expit(np.where(there, sentiment[drawn], 0.0).sum(1))
-        numbers = np.where(there, drawn + 1, 0).astype(np.float32)
+        word_indices = rng.choice(words, (self.rows, self.length), p=shares / shares.sum())
+        is_word = np.arange(self.length) < counts[:, None]
+        labels = rng.random(self.rows) < expit(np.where(is_word, sentiment[word_indices], 0.0).sum(1))
+        numbers = np.where(is_word, word_indices + 1, 0).astype(np.float32)
         features: Features = numbers
         if self.raw:
             texts = [" ".join(f"w{number:.0f}" for number in row if number) for row in numbers]

@@ -1,4 +1,4 @@
-"""Texts as vectors whose distances mean something, for Private-kNN."""
+"""Texts as vectors with meaningful distances, for Private-kNN."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dpaudit.registry import register
 @register("data", "counted-words", source="Deerwester et al. (1990), latent semantic analysis; scikit-learn")
 @dataclass(frozen=True)
 class CountedWords:
-    """Texts as leading singular directions of their weighted word counts (TF-IDF, SVD), each of length 1.
+    """Texts as unit vectors of their leading singular directions of weighted word counts (TF-IDF, SVD).
 
-    Weights and directions are learned from `public` texts: were they learned from the texts themselves, every vector
-    would tell of every record, which no predictor's claim covers.
+    Weights and directions are learned from `public` texts. If they were learned from the texts themselves, each vector
+    would depend on all records, which no predictor's claim covers.
 
     Attributes:
-        texts: Whose vectors they are; raw texts.
-        public: What the weights are learned from; raw texts that are nobody's secret.
-        dimensions: Directions, >= 2.
-        words: Most frequent words and pairs of words kept, > dimensions.
+        texts: Raw texts to convert.
+        public: Raw public texts from which weights and directions are learned.
+        dimensions: Number of directions, >= 2.
+        words: Number of most frequent words and pairs of words, > dimensions.
     """
 
     texts: Any = field(metadata={"kind": "data"})
@@ -39,25 +39,25 @@ class CountedWords:
         require(self.words > self.dimensions, "words must be > dimensions", words=self.words)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The texts with this seed, as float32 vectors of shape (n, dimensions).
+        """Return the texts, loaded with this seed, as float32 vectors of shape (n, dimensions).
 
-        Raises: InputError when the public texts hold too few words.
+        Raises: InputError if there are too few public words or texts.
         """
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         examples: Examples = self.texts.load(seed=seed)
         words = TfidfVectorizer(max_features=self.words, ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+")
-        known = words.fit_transform(texts_of(self.public.load(seed=seed).features))
-        enough = min(known.shape) > self.dimensions
+        counts = words.fit_transform(texts_of(self.public.load(seed=seed).features))
+        enough = min(counts.shape) > self.dimensions
         require(enough, "dimensions must be < the words and texts of public", dimensions=self.dimensions)
-        with limited_threads(1):  # sums in one order, whatever machine this runs on
-            directions = TruncatedSVD(self.dimensions, random_state=0).fit(known)
+        with limited_threads(1):  # a fixed order of summation on all machines
+            directions = TruncatedSVD(self.dimensions, random_state=0).fit(counts)
             vectors = directions.transform(words.transform(texts_of(examples.features)))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return as_vectors(examples, vectors / np.where(lengths > 0, lengths, 1))
 
 
 def as_vectors(examples: Examples, vectors: Any) -> Examples:
-    """The examples with vectors in place of their texts."""
+    """Return the examples with vectors instead of their texts."""
     return replace(examples, features=np.asarray(vectors, np.float32), categorical=())

@@ -1,7 +1,7 @@
-"""Label reconstruction: what is believed of each label before a release, and after it (Busa-Fekete et al., 2024).
+"""Game for label reconstruction: belief about each label before and after a release (Busa-Fekete et al., 2024).
 
-The prior of each example comes from a model that has not seen its label; the attacker says what a release about bags
-means for each label, and beliefs after it follow by Bayes. The true labels stand beside them.
+The prior of each example comes from a model that has not seen its label. The attacker scores each label by a release
+about bags, and the posterior follows from Bayes' rule. The evidence includes the true labels.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ BAG_MECHANISMS = Capability(
 
 @dataclass(frozen=True, eq=False)
 class BagView:
-    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean."""
+    """The attacker's view of B bags of k examples: priors, release and likelihood."""
 
-    prior: NDArray[np.float64]  # P[label = 1] of each example by its features alone, shape (B, k)
-    released: NDArray[np.float64]  # the numbers released for label 1, shape (B,)
+    prior: NDArray[np.float64]  # P[label = 1 | features] of each example, shape (B, k)
+    released: NDArray[np.float64]  # released numbers for label 1, shape (B,)
     # log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1)
     law: NDArray[np.float64]
     shows: ClassVar[str] = "what a release says of bags of labels"
@@ -64,15 +64,15 @@ class BagView:
 @register("game", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
 @dataclass(frozen=True)
 class LabelAdvantage:
-    """Shows the attacker a release about bags of labels: how much better does it know each of them?
+    """Game that measures how much a release about bags of labels improves the attacker's knowledge of each label.
 
-    The labels must have two classes.
+    There must be two classes.
 
     Attributes:
-        releases: Independent releases of the same labels, >= 1, each with bags of its own.
-        folds: Without a reference part, the prior of each fold of the target part is that of a model trained on the
-            others; >= 2.
-        utility: What a model learns from the release, measured on the test part; None measures nothing.
+        releases: Number of independent releases of the same labels, >= 1, each with new bags.
+        folds: Number of folds of the target part, >= 2, if there is no reference part. The prior of a fold comes from a
+            model trained on the other folds.
+        utility: Measures the utility of the release on the test part; None to measure nothing.
     """
 
     releases: int = 10
@@ -98,22 +98,22 @@ class LabelAdvantage:
         target = setting.parts.target
         if target.classes != 2:
             raise SpecError(
-                f"label-advantage needs labels of two classes, {target.name} has {target.classes}; merge classes"
+                f"label-advantage needs labels of two classes, {target.name} has {target.classes}. Merge classes"
             )
-        try:
+        try:  # fail before any training
             setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
-        except InputError as err:  # before anything is trained for a division that cannot be made
+        except InputError as err:
             raise SpecError(f"{target.name}: {err}") from err
         priors = self._priors(setting, work)
         releases = self._releases(setting, work, priors)
-        return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
+        return Played(releases, trainings=self._utility(setting, work), replays=self.releases, observational=True)
 
     def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
-        folds = 1 if alone else self.folds
+        has_reference = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
+        folds = 1 if has_reference else self.folds
         if len(setting.parts.target) < 2 * folds:
             raise SpecError(
-                f"{folds} folds need at least {2 * folds} examples, got {len(setting.parts.target)}; use more data"
+                f"{folds} folds need at least {2 * folds} examples, got {len(setting.parts.target)}. Use more data"
             )
         return tuple(
             work.add(
@@ -148,12 +148,14 @@ class LabelAdvantage:
             after=setting.after,
         )
 
-    def _measured(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+    def _utility(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         if self.utility is None:
             return ()
         if len(setting.parts.test) < 4:
-            raise SpecError("utility is measured on the test part; give `split.test` a share above 0")
-        measured = work.add(
+            raise SpecError(
+                "utility is measured on the test part, which has too few rows. Give `split.test` a larger share"
+            )
+        measurement = work.add(
             measure_utility,
             setting.mechanism,
             self.utility,
@@ -163,17 +165,17 @@ class LabelAdvantage:
             label=f"utility, {self.utility.trainings} trainings",
             **setting.unit_options,
         )
-        return (measured,)
+        return (measurement,)
 
 
 @dataclass(frozen=True, eq=False)
 class Priors:
-    """What is believed of some labels before a release."""
+    """Prior probabilities of some labels."""
 
     ROWS: ClassVar[bool] = True
 
-    row: NDArray[np.int64]  # places of the examples in the target part, shape (n,)
-    prior: Floats  # P[label = 1] of each, shape (n,)
+    row: NDArray[np.int64]  # rows of the examples in the target part, shape (n,)
+    prior: Floats  # P[label = 1 | features] of each, shape (n,)
 
 
 @unit
@@ -188,12 +190,12 @@ def find_priors(
     folds: int,
     seed: Seed,
 ) -> Priors:
-    """Priors of one fold of the target part, from a model that has not seen its labels."""
-    own = seed.child("folds").rng().permutation(len(target)) % folds
-    rows = np.flatnonzero(own == fold)
-    known = target.take(own != fold) if folds > 1 else reference
+    """Return the priors of one fold of the target part, from a model that has not seen its labels."""
+    fold_of_row = seed.child("folds").rng().permutation(len(target)) % folds
+    rows = np.flatnonzero(fold_of_row == fold)
+    train = target.take(fold_of_row != fold) if folds > 1 else reference
     predict = proxy.predictor(
-        reference=None if known is None else known.writable(),
+        reference=None if train is None else train.writable(),
         data=data,
         seed=seed.child(fold).sequence(),
         compute=compute,
@@ -212,7 +214,7 @@ def play_releases(
     last: int,
     seed: Seed,
 ) -> Iterator[Posteriors]:
-    """Releases `first` to `last` - 1: what is believed of each label, and what was true."""
+    """Yield the posteriors after releases `first` to `last` - 1, with the true labels."""
     prior = np.empty(len(target))
     for fold in priors:
         prior[fold.row] = fold.prior
@@ -223,23 +225,23 @@ def play_releases(
 def _release(
     mechanism: BagMechanism, attack: Any, prior: Floats, target: Examples, number: int, seed: Seed
 ) -> Posteriors:
-    """One release, and what it means for each label, whose priors have shape (n,)."""
+    """Return the posteriors after one release; `prior` has shape (n,)."""
     bags = mechanism.bags(target, rng=seed.child("bags").rng())
     released = mechanism.release_counts(bags.counts(target.labels, 2), rng=seed.child("noise").rng())[:, 1]
     shift, expected = np.zeros_like(prior), np.zeros_like(prior)
     for members in members_by_size(bags):
-        those, size = bags.assignment[members[:, 0]], members.shape[1]
-        law = mechanism.log_likelihood(released[those], size)
-        score = np.asarray(attack.score(BagView(prior[members], released[those], law)), np.float64)
+        bag_numbers, size = bags.assignment[members[:, 0]], members.shape[1]
+        law = mechanism.log_likelihood(released[bag_numbers], size)
+        score = np.asarray(attack.score(BagView(prior[members], released[bag_numbers], law)), np.float64)
         require(score.shape == members.shape, "the attack must give one score for each example", shape=score.shape)
         shift[members] = score
-        on_average = expected_advantage(mechanism, prior[members])
-        expected[members] = np.nan if on_average is None else on_average
+        advantage = expected_advantage(mechanism, prior[members])
+        expected[members] = np.nan if advantage is None else advantage
     certain = (prior == 0) | (prior == 1)
     with np.errstate(divide="ignore"):
         posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
-    known = None if np.isnan(expected).any() else expected
-    return Posteriors(prior, posterior, bags.assignment, number, shift, known, target.labels)
+    advantages = None if np.isnan(expected).any() else expected
+    return Posteriors(prior, posterior, bags.assignment, number, shift, advantages, target.labels)
 
 
 def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
@@ -252,7 +254,7 @@ def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
 
 @singledispatch
 def expected_advantage(mechanism: Any, prior: Floats) -> Floats | None:
-    """Additive advantage of each example on average over releases, shape (bags, k); None without a formula."""
+    """Return the expected additive advantage of each example, shape (bags, k); None without a formula."""
     return None
 
 
@@ -281,9 +283,9 @@ def _(mechanism: GeometricProportions, prior: Floats) -> Floats | None:
 @register("attack", "bayes-optimal", source="Busa-Fekete et al. (2024), Definition 3.6 and section 4")
 @dataclass(frozen=True)
 class BayesOptimal:
-    """How much likelier the release of an example's bag is if its label is 1 than if it is 0, exactly.
+    """Exact log-likelihood ratio of label 1 to label 0, by the release of the example's bag.
 
-    No guess of the label is right more often, if the priors are those of the labels and these are independent.
+    It is optimal if the priors are correct and the labels are independent.
     """
 
     view: ClassVar[type[BagView]] = BagView
@@ -298,12 +300,13 @@ SMALL_MLP = Mlp(hidden=(32,), epochs=5, batch_size=256, optimizer="adam", standa
 
 @dataclass(frozen=True)
 class Utility:
-    """How a release is learned from: minibatch Adam on the proportions of bags, over a grid of learning rates.
+    """Training on a release: minibatch Adam on the proportions of bags, over a grid of learning rates.
 
     Attributes:
-        model: A perceptron and how it is trained; `batch_size` counts examples.
-        learning_rates: Each > 0; the best one by the mean AUC on one half of the test part is reported on the other.
-        runs: Releases that are trained on, >= 1, each with first weights of its own.
+        model: A perceptron and its training; `batch_size` counts examples.
+        learning_rates: Learning rates, each > 0. The best one by the mean AUC on one half of the test part is reported
+            on the other half.
+        runs: Number of releases to train on, >= 1, each with new initial weights.
     """
 
     model: Network = field(default=SMALL_MLP, metadata={"kind": "model"})
@@ -324,28 +327,27 @@ class Utility:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What each training learned, one row a training."""
+    """Results of trainings, all of shape (trainings,); NaN for a failed training."""
 
     ROWS: ClassVar[bool] = True
 
-    learning_rate: Floats  # of it, shape (trainings,)
-    run: NDArray[np.int64]  # number of the release that it is trained on, shape (trainings,)
-    # AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below
-    choosing_auc: Floats
-    test_auc: Floats  # AUC on the other half, shape (trainings,)
-    test_log_loss: Floats  # mean log-loss there, shape (trainings,)
+    learning_rate: Floats
+    run: NDArray[np.int64]  # number of the release that it is trained on
+    choosing_auc: Floats  # AUC on the half of the test part that chooses the learning rate
+    test_auc: Floats  # AUC on the other half
+    test_log_loss: Floats  # mean log-loss on the other half
 
 
 @unit
 def measure_utility(
     mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Learned]:
-    """Trains on releases of the target part, and measures on the test part."""
-    target, test = _one_hot_numbers(target, test)
+    """Train on releases of the target part and measure AUC and log-loss on the test part."""
+    target, test = _one_hot_encoded(target, test)
     models = _trained(mechanism, utility, target, compute, seed)
-    measured = np.array([_scored(model, test) for model in models])
+    scores = np.array([_scored(model, test) for model in models])
     rates, runs = np.array(utility.learning_rates), np.arange(utility.runs)
-    learned = Learned(np.tile(rates, len(runs)), np.repeat(runs, len(rates)), *measured.T)
+    learned = Learned(np.tile(rates, len(runs)), np.repeat(runs, len(rates)), *scores.T)
     return Outcome(learned, metrics=_best(learned, utility))
 
 
@@ -356,20 +358,21 @@ def _trained(
 
     tasks = []
     for run in range(utility.runs):
-        own = seed.child(run)
-        bags = mechanism.bags(target, rng=own.child("bags").rng())
+        run_seed = seed.child(run)
+        bags = mechanism.bags(target, rng=run_seed.child("bags").rng())
         counts = bags.counts(target.labels, target.classes)
-        released = mechanism.release_counts(counts, rng=own.child("noise").rng())
+        released = mechanism.release_counts(counts, rng=run_seed.child("noise").rng())
         targets = mechanism.targets(released).astype(np.float32)
         rows, shares = padded(bags)
         tasks += [
-            BagTask(rows, shares, targets, rate, own.child("training").sequence()) for rate in utility.learning_rates
+            BagTask(rows, shares, targets, rate, run_seed.child("training").sequence())
+            for rate in utility.learning_rates
         ]
     return train_on_bags(utility.model.recipe, target.features, tasks, classes=target.classes, compute=compute)
 
 
 def padded(bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The examples of each bag and their shares of its mean, both of shape (B, size of the largest bag)."""
+    """Return the rows of each bag and their weights in its mean, both of shape (B, size of the largest bag)."""
     order = np.argsort(bags.assignment, kind="stable")[np.count_nonzero(bags.assignment == LEFT_OUT) :]
     first = np.cumsum(bags.sizes) - bags.sizes
     place = np.arange(int(bags.sizes.max()))
@@ -379,7 +382,7 @@ def padded(bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 
 def _scored(model: Any, test: Examples) -> tuple[float, float, float]:
-    """AUC on one half of the test part; AUC and mean log-loss on the other. NaN for a training that failed."""
+    """Return AUC on one half of the test part, AUC and mean log-loss on the other; NaN for a failed training."""
     if isinstance(model, TrainingError):
         return math.nan, math.nan, math.nan
     answers = model.probabilities(test.features)
@@ -393,7 +396,7 @@ def _scored(model: Any, test: Examples) -> tuple[float, float, float]:
 
 
 def auc(score: Floats, label: NDArray[np.int64]) -> float:
-    """Probability that a random positive scores above a random negative, ties counted half; NaN without both."""
+    """Return the area under the ROC curve, with ties counted half; NaN if a class is missing."""
     positives = int(np.count_nonzero(label == 1))
     negatives = label.size - positives
     if not positives or not negatives:
@@ -403,24 +406,24 @@ def auc(score: Floats, label: NDArray[np.int64]) -> float:
 
 
 def _best(learned: Learned, utility: Utility) -> dict[str, float]:
-    """The learning rate with the best mean AUC on the choosing half, and what it shows on the other."""
+    """Return the metrics of the learning rate with the best mean AUC on the choosing half."""
     rate = learned.learning_rate
     means = {value: float(learned.choosing_auc[rate == value].mean()) for value in utility.learning_rates}
-    known = {value: mean for value, mean in means.items() if not np.isnan(mean)}
-    if not known:
-        raise TrainingError("the loss is no finite number at any learning rate; give smaller ones")
-    best = max(known, key=lambda value: known[value])
-    found = {"learning_rate": best}
+    finite = {value: mean for value, mean in means.items() if not np.isnan(mean)}
+    if not finite:
+        raise TrainingError("the loss is not finite at any learning rate. Use smaller `learning_rates`")
+    best = max(finite, key=lambda value: finite[value])
+    metrics = {"learning_rate": best}
     for name in ("test_auc", "test_log_loss"):
         values = getattr(learned, name)[rate == best]
-        found[name] = float(values.mean())
+        metrics[name] = float(values.mean())
         if values.size > 1:
-            found[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(values.size))
-    return found
+            metrics[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(values.size))
+    return metrics
 
 
-def _one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Both as float32 arrays for a network, one-hot by what `train` holds; arrays stay as they are."""
+def _one_hot_encoded(train: Examples, test: Examples) -> tuple[Examples, Examples]:
+    """Return both as float32 arrays, one-hot encoded by the categories of `train`; arrays stay unchanged."""
     if not isinstance(train.features, pa.Table):
         return train, test
     from sklearn.compose import make_column_transformer
