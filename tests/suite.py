@@ -64,11 +64,11 @@ LONG: Mapping[str, str] = {
     "tests/actors/test_schedule.py::test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails[ray]": (
         "starts the Ray session that all tests share"
     ),
-    "tests/actors/test_parcels.py::test_the_same_bytes_in_processes_beside_this_one": "starts child processes",
+    "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
-    "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
+    "tests/engine/test_check.py::test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run": (
         "one check with two confirmatory runs"
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
