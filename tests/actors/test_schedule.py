@@ -176,7 +176,7 @@ def test_a_failed_unit_runs_again_in_the_next_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
+def test_two_workers_run_all_units_despite_losses_and_failures(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Flow of results, a killed worker, a failed training, a bug, code that exits or writes into its input.
