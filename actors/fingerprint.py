@@ -1,8 +1,8 @@
-"""Fingerprints: of a value, and of all code of the user's own that can decide what the value does.
+"""Fingerprints of values and of all user code that can influence what the values do.
 
-Code that can be imported counts by the folder it lies in (`SourceReader`), other code by what cloudpickle would
-send of it. No address goes in and no order of a set. What cannot be read has a fingerprint like no other: its results
-are never reused, and the reason is said.
+Importable code counts by the folder that contains it (`SourceReader`), other code by its cloudpickle. Addresses and the
+order of sets do not count. Code that cannot be read has a unique fingerprint with a reason, so its results are never
+reused.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ import numpy as np
 
 @dataclass(frozen=True)
 class UserCode:
-    """Code of the user's, or a value of theirs that cannot be read."""
+    """User code, or a value of the user that cannot be read."""
 
-    label: str  # its name; numbered where several things of a plan share one
-    digest: str  # SHA-256 of all that decides what it does
-    unseen: tuple[str, ...] = ()  # what of it could not be read, in words; then the digest is like no other
+    label: str  # name, numbered if several parts of a plan share it
+    digest: str  # SHA-256 of all content that influences the code
+    unseen: tuple[str, ...] = ()  # reasons if parts cannot be read; the digest is then unique
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a value comes to."""
+    """Digest of a value and its user code."""
 
-    digest: str  # SHA-256 of its content and of the code behind it
-    user_code: tuple[UserCode, ...] = ()  # the user's code among that
+    digest: str  # SHA-256 of the content and its code
+    user_code: tuple[UserCode, ...] = ()
 
 
 class _CodeCache:
-    """Fingerprints that belong together, as those of one plan: each class and each file is read once."""
+    """Cache for the fingerprints of one plan: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
         self.sources = SourceReader()
@@ -60,7 +60,7 @@ class _CodeCache:
         self._names: dict[str, int] = {}
 
     def code(self, thing: Any) -> tuple[str, UserCode | None]:
-        """Return the digest of a class or function, and a label for it if it is the user's code."""
+        """Return the digest of a class or function, and its `UserCode` if it belongs to the user."""
         if id(thing) not in self._codes:
             pickler = _Pickler(self, in_code=True)
             digest, user_code = "", None
@@ -91,14 +91,14 @@ class _CodeCache:
         return UserCode(label, self._recorded.get(label, digest), reasons)
 
 
-_CURRENT: ContextVar[_CodeCache | None] = ContextVar("the reading of code that is going on", default=None)
+_CURRENT: ContextVar[_CodeCache | None] = ContextVar("code cache", default=None)
 
 
 @contextlib.contextmanager
 def read_once(recorded: Mapping[str, str] | None = None, code_cache: _CodeCache | None = None) -> Iterator[_CodeCache]:
-    """Read every class and file once inside the block, which may continue an earlier `reading`; nested blocks join.
+    """Read every class and file once inside the block, reusing `code_cache`; nested blocks share the cache.
 
-    `recorded` are digests by label that replace those of the present code.
+    `recorded` holds digests by label that replace those of the current code.
     """
     if (outer := _CURRENT.get()) is not None:
         yield outer
@@ -141,7 +141,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.unseen: list[str] = []
         self.is_user_code = False
         self._cache, self._in_code = code_cache, in_code
-        self._referenced: dict[int, tuple[int, object]] = {}  # importable code that was written, with its number
+        self._referenced: dict[int, tuple[int, object]] = {}  # number of importable code that was already pickled
 
     def digest(self, value: object) -> str:
         """Return the SHA-256 of the pickled value."""
@@ -149,10 +149,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return hashlib.sha256(self._bytes.getvalue()).hexdigest()
 
     def persistent_id(self, value: Any) -> object:
-        """Return what stands for a value whose pickle depends on addresses, order or layout; None for others."""
+        """Return a stand-in for a value whose pickle depends on addresses, order or layout; None for other values."""
         kind = type(value)
         if kind is str:
-            return repr(value)  # a new string: no process shares it with another part
+            return repr(value)  # a new string object, which is never memoized
         if kind in (bytes, bytearray):
             return kind.__name__, hashlib.sha256(value).hexdigest()
         if kind in (list, tuple) and self.fast:
@@ -192,7 +192,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return tuple, (("global", _name(type(value)), parts, code),)
 
     def _sort_key(self, value: object) -> str:
-        """Return the digest of one part, by which parts without an order are sorted."""
+        """Return the digest of an item, the sort key of unordered items."""
         pickler = _Pickler(self._cache, in_code=self._in_code, by_identity=not self.fast)
         pickler.user_code, pickler.unseen = self.user_code, self.unseen
         digest = pickler.digest(value)
@@ -215,7 +215,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return *sources.files, *sources.packages
 
     def _code(self, thing: Any) -> object:
-        """Return what stands for a class or function; None for one that is pickled by value."""
+        """Return a stand-in for a class or function; None if it is pickled by value."""
         if not self._in_code:
             digest, user_code = self._cache.code(thing)
             self.user_code |= {} if user_code is None else {user_code.label: user_code}
@@ -238,11 +238,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(thing, FunctionType):
             self.is_user_code |= not has_file(module)
             return tuple, (), (_name(thing), sources, thing.__code__, state[0][1]["__globals__"], _values_of(thing))
-        if not state:  # a class of Python's own
+        if not state:  # a built-in class
             return tuple, (), (_name(thing), sources, maker.__name__)
         self.is_user_code |= not has_file(module)
         members = {name: value for name, value in state[0][0].items() if name not in _NOT_CODE}
-        return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two tell copies apart
+        return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two only distinguish copies
 
     def _is_user_module(self, module: str) -> bool:
         return bool(self._cache.sources.sources(module).files)
@@ -261,7 +261,7 @@ def _is_importable(thing: Any) -> bool:
 
 
 def _values_of(function: FunctionType) -> tuple[object, ...]:
-    """Return what a function holds beside its code."""
+    """Return the defaults, closure and attributes of a function."""
     return function.__defaults__, function.__kwdefaults__, function.__closure__, vars(function)
 
 
@@ -279,25 +279,25 @@ _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"'](\w+)")
 
 @dataclass(frozen=True)
 class ModuleSources:
-    """What the code of a module, or of several, comes to."""
+    """Digests and versions of the code of one or several modules."""
 
-    files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of the user's own
+    files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of user modules
     packages: tuple[tuple[str, str], ...] = ()  # (installed distribution, version)
-    unseen: tuple[str, ...] = ()  # what could not be read, in words
-    imports: frozenset[str] = frozenset()  # top-level modules that it imports or may import
+    unseen: tuple[str, ...] = ()  # reasons for modules that cannot be read
+    imports: frozenset[str] = frozenset()  # top-level modules that may be imported
 
 
 class SourceReader:
-    """Reads each folder once: what changes on disk afterwards is for the next reader to see."""
+    """Reader of module sources that reads each folder once, so later changes on disk do not count."""
 
     def __init__(self) -> None:
         self._read = cache(lambda name: read_module(name))
         self._with_imports = cache(self._gather)
 
     def sources(self, module: str) -> ModuleSources:
-        """What a module, and all of the user's that it imports, come to."""
+        """Return the sources of a module and of all user modules that it imports."""
         top = module.partition(".")[0]
-        if module in sys.modules and not _locations(top):  # it was loaded alone, from elsewhere
+        if module in sys.modules and not _locations(top):  # loaded without its package
             top = module
         return self._with_imports(top)
 
@@ -317,7 +317,7 @@ class SourceReader:
 
 
 def read_module(name: str) -> ModuleSources:
-    """A top-level module by itself, without importing it; nothing where it is Python's, dpaudit's or not there."""
+    """Return the sources of one top-level module; empty for Python's, dpaudit's and missing modules."""
     places = () if name == "dpaudit" else _locations(name)
     if places is None:
         return ModuleSources(unseen=(f"the module {name} has no file",))
@@ -332,20 +332,20 @@ def read_module(name: str) -> ModuleSources:
 
 
 def imported_packages(folder: Path) -> dict[str, str]:
-    """Versions of the installed distributions that the code of a folder imports, by name."""
+    """Return the versions of installed distributions that the code in a folder imports, by name."""
     names = {name for file, _ in _files(folder) if file.suffix == ".py" for name in _imports(file.read_bytes())}
     packages = {package for name in names - {"dpaudit"} for package in _distributions().get(name, ())}
     return {package: _version(package) for package in sorted(packages)}
 
 
 def has_file(module: str) -> bool:
-    """Whether a loaded module came from a file: not one that was typed, piped into Python or made while it ran."""
+    """True if a loaded module came from a file, not from a prompt, a pipe or generated code."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and not file.startswith("<")
 
 
 def _locations(name: str) -> tuple[str, ...] | None:
-    """The folders of a package, or a module's one file; none where there is no such module, None without a file."""
+    """Return the folders of a package, or the file of a module; () if it is missing, None if it has no file."""
     module = sys.modules.get(name)
     if isinstance(module, ModuleType):
         places = tuple(getattr(module, "__path__", ())) or ((module.__file__,) if has_file(name) else ())
@@ -355,7 +355,7 @@ def _locations(name: str) -> tuple[str, ...] | None:
     else:
         try:
             spec = importlib.util.find_spec(name)
-        except (ImportError, AttributeError, ValueError):  # a finder's own trouble
+        except (ImportError, AttributeError, ValueError):  # an error of the finder
             return ()
         if spec is None:
             return ()
@@ -380,13 +380,13 @@ def _read_files(name: str, places: tuple[str, ...]) -> ModuleSources:
 
 
 def _files(place: Path) -> Iterator[tuple[Path, str]]:
-    """All code at a place, or the archive that it is in, with where it lies inside."""
+    """Yield the code files at a place, or the archive that contains it, with their relative paths."""
     while not place.exists() and place != place.parent:
         place = place.parent
     if place.is_file():
         yield place, place.name
     for folder, folders, names in os.walk(place):
-        hidden = [each for each in folders if each.startswith(".") or each == "__pycache__" or each in _INSTALLED]
+        hidden = [name for name in folders if name.startswith(".") or name == "__pycache__" or name in _INSTALLED]
         folders[:] = sorted(set(folders).difference(hidden))
         for name in sorted(names):
             if os.path.splitext(name)[1] in _CODE:
@@ -396,7 +396,7 @@ def _files(place: Path) -> Iterator[tuple[Path, str]]:
 
 @lru_cache(maxsize=4096)
 def _imports(source: bytes) -> frozenset[str]:
-    """Top-level modules that a file imports or may import; some words of a text that is none are among them."""
+    """Return the top-level modules that a file may import; words in its text may be among them."""
     listed = [name for names in _IMPORT.findall(source) for name in names.split(b",")]
     words = [name.split()[0].partition(b".")[0] for name in listed] + _BY_NAME.findall(source)
     return frozenset(word.decode("utf-8", "replace") for word in words if word)
@@ -409,9 +409,9 @@ def _is_standard_library(file: str) -> bool:
 
 @cache
 def _distributions() -> dict[str, tuple[str, ...]]:
-    """Installed distributions by the top-level modules they bring.
+    """Return the installed distributions by top-level module.
 
-    As `importlib.metadata.packages_distributions`, which makes a path of each file and takes three times as long.
+    `importlib.metadata.packages_distributions` does the same in three times the time.
     """
     distributions: dict[str, set[str]] = {}
     for distribution in importlib.metadata.distributions():
@@ -424,7 +424,7 @@ def _distributions() -> dict[str, tuple[str, ...]]:
 
 
 def _top_levels(files: Iterable[str]) -> set[str]:
-    """The modules that lines of a RECORD, or paths, lie in."""
+    """Return the top-level modules of paths or lines of a RECORD."""
     return {place[1] for file in files if (place := _MODULE.match(file))}
 
 
@@ -438,14 +438,14 @@ def _version(distribution: str) -> str:
 
 
 _FIRST_READ: dict[str, tuple[object, bytes]] = {}
-"""For each loaded module of the user's, what it was loaded as and a hash of its file when it was first read."""
+"""For each loaded user module, its spec and the hash of its file when it was first read."""
 
 
 def _changed_since_import(name: str, file: str, content: bytes) -> bool:
-    """Whether the file holds other code than this process runs; as far as can be told."""
+    """True if the file is known to differ from the code that this process runs."""
     module = sys.modules[name]
     spec, digest = getattr(module, "__spec__", None), hashlib.sha256(content).digest()
-    loaded_as = spec if spec is not None else module  # reloading makes a new spec
+    loaded_as = spec if spec is not None else module  # reloading creates a new spec
     first_loaded_as, first_digest = _FIRST_READ.setdefault(name, (loaded_as, digest))
     if first_loaded_as is not loaded_as:
         _FIRST_READ[name] = (loaded_as, digest)
@@ -453,7 +453,7 @@ def _changed_since_import(name: str, file: str, content: bytes) -> bool:
         return True
     if spec is None or type(spec.loader) is not SourceFileLoader or sys.dont_write_bytecode or not spec.cached:
         return False
-    try:  # the bytecode that Python kept at the import says which file it was
+    try:  # the cached bytecode names the time and size of the imported file
         with open(spec.cached, "rb") as compiled:
             _, flags, written, size = struct.unpack("<4I", compiled.read(16))
         status = os.stat(file)

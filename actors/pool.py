@@ -2,7 +2,7 @@
 
 A parcel holds as many small units as fill `PARCEL_S`, estimated from earlier units of the same kind. This bounds the
 driver's work, most of which is per parcel. If a parcel is lost or runs far too long, its unfinished units are run
-again, each in a parcel of its own, so that no unit is blamed for another one.
+again, each in a separate parcel, so that no unit is blamed for another one.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
-PARCELS_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
-# Seconds that a parcel is meant to take. A worker hands back the units that it has not begun after twice that time.
+PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
+# Target duration of a parcel in seconds. After twice that time a worker returns the units that it has not started.
 PARCEL_S = 2.0
-# With many workers parcels are longer, so that no more come back in a second. The driver spends about 2 ms on each.
+# Maximum parcels per second, for which many workers get longer parcels. The driver spends about 2 ms on each parcel.
 PARCELS_A_SECOND = 32
-PARCEL_BYTES = 16_000_000  # of results that travel: with more a worker begins no other unit of its parcel
-TIMED_UNITS = 31  # units of a kind that were timed last: their median is what one takes
-PATIENCE_S = 30.0  # a parcel of several units that is late by so much, and by twice the slowest of its kind, is ended
+PARCEL_BYTES = 16_000_000  # bytes of results after which a worker starts no further unit of a parcel
+TIMED_UNITS = 31  # number of recent units of a kind whose median duration is the estimate
+PATIENCE_S = 30.0  # minimum seconds by which a parcel of several units may be late before it is ended
 START_TIMEOUT_S = 300.0
-IDLE_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
-MAX_START_FAILURES = 3  # workers that may die in a row while they start, before it is held that none can start
-CHECK_S = 1.0  # seconds between two searches for units that run too long
-SUSPENDED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
-NODES_S = 5.0  # how often the driver looks which nodes have joined or left
-MANY_WORKERS = 64  # workers, beyond which
-FETCH_S = 0.1  # what is done is fetched together, so often: a worker has a second parcel beside it
-WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
-EXTRA_WORKERS = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
+IDLE_S = 20.0  # seconds without any running unit before idle workers make room for kinds without a worker
+MAX_START_FAILURES = 3  # consecutive workers that die at their start before the run fails
+CHECK_S = 1.0  # seconds between checks for units that run too long
+SUSPENDED_S = 10.0  # a driver with a longer gap between checks was suspended, which counts for no unit
+NODES_S = 5.0  # seconds between checks for new or lost nodes
+MANY_WORKERS = 64  # number of workers above which results are fetched in batches
+FETCH_S = 0.1  # seconds between batches; workers continue with their second parcel
+WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # seconds that a cluster may take to add a node; unset: none
+EXTRA_WORKERS = 16  # workers of each kind requested beyond the free resources of a cluster that adds nodes
 
 
 @ray.remote
 class Worker:
-    """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
+    """Runs units in a separate process, which keeps imported libraries and open devices."""
 
     def __init__(self, threads: int, scratch: Scratch | None, store_mark: Sequence[str] | None) -> None:
         self._scratch, self._store = scratch, UnitStore.open_marked(*store_mark) if store_mark else None
         adopt_orphans()
-        # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
+        # Libraries read the variable on import. torch is not imported for it, since that takes seconds.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
@@ -70,10 +70,12 @@ class Worker:
     def run(
         self, parcel: Sequence[tuple[Unit, Sequence[int], bool]], version: str, within_s: float, *objects: Any
     ) -> Any:
-        """An attempt at each unit, in order, begun within so long, and seconds; the tables of those that others need.
+        """Attempt the units in order; those not started within `within_s` seconds are left to the driver.
 
-        Each unit has the places of its shared inputs and tables among the `objects`, and whether others need its own.
-        Its table stays in the object store.
+        Each unit comes with the places of its shared inputs and tables in `objects`, and True if others need its table.
+
+        Returns: The attempts and their total seconds, followed by the tables that others need, which stay in the object
+            store.
         """
         attempts: list[Attempt] = []
         ends: list[float] = []
@@ -98,39 +100,38 @@ class Worker:
         return (result, *tables) if tables else result
 
     def _write(self, unit: Unit, attempt: Attempt) -> Attempt:
-        """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
+        """Write the file of a successful, silent attempt without remarks, if the worker shares the driver's folder."""
         if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
-        except (OSError, RunError):  # the driver will meet it, and say so
+        except (OSError, RunError):  # the driver meets and reports the same error
             return attempt
         return replace(attempt, content=b"")
 
 
 @dataclass(eq=False)
 class _WorkerSlot:
-    """A worker, from the moment it is asked for."""
+    """A worker and the parcels that were sent to it."""
 
-    kind: Resources  # what it occupies
-    actor: Any  # its handle
-    began: float  # when it was asked for; later, when what it runs began
-    ready: bool = False  # whether it is up
-    parcels: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
-    reported: float = 0.0  # when it was last said that the first of the queue still runs
+    kind: Resources  # resources that it occupies
+    actor: Any  # Ray's handle
+    began: float  # time of its request; later the start time of the parcel that runs
+    ready: bool = False  # True once it is up
+    parcels: deque[Any] = field(default_factory=deque)  # references; the first parcel runs
+    reported: float = 0.0  # time of the last event about the parcel that runs
 
 
-_SubmittedUnit: TypeAlias = tuple[
-    Unit, tuple[Any, ...], bool
-]  # with what it is given, and whether others need its table
+_SubmittedUnit: TypeAlias = tuple[Unit, tuple[Any, ...], bool]
+"""A unit, its arguments, and True if other units need its table."""
 
 
 @dataclass(frozen=True)
 class _ParcelInFlight:
     units: Sequence[_SubmittedUnit]
-    within_s: float  # seconds in which each was to be begun
+    within_s: float  # seconds within which each unit must start
     slot: _WorkerSlot
-    tables: Mapping[str, Any]  # of those that others need, by key
+    tables: Mapping[str, Any]  # references to tables that others need, by key of the unit
 
     @property
     def unit(self) -> Unit:
@@ -138,9 +139,11 @@ class _ParcelInFlight:
 
 
 class RayPool:
-    """Actors on the running Ray session: of each kind as many as its nodes hold, `workers` at most, also as nodes join.
+    """Actors of the running Ray session: as many of each kind as fit on the nodes, at most `workers`.
 
-    Raises: RunError when a unit could stand on no node of the cluster.
+    The number follows nodes that join or leave.
+
+    Raises: RunError if a unit fits on no node of the cluster.
     """
 
     def __init__(
@@ -163,16 +166,15 @@ class RayPool:
         self._deadlines, self._store = deadlines or Deadlines(), store
         self._store_mark = store.mark_for_workers() if store else None
         self._flights: dict[Any, _ParcelInFlight] = {}
-        self._running: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
-        # not given yet, or their worker died before their turn came
+        self._running: dict[Any, None] = {}  # the flights that run, not those queued behind them
+        # units that were not sent yet, or whose worker died before they started
         self._waiting: dict[Resources, deque[_SubmittedUnit]] = defaultdict(deque)
-        self._durations: dict[str, deque[float]] = defaultdict(
-            lambda: deque(maxlen=TIMED_UNITS)
-        )  # seconds, by what units do
-        self._median_s: dict[str, float] = {}  # the median of these
-        self._alone: set[str] = set()  # units of parcels that were lost
-        self._schedulable: dict[Resources, int] = {}  # units of each kind that the schedule still holds
-        self._last_fetch = 0.0  # when it was last looked which of many parcels are done
+        # seconds of recent units, and their median, by function name
+        self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED_UNITS))
+        self._median_s: dict[str, float] = {}
+        self._alone: set[str] = set()  # keys of units from lost parcels, which run in parcels of one
+        self._schedulable: dict[Resources, int] = {}  # units that the schedule still holds, by kind
+        self._last_fetch = 0.0  # time of the last batch of results
         self._starting: dict[Any, _WorkerSlot] = {}
         self._slots: dict[_WorkerSlot, None] = {}
         self._unplaceable: set[Resources] = set()
@@ -181,37 +183,37 @@ class RayPool:
         self._resize()
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
-        """Number of units of this kind that fill the free places on workers that are up."""
+        """Number of units of this kind that fill the free places of ready workers."""
         self._schedulable[kind] = ready or self._schedulable.get(kind, 0)
         free = sum(PARCELS_PER_WORKER - len(slot.parcels) for slot in self._workers_for(kind))
         return free * self._size(does, self._share(kind)) - len(self._waiting[kind])
 
     def _share(self, kind: Resources) -> int:
-        """Half of one worker's share of the waiting units, the most that a parcel holds: all workers end together."""
+        """Maximum units of a parcel: half of a worker's share of the waiting units, so all workers end together."""
         waiting = len(self._waiting[kind]) + self._schedulable.get(kind, 0)
         return waiting // max(1, PARCELS_PER_WORKER * len(self._workers_for(kind)))
 
     def _size(self, does: str, share: int) -> int:
-        """Number of units of this function in a parcel; 1 until one of them was timed."""
+        """Number of units of this function in a parcel; 1 until one was timed."""
         return max(1, min(share, int(self._parcel_s() / self._median_s.get(does, math.inf))))
 
     def _parcel_s(self) -> float:
         return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
 
     def _workers_for(self, kind: Resources) -> list[_WorkerSlot]:
-        """Workers that are up for units of this kind: its own, or those with more of a GPU if it has none."""
+        """Return ready workers for units of this kind: those of the kind, else those with a larger share of a GPU."""
         own_workers = [slot for slot in self._slots if slot.kind == kind]
         workers = own_workers or [slot for slot in self._slots if slot.kind.may_run(kind)]
         return [slot for slot in workers if slot.ready]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Takes the unit; it goes with others to the worker with the shortest queue."""
+        """Queue the unit for a parcel to the worker with the fewest parcels."""
         kind = unit.resources
         self._schedulable[kind] = max(0, self._schedulable.get(kind, 0) - 1)
         self._waiting[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
     def _send(self, slot: _WorkerSlot, units: Sequence[_SubmittedUnit]) -> None:
-        objects: dict[Any, int] = {}  # each once, with its place
+        objects: dict[Any, int] = {}  # distinct arguments and their places
         parcel = [
             (unit, [objects.setdefault(argument, len(objects)) for argument in arguments], needed_later)
             for unit, arguments, needed_later in units
@@ -231,7 +233,7 @@ class RayPool:
         slot.began = slot.reported = time.monotonic()
 
     def wait(self) -> list[Completion]:
-        """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
+        """Block until a unit ends or its worker is lost, or until a worker is ready; return the completed units."""
         while True:
             self._send_waiting()
             ready = self._ready_references()
@@ -253,18 +255,18 @@ class RayPool:
             self._require_progress()
 
     def _send_waiting(self) -> None:
-        """Give waiting units to the workers with the fewest parcels."""
+        """Send waiting units to the workers with the fewest parcels."""
         for kind, waiting in self._waiting.items():
             if not waiting:
                 continue
-            share, hosts = self._share(kind), self._workers_for(kind)
+            share, workers = self._share(kind), self._workers_for(kind)
             for parcels in range(PARCELS_PER_WORKER):
-                for slot in hosts:
+                for slot in workers:
                     if waiting and len(slot.parcels) == parcels:
                         self._send(slot, self._parcel(waiting, share))
 
     def _parcel(self, waiting: deque[_SubmittedUnit], share: int) -> list[_SubmittedUnit]:
-        """Take the next parcel from the waiting units; a unit of a lost parcel fills one alone."""
+        """Take the next parcel from the waiting units; a unit of a lost parcel gets a separate parcel."""
         parcel, filled = list[_SubmittedUnit](), 0.0
         while waiting:
             unit, *_ = waiting[0]
@@ -281,19 +283,18 @@ class RayPool:
             time.sleep(CHECK_S)
             return []
         ready, rest = ray.wait(references, num_returns=1, timeout=CHECK_S)
-        if ready and len(rest) > MANY_WORKERS:  # asking about many costs as much for one as for all that are done
-            time.sleep(max(0.0, self._last_fetch + FETCH_S - time.monotonic()))  # a driver that is behind does not wait
+        if ready and len(rest) > MANY_WORKERS:  # a query about many costs as much for one result as for all
+            time.sleep(max(0.0, self._last_fetch + FETCH_S - time.monotonic()))  # no wait if overdue
             self._last_fetch = time.monotonic()
             ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return list(ready)
 
     def _require_progress(self) -> None:
-        """Makes room for workers that have not come up, and refuses to wait for ever for them."""
+        """Make room for workers that have not started, and raise RunError if they take too long."""
         if self._flights:
             return
         stalled_s = time.monotonic() - self._progressed
         missing = [kind for kind in self._kinds_without_worker() if kind in self._unplaceable]
-        # Others come up, and then have work.
         others_start = any(
             slot.kind not in missing and self._remaining[slot.kind] > 0 for slot in self._starting.values()
         )
@@ -308,56 +309,55 @@ class RayPool:
         if missing:
             return (
                 f"a node that holds a unit of {' and one of '.join(map(str, missing))} must join within "
-                f"{patience_s:.0f} s, none did, and no other unit is left that could run; what is finished is kept: "
-                "resume the run when such a node is there"
+                f"{patience_s:.0f} s, none did, and no other unit can run. Finished units are kept: resume the run "
+                "when such a node has joined"
             )
         wanted = " and ".join(f"one of {kind}" for kind in +self._remaining)
         return (
-            f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
-            "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
+            f"a worker must start within {patience_s:.0f} s, none did (waiting for {wanted}). The cluster may be full "
+            "or have lost nodes: request fewer or smaller workers, or wait for its other jobs"
         )
 
     def _kinds_without_worker(self) -> list[Resources]:
-        """Kinds of units that are still to be run, and that no worker can run that is up."""
+        """Return the kinds of remaining units that no ready worker can run."""
         up = {slot.kind for slot in self._slots if slot.ready}
         return [kind for kind in +self._remaining if not any(worker.may_run(kind) for worker in up)]
 
     def _make_room(self) -> None:
-        """Ends idle workers of other kinds than those that are lacking: they may stand where these would."""
+        """End idle workers of other kinds, which may occupy the place of the missing ones."""
         self._made_room = time.monotonic()
         missing = self._kinds_without_worker()
         for slot in [slot for slot in self._slots if missing and slot.kind not in missing and not slot.parcels]:
             self._dismiss(slot)
-        self._resized = self._made_room  # they are asked for again, when the others have had time to come up
+        self._resized = self._made_room  # requests them again only after the missing ones had time to start
 
     def hold(self, table: pa.Table) -> Handle:
         return _put(table)
 
     def close(self) -> None:
-        if lost_service():  # every question to it would be waited for
+        if lost_service():  # every call to Ray would block
             return
         for slot in self._slots:
-            self._end(slot)
+            ray.kill(slot.actor)
         self._slots.clear()
         if self._store:
             self._store.remove_worker_files()
 
-    def _end(self, slot: _WorkerSlot) -> None:
-        ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
-
     def _resize(self) -> None:
-        """Asks for the workers there is room and work for, and ends idle ones there is none for."""
+        """Start workers for which there are resources and units, and end idle workers that exceed them."""
         self._resized = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
         nodes = _nodes()
         self._report_missing_nodes(nodes)
         room = nodes.worker_counts(demand)
         no_gpu_yet = any(kind.gpus for kind in self._kinds_without_worker())
-        for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
+        for kind in sorted(
+            demand, key=lambda kind: -kind.gpus
+        ):  # GPUs first, before other kinds take the CPUs of their nodes
             workers = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
-            # What waits for a node is what makes the cluster bring one. Where a GPU is waited for, those that need none
-            # would take the CPUs beside it.
+            # Pending workers make the cluster add a node. While a GPU is pending, other kinds must not take the CPUs
+            # of its node.
             if self._wait_s and (kind.gpus or not no_gpu_yet):
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + EXTRA_WORKERS)
             for _ in range(wanted - len(workers)):
@@ -367,21 +367,18 @@ class RayPool:
                 self._dismiss(slot)
 
     def _report_missing_nodes(self, nodes: Nodes) -> None:
-        """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
+        """Update the kinds that fit on no node, and emit an event for each new one."""
         before = self._unplaceable
         self._unplaceable = {kind for kind in +self._remaining if not nodes.can_hold(kind)}
         for kind in self._unplaceable - before:
-            waits = f"one is waited for, {self._wait_s or START_TIMEOUT_S:.0f} s when nothing else runs"
-            message = f"no node of the cluster holds a unit of {kind}; {waits}"
-            self._events.emit(Event(EventKind.STAGE, detail=message))
+            message = f"no node of the cluster holds a unit of {kind}; waiting for one"
+            limit = f"at most {self._wait_s or START_TIMEOUT_S:.0f} s if nothing else runs"
+            self._events.emit(Event(EventKind.STAGE, detail=f"{message}, {limit}"))
 
     def _dismiss(self, slot: _WorkerSlot) -> None:
-        self._forget(slot)
-        self._starting = {reference: other for reference, other in self._starting.items() if other is not slot}
-        self._end(slot)
-
-    def _forget(self, slot: _WorkerSlot) -> None:
         del self._slots[slot]
+        self._starting = {reference: other for reference, other in self._starting.items() if other is not slot}
+        ray.kill(slot.actor)
 
     def _start(self, kind: Resources) -> None:
         worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
@@ -395,14 +392,14 @@ class RayPool:
         try:
             ray.get(reference)
         except RayError as err:
-            self._forget(slot)
+            del self._slots[slot]
             self._failed_starts += 1
             if isinstance(err, TaskUnschedulableError) or self._failed_starts >= MAX_START_FAILURES:
                 if not self._slots:
                     raise RunError(
-                        f"no worker could be started, {self._failed_starts} tries; {loss_reason(err)}"
+                        f"no worker could be started in {self._failed_starts} tries; {loss_reason(err)}"
                     ) from err
-                return  # the others go on without it
+                return  # the other workers continue
             self._start(slot.kind)
             return
         self._failed_starts = 0
@@ -410,13 +407,13 @@ class RayPool:
         self._events.emit(Event(EventKind.WORKER_STARTED, count=sum(slot.ready for slot in self._slots)))
 
     def _complete(self, reference: Any) -> list[Completion]:
-        """What came back with this reference: a parcel, or what a lost worker leaves behind."""
+        """Return the completed units of a parcel, or those of a lost worker."""
         flight = self._flights[reference]
         try:
             attempts, spent_s = ray.get(reference, timeout=START_TIMEOUT_S)
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss_reason(err))
-        except RayError as err:  # the arguments or a table are gone with their node, the task was cancelled, ...
+        except RayError as err:  # arguments were lost with their node, the task was cancelled, ...
             running_s = time.monotonic() - flight.slot.began
             self._remove_flight(reference)
             if len(flight.units) > 1:
@@ -425,7 +422,7 @@ class RayPool:
             attempt = Attempt(running_s, load_error or loss_reason(err), retryable=not load_error)
             return [Completion(flight.unit, attempt, worker_died=not load_error)]
         self._remove_flight(reference)
-        self._waiting[flight.unit.resources].extendleft(reversed(flight.units[len(attempts) :]))  # not begun
+        self._waiting[flight.unit.resources].extendleft(reversed(flight.units[len(attempts) :]))  # not started
         attempted = [(unit, attempt) for (unit, *_), attempt in zip(flight.units, attempts, strict=False)]
         overhead_s = (spent_s - sum(attempt.seconds for attempt in attempts)) / len(attempts)
         for unit, attempt in attempted:
@@ -447,29 +444,31 @@ class RayPool:
     def _rerun_unfinished(
         self, units: Sequence[_SubmittedUnit], loss_attempt: Attempt | None = None
     ) -> list[Completion]:
-        """Has what a parcel leaves run again, each unit alone; what is in the store already is finished.
+        """Queue the unfinished units of a parcel again, each in a separate parcel; units in the store are finished.
 
-        Where its worker was `lost`, that comes back of what ran: it stands behind all that is finished.
+        With `loss_attempt` the worker died: the unit behind the last finished one ran at that time, and completes with
+        that attempt.
         """
         keys = [unit.key for unit, *_ in units]
         finished_keys = self._store.finished(keys) if self._store else set()
         self._alone |= set(keys) - finished_keys
         failed_place = max((place for place, key in enumerate(keys) if key in finished_keys), default=-1) + 1
-        blamed = keys[failed_place : failed_place + 1] if loss_attempt else []
-        rerun = [submitted for submitted in units if submitted[0].key not in {*finished_keys, *blamed}]
+        blamed = units[failed_place : failed_place + 1] if loss_attempt else []
+        rerun = [
+            submitted
+            for submitted in units
+            if submitted[0].key not in {*finished_keys, *(unit.key for unit, *_ in blamed)}
+        ]
         self._waiting[units[0][0].resources].extendleft(reversed(rerun))
         finished = [unit for unit, *_ in units if unit.key in finished_keys]
         self._remaining.subtract(unit.resources for unit in finished)
         completions = [Completion(unit, Attempt(0.0)) for unit in finished]
-        return [
-            *completions,
-            *(Completion(units[failed_place][0], loss_attempt, worker_died=True) for _ in blamed if loss_attempt),
-        ]
+        return completions + [Completion(unit, loss_attempt, worker_died=True) for unit, *_ in blamed if loss_attempt]
 
     def _replace(self, slot: _WorkerSlot, why: str, *, worker_died: bool = True) -> list[Completion]:
-        """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
-        self._forget(slot)
-        self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
+        """Replace a worker: complete the unit that ran, and queue the units behind it again."""
+        del self._slots[slot]
+        ray.kill(slot.actor)  # if it is only unreachable, two workers may write the same table, which is harmless
         self._start(slot.kind)
         del self._running[slot.parcels[0]]
         first, *others = [self._flights.pop(reference) for reference in slot.parcels]
@@ -488,7 +487,7 @@ class RayPool:
         if now - self._resized > NODES_S:
             self._resize()
         idle, self._checked = now - self._checked, now
-        if idle > SUSPENDED_S:  # the driver itself was stopped, and the workers perhaps with it
+        if idle > SUSPENDED_S:  # the driver was suspended, perhaps with the workers
             for slot in self._slots:
                 slot.began, slot.reported = slot.began + idle, now
         completions: list[Completion] = []
@@ -507,16 +506,16 @@ class RayPool:
         return completions
 
     def _parcel_limit_s(self, flight: _ParcelInFlight) -> float:
-        """Seconds after which a parcel of several is taken back."""
+        """Seconds after which a parcel of several units is ended."""
         patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.units))
         return flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
 
 
 def lost_service() -> str:
-    """Return which process of a local Ray session has ended that the session cannot do without; "" if none has."""
+    """Return which essential process of a local Ray session has ended; "" if none has."""
     from ray._private import worker
 
-    processes = {} if worker._global_node is None else worker._global_node.all_processes  # none of a joined cluster's
+    processes = {} if worker._global_node is None else worker._global_node.all_processes  # empty for a joined cluster
     for name, words in (("gcs_server", "the head process (gcs_server)"), ("raylet", "the node's process (raylet)")):
         for info in processes.get(name, ()):
             if (code := info.process.poll()) is not None:
@@ -526,15 +525,15 @@ def lost_service() -> str:
 
 
 def require_services() -> None:
-    """Raises RunError where a local Ray session has lost a process: Ray itself waits a minute for it, in vain."""
+    """Raise RunError if a local Ray session has lost a process, for which Ray itself would wait a minute."""
     if ended_process := lost_service():
-        raise RunError(f"{ended_process}; what was finished is kept, `dpaudit resume RUN` goes on in a new session")
+        raise RunError(f"{ended_process}. Finished units are kept: `dpaudit resume RUN` continues in a new session")
 
 
 def _put(value: Any) -> Any:
-    """Puts a value into the object store.
+    """Put a value into the object store.
 
-    Raises: RunError where it is full, and the disk beside it.
+    Raises: RunError if the store and its disk are full.
     """
     try:
         return ray.put(value)
@@ -546,52 +545,52 @@ def _put(value: Any) -> Any:
 
 
 def load_failure(err: RayError) -> str:
-    """That a worker could not rebuild what it was given, which no other worker could either; "" for all else."""
+    """Return why no worker can import the code of a unit; "" for other errors."""
     reasons = re.findall(r"^(?:AttributeError|ModuleNotFoundError|ImportError): (.*)", str(err), re.MULTILINE)
     if not reasons or "System error" not in str(err):
         return ""
     return (
-        f"a worker could not load the code that it was given: {reasons[-1]}; put the code into a module of its own, "
-        "which the workers can import"
+        f"a worker could not load the code that it was given: {reasons[-1]}. Put the code into a separate module that "
+        "workers can import"
     )
 
 
 def loss_reason(err: RayError) -> str:
-    """Why a worker was lost, in words of ours where Ray's speak of its own settings."""
+    """Return why a worker was lost, with dpaudit's settings instead of Ray's if memory ran out."""
     if isinstance(err, OutOfMemoryError) or "running low on memory" in str(err):
         return (
-            "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended; give the run fewer "
-            "workers (`workers` in `run:`), the node more memory, or the unit less to hold at once"
+            "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended. Use fewer workers "
+            "(`workers` in `run:`), a node with more memory, or a smaller unit"
         )
-    first_line = next(iter(str(err).strip().splitlines()), "")  # it often runs to a page
+    first_line = next(iter(str(err).strip().splitlines()), "")  # the message often fills a page
     return f"{type(err).__name__}: {first_line}"
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a cluster."""
+    """Nodes of a cluster."""
 
-    resources: tuple[Mapping[str, float], ...]  # what it has in all, as Ray names it: `CPU`, `GPU`
+    resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`
 
     def can_hold(self, kind: Resources) -> bool:
-        """Whether one of them could hold a worker of this kind if it were empty."""
+        """True if a worker of this kind fits on an empty node."""
         return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.resources)
 
     def require_room(self, kinds: Collection[Resources]) -> None:
-        """Refuses kinds that no node could ever hold."""
+        """Refuse kinds that fit on no node."""
         for kind in kinds:
             if not self.can_hold(kind):
                 sizes = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.resources}
                 raise RunError(
-                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(sizes)) or 'none'}; "
-                    "ask for less in `run:`, or, where the cluster brings such a node when it is asked, state in "
-                    "DPAUDIT_WAIT_FOR_NODES_S for how many seconds to wait for it"
+                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(sizes)) or 'none'}: "
+                    "request less in `run:`. If the cluster adds such nodes on demand, set "
+                    "DPAUDIT_WAIT_FOR_NODES_S to the seconds to wait"
                 )
 
     def worker_counts(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
-        """How many workers of each kind they hold at the same time, none more than there are units for."""
-        # Nodes without a GPU first, so that workers that need none leave the CPUs beside GPUs to those that do; kinds
-        # with a GPU first, since they can stand on few nodes.
+        """Return how many workers of each kind fit at the same time, at most one for each unit."""
+        # Nodes without a GPU first, so that workers without one leave the CPUs of GPU nodes free. Kinds with a GPU
+        # first, since they fit on few nodes.
         free = sorted((dict(node) for node in self.resources), key=lambda node: node.get("GPU", 0))
         counts = dict.fromkeys(demand, 0)
         for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
@@ -608,7 +607,7 @@ def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
     if not kind.gpus:
         return by_cpu
     gpus = node.get("GPU", 0) + 1e-9
-    # a part of a GPU is taken from one card: two workers with 0.6 each need two.
+    # A share of a GPU comes from one card: two workers with 0.6 each need two cards.
     by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
     return min(by_cpu, by_gpu)
 

@@ -1,1 +1,1 @@
-"""Benchmarks. A package, since one that is installed may hold another of this name."""
+"""Benchmarks. A package, because an installed distribution may contain another module of this name."""

@@ -1,4 +1,4 @@
-"""`make bench`: runs every `bench_*.py` and writes the measurements, with the hardware, to `docs/data`."""
+"""Run every `bench_*.py` and write the measurements and the hardware to `docs/data` (`make bench`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent
 
 
 def main() -> None:
-    """Runs, prints and records; `make pages` then writes the page."""
+    """Run, print and record the measurements; `make pages` then updates the pages."""
     rows = []
     for path in sorted(ROOT.glob("bench_*.py")):
         module = importlib.import_module(f"benchmarks.{path.stem}")

@@ -45,7 +45,7 @@ def divergence(rate: float, noise: float, order: float, *, removed: bool = False
 
 
 def by_dp_accounting(rate: float, noise: float, orders: Any) -> Any:
-    """What its RdpAccountant says of one step at each order."""
+    """Return dp_accounting's divergences of one step at each order."""
     import dp_accounting
 
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
@@ -53,7 +53,7 @@ def by_dp_accounting(rate: float, noise: float, orders: Any) -> Any:
 
 
 def one_step() -> Iterator[Row]:
-    """At each order the truth in both directions, and how far the two libraries are from the larger one."""
+    """Yield the exact divergences at each order in both directions, and both libraries' errors on the larger one."""
     for rate, noise, order in itertools.product(RATES, NOISES, ORDERS):
         conditions = setting({"rate": f"{rate:g}", "noise": f"{noise:g}", "order": f"{order:g}"})
         true, reverse = divergence(rate, noise, order), divergence(rate, noise, order, removed=True)
@@ -66,7 +66,7 @@ def one_step() -> Iterator[Row]:
 
 
 def whole_trainings() -> Iterator[Row]:
-    """Epsilon by dp_accounting's default orders and its own conversion; whole orders are as it says."""
+    """Yield epsilons of whole trainings at dp_accounting's orders, from its divergences and from exact ones."""
     from dp_accounting.rdp import rdp_privacy_accountant as accountant
 
     orders = np.array(accountant.DEFAULT_RDP_ORDERS, dtype=float)
@@ -81,7 +81,7 @@ def whole_trainings() -> Iterator[Row]:
 
 
 def main() -> None:
-    """Measures and writes."""
+    """Compute and write the data file."""
     if not all(map(importlib.util.find_spec, ("dp_accounting", "mpmath"))):
         sys.exit("nothing was measured: this needs dp-accounting and mpmath (pip install dp-accounting mpmath)")
     write(DATA / FILE, [*one_step(), *whole_trainings()])

@@ -1,10 +1,10 @@
-"""The fit of the bands' local level that `estimators/two_world/bands.py` holds: computed, fitted, tried.
+"""Compute, fit and validate the local level of the bands in `estimators/two_world/bands.py`.
 
     python -m benchmarks.band_levels LEVELS.jsonl [seconds at most]
 
-Crossing probabilities are computed for many numbers of scores and levels (one line of JSON each; those that are there
-are not computed again), the logarithm of the level is fitted as a polynomial in those of the number and the error, and
-what the fit gives is tried where it was not fitted: the share of the error that the recursion says it spends.
+The program computes crossing probabilities for many numbers of scores and levels, one line of JSON each, and reuses
+lines in the file. It fits the logarithm of the level as a polynomial in the logarithms of the number and the error. It
+then validates the fit elsewhere: the recursion gives the share of the error that the fitted level spends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dpaudit.estimators.two_world.bands import crossing_probability
 WEIGHT = "low"
 NUMBERS = tuple(int(n) for n in np.geomspace(2_500, 2.4e6, 11))
 ERRORS = tuple(np.geomspace(4e-6, 0.6, 10))
-"""About which levels are computed; the fit is for the errors between."""
+"""Errors near the computed levels; the fit is valid between them."""
 MAX_FITTED = 0.36
 TRIED, TRIED_UP_TO = 24, 300_000
 
 
 def compute(file: Path, seconds: float) -> list[tuple[int, float, float]]:
-    """Number of scores, level, crossing probability."""
+    """Return (number of scores, level, crossing probability) of all computed levels."""
     began = time.monotonic()
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     computed = {(n, level) for n, level, _ in lines}
@@ -44,12 +44,12 @@ def compute(file: Path, seconds: float) -> list[tuple[int, float, float]]:
 
 
 def _share(n: int) -> float:
-    """Roughly the level over the error."""
+    """Return a rough ratio of the level to the error."""
     return float(np.exp(np.interp(np.log(n), np.log([1e3, 1e4, 1e5, 1e6]), np.log([0.0061, 0.002, 0.00066, 0.00021]))))
 
 
 def main(file: Path, seconds: float = 1e9) -> None:
-    """Prints the coefficients, how far they are from what was computed, and what is spent elsewhere."""
+    """Print the coefficients, their residuals, and the error spent at other numbers and errors."""
     points = compute(file, seconds)
     points = [point for point in points if point[2] < MAX_FITTED]
     n, level, error = (np.array(column) for column in zip(*points, strict=True))
@@ -61,7 +61,7 @@ def main(file: Path, seconds: float = 1e9) -> None:
 
 
 def tried(seed: int = 0) -> None:
-    """What the fit spends of the error, at numbers and errors drawn at random."""
+    """Print the share of the error that the fitted level spends, at random numbers and errors."""
     rng = np.random.default_rng(seed)
     for _ in range(TRIED):
         n = int(np.exp(rng.uniform(*np.log([fitted.FITTED_FROM, TRIED_UP_TO]))))

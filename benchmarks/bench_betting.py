@@ -1,8 +1,8 @@
 """The betting test: its speed, and how many trainings it saves.
 
-The fixed-size audit it is compared with is planned before the leak is known: the smallest one that, in 90 % of 40 runs,
-refutes a claim of epsilon 1 when the mechanism is randomised response with epsilon 2. Beside it, the smallest one that
-would have done for the learner at hand in half of 40 runs, known in hindsight.
+It is compared with a fixed-size audit planned before the leak is known: the smallest audit that rejects a claim of
+epsilon 1 in 90 % of 40 runs if the mechanism is randomised response with epsilon 2. A second comparison is the smallest
+audit that succeeds in half of 40 runs on the learner itself, which is known only in hindsight.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]
 
 
 def gaussian(gap: float) -> Draw:
-    """Scores of a likelihood-ratio attack, the worlds `gap` deviations apart."""
+    """Return a sampler of likelihood-ratio scores whose worlds are `gap` deviations apart."""
     return lambda pairs, rng: (rng.normal(gap, 1, pairs), rng.normal(0, 1, pairs))
 
 
 def partly_memorised(pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """A challenge that only four trainings in ten remember."""
+    """Draw scores of a challenge that four in ten trainings memorise."""
     remembered = rng.random(pairs) < 0.4
     return np.where(remembered, rng.normal(8, 1, pairs), rng.normal(0, 1, pairs)), rng.normal(0, 1, pairs)
 
 
 def randomised_response(epsilon: float) -> Draw:
-    """The exact mechanism: scores 1 and -1."""
+    """Return a sampler of the exact mechanism, with scores 1 and -1."""
     keep = 1 / (1 + math.exp(-epsilon))
 
     def draw(pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -55,13 +55,13 @@ LEARNERS = {
 
 
 def rows(ones: Floats, zeros: Floats) -> Scores:
-    """Trials in turn from the two worlds."""
+    """Return trials that alternate between the two worlds."""
     score = np.column_stack([ones, zeros]).ravel()
     return Scores(score, np.arange(score.size) % 2 == 0)
 
 
 def sequential_trials(draw: Draw, runs: int = 20) -> float:
-    """Median over runs of the trials after which epsilon > 1 is shown."""
+    """Return the median over runs of the number of trials that prove epsilon > 1."""
     needed = []
     for seed in range(runs):
         state = Betting().update(BettingState(), rows(*draw(2_000, np.random.default_rng(seed))))
@@ -71,7 +71,7 @@ def sequential_trials(draw: Draw, runs: int = 20) -> float:
 
 
 def fixed_trials(estimator: Band | ClopperPearson, draw: Draw, *, power: float, runs: int = 40) -> int:
-    """The smallest even number of trials at which a share `power` of the audits shows epsilon > 1, to about 3 %."""
+    """Return the smallest even number of trials at which a share `power` of audits proves epsilon > 1, to about 3 %."""
     pairs = 8
     while True:
         audits = (rows(*draw(pairs, np.random.default_rng(10_000 + seed))) for seed in range(runs))
@@ -82,7 +82,7 @@ def fixed_trials(estimator: Band | ClopperPearson, draw: Draw, *, power: float, 
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, value, note); compiled beforehand on a small stream."""
+    """Return (name, value, note) of each measurement, after compilation on a small stream."""
     draw = gaussian(3)
     Betting().update(BettingState(), rows(*draw(20, np.random.default_rng(0))))
     results = []

@@ -13,7 +13,7 @@ Tables = tuple[NDArray[np.int64], ...]
 
 
 def thresholds(scores: int, *, seed: int) -> Tables:
-    """Confusion tables (tp, fp, tn, fn) after each of `scores` scores of two unit normals, one apart, highest first."""
+    """Return confusion tables (tp, fp, tn, fn) at all thresholds of `scores` scores from two unit normals one apart."""
     rng = np.random.default_rng(seed)
     half = scores // 2
     values = np.concatenate([rng.normal(1, 1, half), rng.normal(0, 1, half)])
@@ -23,7 +23,7 @@ def thresholds(scores: int, *, seed: int) -> Tables:
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, seconds, note) for each target; compiled beforehand on a small table."""
+    """Return (name, seconds, note) of each target, after compilation on a small table."""
     small = thresholds(1_000, seed=0)
     epsilon_interval(*small, delta=1e-5, confidence=0.95, side="lower")
     best_epsilon(*small, delta=1e-5, confidence=0.95)

@@ -1,6 +1,6 @@
-"""How busy the driver keeps its workers, what it spends on a unit, and how soon a run on Ray starts or goes on.
+"""Utilisation of workers, cost of a unit in the driver, and time to start or resume a run on Ray.
 
-python -m benchmarks.bench_driver [COUNT]    # so many units in place of 100,000
+python -m benchmarks.bench_driver [COUNT]    # number of units, 100,000 by default
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ SPEC = {"name": "many", "data": "iris", "mechanism": {"name": "randomized-respon
 
 @dataclass(frozen=True)
 class Nap:
-    """Sleeps, and leaves a small table."""
+    """Task that sleeps and returns a small table."""
 
     number: int
     seconds: float = SECONDS
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row."""
+        """Return one row."""
         time.sleep(self.seconds)
         return pa.table({"number": [self.number]})
 
 
 def run() -> list[tuple[str, float, str]]:
-    """What, seconds, note."""
+    """Return (name, seconds, note) of each measurement."""
     with tempfile.TemporaryDirectory() as folder:
         short = [busy(Path(folder) / f"naps-{count}", count, s) for count, s in ((UNITS, SECONDS), (MANY, SMALL_S))]
         return [*short[0], short[1][1], *many(Path(folder) / "many")]
 
 
 def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str]]:
-    """Short units on two workers, beside the same in a bare loop."""
+    """Measure short units on two workers against the same units in a bare loop."""
     began, bare = time.perf_counter(), min(units, int(10 / seconds))
     for number in range(bare):
         Nap(number, seconds).run(Inputs({}), Compute())
@@ -85,7 +85,7 @@ def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str
 
 
 def many(folder: Path) -> list[tuple[str, float, str]]:
-    """Units that do nothing, through the whole driver; then the same run gone on with when all is finished."""
+    """Measure empty units through the whole driver, then the resumption of the finished run."""
     first = _run_many(folder)
     again = _run_many(folder)
     assert (first.report.executed, again.report.executed) == (MANY, 0)
@@ -110,7 +110,7 @@ def many(folder: Path) -> list[tuple[str, float, str]]:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The driver after so many units: processor seconds and resident memory."""
+    """Processor seconds and resident memory of the driver after `units_done` units."""
 
     units_done: int
     cpu: float

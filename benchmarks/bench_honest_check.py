@@ -1,4 +1,4 @@
-"""How long a check takes whose mechanism is honest: DP-SGD on digits by its defaults, as a person runs it.
+"""Duration of a check of an honest mechanism: DP-SGD on digits with default settings.
 
 python -m benchmarks.bench_honest_check
 """
@@ -23,7 +23,7 @@ print(dpaudit.check(HONEST["dp-sgd"].mechanism, FLAT_DIGITS, output=sys.argv[1],
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, seconds by the clock, note)."""
+    """Return (name, wall seconds, note) of the measurement."""
     with tempfile.TemporaryDirectory() as folder:
         began, before = time.perf_counter(), os.times()
         words = [sys.executable, "-c", CHECK, str(Path(folder) / "run")]

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def best_of(repeats: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several runs."""
+    """Return the seconds of the fastest of several runs."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -36,12 +36,12 @@ def best_of(repeats: int, work: Callable[[], object]) -> float:
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, seconds, note); one core."""
+    """Return (name, seconds, note) of each measurement on one core."""
     return [*posteriors(), *frontier()]
 
 
 def posteriors() -> list[tuple[str, float, str]]:
-    """All examples in bags of one size, priors from Beta(2, 30)."""
+    """Measure posteriors of examples in bags of one size, with priors from Beta(2, 30)."""
     rng = np.random.default_rng(0)
     rows = []
     for size, target in TARGETS.items():
@@ -58,7 +58,7 @@ def posteriors() -> list[tuple[str, float, str]]:
 
 
 def frontier() -> list[tuple[str, float, str]]:
-    """One unit of the frontier at full size: five learning rates, three runs, a table of 100,000 rows."""
+    """Measure one unit of the frontier at full size: five learning rates, three runs, a table of 100,000 rows."""
     data = GaussianMixture(2, ROWS, 28).load(seed=0)
     cut = round(0.6 * ROWS)
     target, test = data.take(np.arange(cut)), data.take(np.arange(cut, ROWS))

@@ -1,4 +1,4 @@
-"""A score table of 10^8 rows in parts, one replay or a hundred: read and bounded on one core, with how much memory."""
+"""Time and memory to bound a score table of 10^8 rows in parts on one core, with one replay or a hundred."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 ROWS, PART = 100_000_000, 2_000_000
 SCHEMA = pa.schema([("score", pa.float32()), ("member", pa.bool_()), ("replay", pa.int32())])
 ASKED = (("band", 1, 8), ("simultaneous-guess-count", 1, 8), ("simultaneous-guess-count", 100, 4))
-"""Method, replays, and gigabytes at most."""
+"""Method, replays, and maximum memory in GB."""
 
 
 def write_table(path: Path, rows: int, replays: int) -> None:
-    """Scores of two unit normals, half a deviation apart, a fair coin deciding which."""
+    """Write scores from two unit normals half a deviation apart, with fair-coin membership."""
     schema = SCHEMA if replays > 1 else SCHEMA.remove(2)
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
         for part, first in enumerate(range(0, rows, PART)):
@@ -33,7 +33,7 @@ def write_table(path: Path, rows: int, replays: int) -> None:
 
 
 def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
-    """(what, processor seconds, note); each method in a process of its own, started as from the command line."""
+    """Return (name, processor seconds, note) of each method, run in a separate process from the command line."""
     measurements = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scores.parquet"
@@ -48,7 +48,7 @@ def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
 
 
 def main(path: str, method: str) -> None:
-    """One estimate: prints its bound, its processor seconds and its peak of memory in GB."""
+    """Print the bound of one estimate, its processor seconds and its peak memory in GB."""
     from dpaudit.actors.backend import peak_memory_mb
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates
     from dpaudit.engine.estimate.tables import SourceTable

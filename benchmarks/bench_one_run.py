@@ -1,4 +1,4 @@
-"""How long one-run bounds take: one bound at a million guesses, and the best of many fractions over many replays."""
+"""Duration of one-run bounds: one bound at a million guesses, and the best of many fractions over many replays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANARIES = 200_000
 
 
 def run() -> list[tuple[str, float, str]]:
-    """What was timed, seconds (best of 3, after compilation), and a note."""
+    """Return (name, seconds, note) of each measurement: the best of 3, after compilation."""
     correct = np.arange(600_000, 610_000)
     guesses, right = gaussian_sweep(replays=100, fractions=100)
     return [
@@ -63,7 +63,7 @@ def run() -> list[tuple[str, float, str]]:
 
 
 def guess_band() -> list[tuple[str, float, str]]:
-    """One bound from a million scores, and a hundred replays; nothing of an earlier call is remembered."""
+    """Measure one bound from a million scores, and a hundred replays, without results cached by earlier calls."""
     million = gaussian_scores(MILLION, np.random.default_rng(0))
     many = [gaussian_scores(CANARIES, np.random.default_rng(seed), replay=seed) for seed in range(100)]
     sure = Scores(np.where(million.truth, 1.0, -1.0), million.truth)
@@ -97,26 +97,26 @@ def guess_band() -> list[tuple[str, float, str]]:
 
 
 def gaussian_scores(canaries: int, rng: np.random.Generator, replay: int = 0) -> Scores:
-    """Normals 1 apart, one score a canary."""
+    """Return one score for each canary, from normals 1 apart."""
     truth = rng.random(canaries) < 0.5
     return Scores(rng.normal(size=canaries) + truth - 0.5, truth, replay)
 
 
 def best_of_three(work: Callable[[], object]) -> float:
-    """Seconds of the fastest of three calls, after one that compiles."""
+    """Return the seconds of the fastest of three calls, after one call for compilation."""
     work()
     return min(seconds_of(work) for _ in range(3))
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def gaussian_sweep(*, replays: int, fractions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Guesses and right guesses, shape (replays, fractions), on a Gaussian mechanism with mu = 1, surest first."""
+    """Return guesses and correct guesses of shape (replays, fractions), on a Gaussian mechanism with mu = 1."""
     rng = np.random.default_rng(0)
     guesses = CANARIES * np.arange(1, fractions + 1) // fractions
     right = np.empty((replays, fractions), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""What a whole audit costs beside its trainings: five paired runs against a loop that only trains, in turn.
+"""Overhead of a whole audit over its trainings: five pairs of an audit and a loop that only trains, in alternation.
 
-Both on two fresh actors, both from the moment that these are up, so that both load torch; the audit until its report is
-written. Seconds by the clock, and of the processors: of the workers since they were started, of the driver since the
-first unit began. `python -m benchmarks.bench_paired 5 1024 512` states pairs, trials and shadow models.
+Both run on two fresh actors. Both clocks start when the actors are up, so that both load torch; the audit's stops when
+its report is written. The program measures wall seconds and processor seconds: of the workers since their start, of the
+driver since the first unit. `python -m benchmarks.bench_paired 5 1024 512` sets pairs, trials and shadow models.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Took:
     """Seconds of a run.
 
     Attributes:
-        clock: By the clock.
-        cpu: Of the processors, all processes that it started together.
-        stages: By the clock: until the last unit was done, what was run again after it, and the report.
+        clock: Wall seconds.
+        cpu: Processor seconds of all its processes.
+        stages: Wall seconds until the last unit, of the repeated units, and of the report.
     """
 
     clock: float
@@ -50,15 +50,15 @@ class Took:
 
 
 def run() -> list[tuple[str, float, str]]:
-    """What, seconds, note."""
+    """Return (name, seconds, note) of each measurement."""
     return paired(PAIRS, TRIALS, SHADOWS)
 
 
 def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]]:
-    """The same for so many pairs, trials and shadow models."""
+    """Return the measurements for these numbers of pairs, trials and shadow models."""
     spec, models, loops, audits = spec_of(trials, shadows), trials + shadows, [], []
     with ray_session(cpus=WORKERS):
-        for number in range(pairs):  # the neighbours' load changes by the minute
+        for number in range(pairs):  # the load of other tenants changes by the minute
             both = [lambda: loops.append(bare_loop(spec, models)), lambda: audits.append(whole_audit(spec))]
             for measure in both if number % 2 else reversed(both):
                 measure()
@@ -79,28 +79,28 @@ def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]
             statistics.median(whole.clock for whole in audits),
             f"{statistics.median(by_clock):.1%} of the loop's speed in the median of pairs by the clock "
             f"({_listed(by_clock)}; goal 90 %), {statistics.median(by_cpu):.1%} by processor time ({_listed(by_cpu)}); "
-            f"{stages[0]:.1f} s until the last unit, {stages[1]:.1f} s for what was run again, {stages[2]:.1f} s for "
+            f"{stages[0]:.1f} s until the last unit, {stages[1]:.1f} s for repeated units, {stages[2]:.1f} s for "
             "the report",
         ),
     ]
 
 
 class BareLoop:
-    """Trains stacks one after another, and nothing else."""
+    """Actor that trains stacks in sequence and does nothing else."""
 
     def ready(self) -> bool:
-        """Whether the process has come up."""
+        """Return True once the process is up."""
         return True
 
     def loop(self, mechanism: Any, points: Examples, stacks: list[list[TrainingRun]]) -> float:
-        """Processor seconds of this process, since it was started."""
+        """Train the stacks and return the processor seconds of this process since its start."""
         for runs in stacks:
             train_runs(mechanism, points, runs, compute=Compute())
         return time.process_time()
 
 
 def bare_loop(spec: AuditSpec, models: int) -> Took:
-    """As many trainings as the audit makes, in stacks, on as many actors."""
+    """Measure the audit's trainings alone, in the same stacks on the same number of actors."""
     import ray  # after the session's settings, which it reads once
 
     first = spec.audits[0]
@@ -121,7 +121,7 @@ def bare_loop(spec: AuditSpec, models: int) -> Took:
 
 
 def whole_audit(spec: AuditSpec) -> Took:
-    """The audit, from its first unit to its report."""
+    """Measure the audit from its first unit to its report."""
     times: dict[EventKind, float] = {}
     first: list[tuple[float, float]] = []
     workers: dict[str, float] = {}
@@ -132,7 +132,7 @@ def whole_audit(spec: AuditSpec) -> Took:
         times[event.kind] = event.time
         if event.kind in (EventKind.UNIT_DONE, EventKind.UNIT_REPEATED):
             for name in {*workers, *([event.worker] if event.worker else [])}:
-                with contextlib.suppress(FileNotFoundError):  # dismissed, as there was nothing left for it
+                with contextlib.suppress(FileNotFoundError):  # the pool has dismissed an idle worker
                     workers[name] = _cpu_of(int(name.rpartition(":")[2]))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -150,13 +150,13 @@ def whole_audit(spec: AuditSpec) -> Took:
 
 
 def _cpu_of(pid: int) -> float:
-    """Processor seconds of a process since it was started."""
+    """Return the processor seconds of a process since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spec_of(trials: int, shadows: int) -> AuditSpec:
-    """A network on digits, worst-case point and LiRA."""
+    """Return the spec: a network on digits, a worst-case point and LiRA."""
     example = load_spec(Path(__file__).parent.parent / "examples" / "lira-digits.yaml")
     first = example.audits[0]
     game = replace(first.game, trials=trials, shadows=shadows, stack=STACK)

@@ -1,4 +1,4 @@
-"""Before anything runs: what an audit of 100,000 canaries could show (2 s), and what whole commands cost to begin.
+"""Cost before a run: the expected bound of an audit of 100,000 canaries (goal 2 s), and the start-up of commands.
 
 python -m benchmarks.bench_planning
 """
@@ -39,7 +39,7 @@ COMMANDS = (
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, processor seconds, note)."""
+    """Return (name, processor seconds, note) of each measurement."""
     return [*_outlooks(), *_commands()]
 
 
@@ -68,12 +68,12 @@ def _commands() -> Iterator[tuple[str, float, str]]:
         scores = np.random.default_rng(1).normal(size=member.size) + member
         np.savetxt(folder / "scores.csv", np.c_[scores, member], "%.6f,%d", header="score,member", comments="")
         for what, goal, words in COMMANDS:
-            _seconds(words, folder)  # keeps bytecode, as an installed package does
+            _seconds(words, folder)  # writes bytecode, as an installed package has
             yield what, min(_seconds(words, folder) for _ in range(TIMES)), f"goal {goal}"
 
 
 def _seconds(words: tuple[str, ...], folder: Path) -> float:
-    """Of one command and of all that it starts."""
+    """Return the processor seconds of one command and its child processes."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-m", "dpaudit", *words]

@@ -1,4 +1,4 @@
-"""Private prediction and label reconstruction: how long one query, one bag, one sweep takes.
+"""Duration of one query of private prediction, and of one bag and one sweep of label reconstruction.
 
 python benchmarks/bench_renyi.py
 """
@@ -28,7 +28,7 @@ ORDERS = np.concatenate([np.arange(1.5, 10.5, 0.5), np.arange(11, 64)])
 
 
 def run() -> list[tuple[str, float, str]]:
-    """What was timed, the best of a few runs in seconds, and a note."""
+    """Return (name, seconds, note) of each measurement: the best of a few runs."""
     rng = np.random.default_rng(0)
     votes = rng.multinomial(250, rng.dirichlet(np.ones(10)), size=1000)
     p, q = noisy_argmax_probabilities([14, 12, 10, 8, 6], 2.0), noisy_argmax_probabilities([13, 13, 10, 8, 6], 2.0)

@@ -1,4 +1,4 @@
-"""RMIA: 2,000 models each with answers of its own, against one model whose population is sorted once."""
+"""RMIA with 2,000 models and their separate answers, against one model whose population is sorted once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS, POPULATION, MODELS, RUNS = 2_000, 5_000, 100, 5
 
 
 def view_of(seed: int) -> ChallengeView:
-    """Confidences that are normal; every trial has a model of its own, and so its own answers at the population."""
+    """Return normal confidences; every trial has a separate model and separate answers on the population."""
     rng = np.random.default_rng(seed)
     points = POINTS + POPULATION
     half = np.stack([rng.permutation(points) < points // 2 for _ in range(MODELS // 2)])
@@ -33,7 +33,7 @@ def view_of(seed: int) -> ChallengeView:
 
 
 def one_model(view: ChallengeView) -> NDArray[np.float64]:
-    """What it would cost if the first trial's model had answered for all."""
+    """Return scores as if the first trial's model answered for all trials."""
     assert view.shadows is not None
     marginal = online_marginal(view.shadows)
     ratio = probability(view.target[:, 0]) / marginal[:POINTS]
@@ -42,7 +42,7 @@ def one_model(view: ChallengeView) -> NDArray[np.float64]:
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, processor seconds, note)."""
+    """Return (name, processor seconds, note) of each measurement."""
     view = view_of(0)
     shared = _best(lambda: one_model(view))
     online = _best(lambda: Rmia().score(view))

@@ -1,14 +1,14 @@
-"""The same trainings by stacks of ours and by `jax.vmap` and `jax.jit`: processor seconds a model.
+"""Processor seconds per model of identical trainings: our stacks against `jax.vmap` and `jax.jit`.
 
-Both train 64 perceptrons from first weights and orders of their own, float32, SGD with momentum 0.9 and learning rate
-0.05, batches of 32, on the same rows; by DP-SGD with Poisson batches, clip 1 and noise 1. JAX scans over an epoch's
-steps, its batches are drawn by numpy, and DP-SGD takes `vmap(grad)` of each example, as its users write it, or norms
-from errors and inputs, as ours does. What is compiled is compiled before. The least of two runs counts.
+Both train 64 perceptrons on the same rows, with separate initial weights and orders: float32, SGD with momentum 0.9 and
+learning rate 0.05, batches of 32. DP-SGD has Poisson batches, clip 1 and noise 1. JAX scans over an epoch's steps, and
+numpy draws its batches. Its DP-SGD computes `vmap(grad)` of each example, as users write it, or norms from errors and
+inputs, as ours does. Compilation is excluded. The result is the smaller of two runs.
 
     python -m benchmarks.bench_stacks            # ours
     PYTHON_WITH_JAX benchmarks/bench_stacks.py   # JAX's; needs jax, numpy and scikit-learn, not dpaudit
 
-JAX is no dependency. `taskset -c 0` before either gives one core; ours takes the number of threads as an argument.
+JAX is not a dependency. `taskset -c 0` restricts either command to one core; ours has an argument for the threads.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from sklearn.datasets import load_digits
 MODELS, BATCH, EPOCHS = 64, 32, 20
 RATE, MOMENTUM, CLIP, NOISE = 0.05, 0.9, 1.0, 1.0
 MOST = 64
-"""Places of a Poisson batch for JAX, whose shapes are fixed; a batch of 32 on average is larger once in 10^7."""
+"""Size of a Poisson batch for JAX, whose shapes are fixed; a batch with mean 32 exceeds it once in 10^7."""
 
 Work = tuple[NDArray[np.float32], NDArray[np.int64], list[NDArray[np.int64]], int, int]
 """Features, labels, each model's rows, classes and epochs."""
 
 
 def normal() -> Work:
-    """20,000 rows of 64 normal features, two classes, one epoch; a 64-64-64-2 perceptron."""
+    """Return 20,000 rows of 64 normal features, two classes, one epoch, for a 64-64-64-2 perceptron."""
     features = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
     return features, (features[:, 0] > 0).astype(np.int64), [np.arange(20_000)] * MODELS, 2, 1
 
 
 def digits() -> Work:
-    """Random halves of digits, 20 epochs; a 64-64-64-10 perceptron."""
+    """Return random halves of digits, 20 epochs, for a 64-64-64-10 perceptron."""
     data, rng = load_digits(), np.random.default_rng(0)
     halves = [np.sort(rng.permutation(len(data.target))[: len(data.target) // 2]) for _ in range(MODELS)]
     return (data.data / 16).astype(np.float32), data.target.astype(np.int64), halves, 10, EPOCHS
 
 
 def ours(threads: int) -> Iterator[tuple[str, float, float]]:
-    """(name, processor seconds a model, seconds a model) of our engine."""
+    """Yield (name, processor seconds per model, wall seconds per model) of our engine."""
     from numpy.random import SeedSequence
 
     from dpaudit.mechanisms.compute import Compute
@@ -70,7 +70,7 @@ def ours(threads: int) -> Iterator[tuple[str, float, float]]:
 
 
 def jaxes() -> Iterator[tuple[str, float, float]]:
-    """The same of JAX."""
+    """Yield (name, processor seconds per model, wall seconds per model) of JAX."""
     import jax
     import jax.numpy as jnp
 
@@ -167,7 +167,7 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
 
 
 def shuffled(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Rows and shares of the losses of an epoch, both (steps, models, batch); all subsets are of one size."""
+    """Return rows and loss weights of an epoch, both (steps, models, batch); all subsets have one size."""
     count = len(subsets[0])
     steps = -(-count // BATCH)
     rows, shares = np.zeros((MODELS, steps * BATCH), np.int32), np.zeros((MODELS, steps * BATCH), np.float32)
@@ -180,7 +180,7 @@ def shuffled(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tupl
 
 
 def poisson(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Rows of Poisson batches and whether a place is filled, both (steps, models, places)."""
+    """Return rows of Poisson batches and a mask of filled places, both (steps, models, places)."""
     count = len(subsets[0])
     steps = round(count / BATCH)
     rows, present = np.zeros((steps, MODELS, MOST), np.int32), np.zeros((steps, MODELS, MOST), np.float32)
@@ -193,7 +193,7 @@ def poisson(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple
 
 
 def least_seconds(work: Callable[[], object], repeats: int = 2) -> tuple[float, float]:
-    """Least processor time of `work` a model over `repeats` runs after one more, and least time, in seconds."""
+    """Return the least processor and wall seconds per model over `repeats` runs of `work`, after a warm-up run."""
     work()
     processor, clock = [], []
     for _ in range(repeats):
@@ -207,7 +207,7 @@ def least_seconds(work: Callable[[], object], repeats: int = 2) -> tuple[float, 
 if __name__ == "__main__":
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     try:
-        import dpaudit  # noqa: F401, tells which of the two this interpreter is for
+        import dpaudit  # noqa: F401, an interpreter with dpaudit measures our engine
 
         figures, what = ours(threads), f"ours, {threads} threads"
     except ImportError:

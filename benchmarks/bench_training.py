@@ -1,6 +1,6 @@
-"""Trainings a second: stacks of small networks against one after another.
+"""Trainings per second: stacks of small networks against sequential trainings.
 
-Run as a script, or through `run`; CPU seconds of one thread, since wall time depends on the neighbours.
+Run as a script or through `run`. CPU seconds of one thread, because wall time depends on other processes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TRAINER = Mlp(hidden=(64, 64), epochs=1, batch_size=32, learning_rate=0.05)
 
 
 def run() -> list[tuple[str, float, str]]:
-    """Measures and gives (name, figure, unit)."""
+    """Return (name, figure, unit) of each measurement."""
     torch.set_num_threads(1)
     return [*perceptrons(), *shadow_models(), *gpu_stacks()]
 
 
 def perceptrons() -> list[tuple[str, float, str]]:
-    """64 perceptrons on 20,000 rows: the contract's figure."""
+    """Measure 64 perceptrons on 20,000 rows, the figure with a stated goal."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(ROWS, 64)).astype(np.float32)
     labels = (features[:, 0] > 0).astype(np.int64)
@@ -52,7 +52,7 @@ def perceptrons() -> list[tuple[str, float, str]]:
 
 
 def shadow_models() -> list[tuple[str, float, str]]:
-    """Shadow models of digits on random halves, ordinary and by DP-SGD."""
+    """Measure shadow models of digits on random halves, ordinary and by DP-SGD."""
     data = load_digits()
     features, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
     rng = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def shadow_models() -> list[tuple[str, float, str]]:
 
 
 def gpu_stacks() -> list[tuple[str, float, str]]:
-    """256 small CNNs on 3x32x32, batch 64, against one after another; nothing where there is no GPU."""
+    """Measure 256 small CNNs on 3x32x32 inputs, batch 64, against sequential trainings; empty without a GPU."""
     if not torch.cuda.is_available():
         return []
     rng = np.random.default_rng(0)
@@ -100,12 +100,12 @@ def gpu_stacks() -> list[tuple[str, float, str]]:
 
 
 def stacked(features: NDArray[np.float32], tasks: list[TrainingTask], size: int) -> None:
-    """Trains the tasks in stacks of `size`."""
+    """Train the tasks in stacks of `size`."""
     train_stack(TRAINER, features, tasks, classes=2, compute=Compute(), plan=StackPlan("batched", size))
 
 
 def ordinary_training(features: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
-    """What everybody writes: a module, an optimiser, a loop over shuffled batches."""
+    """Train in the usual way: a module, an optimiser, a loop over shuffled batches."""
     module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     optimizer = torch.optim.SGD(module.parameters(), lr=TRAINER.learning_rate, momentum=TRAINER.momentum)
     x, y = torch.from_numpy(features), torch.from_numpy(labels)
@@ -116,7 +116,7 @@ def ordinary_training(features: NDArray[np.float32], labels: NDArray[np.int64]) 
 
 
 def wall_seconds(work: Callable[[], None]) -> float:
-    """Wall time of the second run of `work`, with the GPU waited for, in seconds."""
+    """Return the wall seconds of the second run of `work`, including GPU synchronisation."""
     work()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -126,7 +126,7 @@ def wall_seconds(work: Callable[[], None]) -> float:
 
 
 def seconds(work: Callable[[], None], *, repeats: int) -> float:
-    """Least CPU time of `work` over `repeats` runs, in seconds."""
+    """Return the least CPU seconds of `work` over `repeats` runs."""
     times = []
     for _ in range(repeats):
         start = time.process_time()

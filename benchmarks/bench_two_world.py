@@ -35,13 +35,13 @@ SCORES = 10_000
 
 
 def run() -> list[tuple[str, float, str]]:
-    """What, seconds, note."""
+    """Return (name, seconds, note) of each measurement."""
     with ray_session(cpus=WORKERS):
         return [*thousand_shadows(), *sweep(), *million()]
 
 
 def thousand_shadows() -> list[tuple[str, float, str]]:
-    """Shadow models of digits, asked about every point, tables written."""
+    """Measure shadow models of digits with queries at every point and stored tables."""
     data = Digits(flat=True).load()
     work = Work()
     units = work.split(
@@ -63,7 +63,7 @@ def thousand_shadows() -> list[tuple[str, float, str]]:
 
 
 def sweep() -> list[tuple[str, float, str]]:
-    """From a stored table of scores to the bounds of four methods over all thresholds, as Ray tasks."""
+    """Measure Ray tasks from a stored table of scores to the bounds of four methods over all thresholds."""
     rng = np.random.default_rng(0)
     estimators = [
         Band(1e-5),
@@ -94,7 +94,7 @@ def sweep() -> list[tuple[str, float, str]]:
 
 
 def million() -> list[tuple[str, float, str]]:
-    """The band's bound from a million scores in memory, with the level for their numbers known, and without."""
+    """Measure the band's bound from a million scores in memory, with and without a cached level for their number."""
     rng = np.random.default_rng(0)
     truth = rng.random(1_000_000) < 0.5
     score, band = rng.normal(size=truth.size) + truth, Band()
@@ -104,19 +104,19 @@ def million() -> list[tuple[str, float, str]]:
         band.bound([band.tally(Scores(score, truth))])
 
     first = _timed(work)
-    note = f"normals 1 apart; {first:.2g} s where the band's level for so many scores is found first (goal 0.3 s)"
+    note = f"normals 1 apart; {first:.2g} s including the band's level for this number of scores (goal 0.3 s)"
     return [("band's bound from 1,000,000 scores", min(_timed(work) for _ in range(3)), note)]
 
 
 @unit
 def stored_scores(attempt: int) -> Iterator[Scores]:
-    """Scores that are in the store before anything runs; never called."""
+    """Return scores that the store already holds; never called."""
     raise NotImplementedError
 
 
 @contextmanager
 def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]]:
-    """Workers that are up, and a store."""
+    """Yield a pool of running workers, a store and an event stream."""
     from dpaudit.actors.pool import RayPool
 
     events = EventStream()

@@ -1,4 +1,4 @@
-"""The memory that a check takes whose mechanism releases 100,000 numbers, with a budget of a minute.
+"""Peak memory of a check with a budget of a minute, for a mechanism that releases 100,000 numbers.
 
 python -m benchmarks.bench_wide_release
 """
@@ -18,13 +18,13 @@ NUMBERS, GOAL_GB = 100_000, 1.5
 
 
 def noisy_totals(rows: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """A histogram of that many cells: sensitivity 1, epsilon 1; rounded, since low bits of the noise would tell."""
+    """Return a noisy histogram with sensitivity 1 and epsilon 1; rounded, because low bits of the noise would leak."""
     cells = np.clip(np.nan_to_num(np.asarray(rows["x"], float)), 0, 1) * (NUMBERS - 1)
     return np.round(np.bincount(cells.astype(int), minlength=NUMBERS) + rng.laplace(0, 1.0, NUMBERS), 3)
 
 
 def run() -> list[tuple[str, float, str]]:
-    """(what, seconds by the clock, note)."""
+    """Return (name, wall seconds, note) of the measurement."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         words = [sys.executable, "-m", "benchmarks.bench_wide_release", str(Path(folder) / "run")]
@@ -35,7 +35,7 @@ def run() -> list[tuple[str, float, str]]:
 
 
 def main(folder: str) -> None:
-    """One check: prints its verdict and its peak of memory in GB."""
+    """Run one check and print its verdict and its peak memory in GB."""
     import dpaudit
     from dpaudit.actors.backend import peak_memory_mb
 

@@ -1,9 +1,9 @@
-"""Whether `check` keeps to a budget in seconds: what it took, start-up apart, and what it left out.
+"""Seconds that `check` takes against its budget, without start-up, and the tests that it omits.
 
     python -m benchmarks.budgets [budget] [NAME ...]
 
-The clock is the processor's, so a machine that has other things to do gives the same as an idle one; waiting for a disk
-does not count. With 30 s, the table is written to `docs/data/budgets.csv`.
+The program measures processor seconds, so that other load on the machine does not matter; disk waits do not count. With
+a budget of 30 s, it writes the table to `docs/data/budgets.csv`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEP = 0.632121  # of two-sided geometric noise at epsilon = 1
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked."""
+    """A mechanism and the arguments of its check."""
 
     mechanism: Callable[[], Any]
     data: Any = None
@@ -53,7 +53,7 @@ SUBJECTS = {
 
 
 def run(subject: Subject, budget: str) -> dict[str, str]:
-    """One check."""
+    """Run one check and return its row."""
     began, first = time.monotonic(), [0.0]
 
     def note(event: Event) -> None:
@@ -75,7 +75,7 @@ def run(subject: Subject, budget: str) -> dict[str, str]:
 
 
 def main(budget: str = "30s", *names: str) -> None:
-    """Prints the table."""
+    """Print the table."""
     time.monotonic = time.process_time
     columns = ["before", "seconds", "verdict", "played", "not run"]
     lines = [f"| subject | budget | {' | '.join(columns)} |", "| --- " * (len(columns) + 2) + "|"]

@@ -1,10 +1,11 @@
-"""Faults at random moments of a small audit on Ray: the same bytes after at most one resume, and the right exit code.
+"""Inject faults at random moments of a small audit on Ray, and check results, exit codes and leftover processes.
 
     python -m benchmarks.chaos --runs 24 --seed 0 --out chaos.jsonl
 
-Run n gets the n-th of `FAULTS`, over and over; after how many finished units it strikes is drawn. Left behind may be
-nothing: no process of the run within `GONE_S` seconds. Each run that is over is a line of `--out`; the same command
-goes on behind the last one, as long as the code is the same. A full disk takes the right to mount one.
+Run n gets the n-th of `FAULTS`, cyclically, after a random number of finished units. After at most one resume, results
+must have the bytes of an undisturbed run. No process of the run may remain after `GONE_S` seconds. Each finished run is
+a line of `--out`; with unchanged code, the same command resumes after the last line. The full disk needs the right to
+mount one.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ run: {{runner: RUNNER, workers: 2, time_limit_s: 15, figures: false}}
 
 @dataclass(frozen=True)
 class Run:
-    """One run, while it goes on: its place, its command, and all its processes, known by their environment.
+    """A running audit and its processes, which are identified by their environment.
 
     Attributes:
         place: Folder of the spec, of Ray's files, and of the run folder.
-        command: The process that was started.
-        rng: What is left to chance.
+        command: The started process.
+        rng: Random choices of the fault.
     """
 
     place: Path
@@ -69,42 +70,42 @@ class Run:
         return self.place / "disk" / "run"
 
     def processes(self) -> dict[int, str]:
-        """Everything this run started that still lives."""
+        """Return the live processes of this run."""
         return processes(f"RAY_TMPDIR={self.place}")
 
     def on_cluster(self) -> dict[int, str]:
-        """Everything of the cluster that it joined, its own workers among them."""
+        """Return the processes of the joined cluster, including this run's workers."""
         return processes(f"RAY_TMPDIR={self.place}/cluster")
 
     def driver(self) -> list[int]:
-        """The process that works, a child of the one that was started."""
+        """Return the driver process, a child of the started command."""
         return children_of(self.command.pid)
 
     def workers(self) -> list[int]:
-        """Those that are up."""
+        """Return the running workers."""
         return [pid for pid, line in (self.processes() | self.on_cluster()).items() if "ray::Worker" in line]
 
     def raylet(self) -> list[int]:
-        """The node of its own session."""
+        """Return the raylet of this run's session."""
         return [pid for pid, line in self.processes().items() if "raylet/raylet" in line]
 
     def gcs(self) -> list[int]:
-        """Ray's table of everything, of its own session or of the cluster."""
+        """Return Ray's control store (GCS), of this run's session or of the cluster."""
         return [pid for pid, line in (self.processes() | self.on_cluster()).items() if "gcs/gcs_server" in line]
 
     def second_node(self) -> list[int]:
-        """All processes of the cluster's node that is not its head."""
+        """Return all processes of the cluster's second node."""
         raylets = {pid: line for pid, line in self.on_cluster().items() if "raylet/raylet" in line}
         (second,) = (pid for pid, line in raylets.items() if "--head" not in line.split())
         return [second, *(child for child in children_of(second) if child in self.on_cluster())]
 
     def leftovers(self) -> dict[int, str]:
-        """What should be gone once it has ended: all of its own, and its workers on nodes that are not stopped."""
+        """Return processes that must end with the run: its own, and its workers on nodes that still run."""
         on_cluster = {pid: line for pid, line in self.on_cluster().items() if "ray::Worker" in line}
         return self.processes() | {pid: line for pid, line in on_cluster.items() if not _stopped(pid)}
 
     def finished(self) -> int:
-        """Units in the run folder."""
+        """Return the number of units in the run folder."""
         return len(list((self.folder / "units").glob("*.parquet")))
 
 
@@ -117,18 +118,18 @@ def _stopped(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault and the required behaviour of the run.
 
     Attributes:
-        name: What, for the table.
-        strike: Makes it happen; whether there was somebody to strike.
-        codes: Exit codes the run may end with.
-        says: What the one sentence it ends with must match, a pattern; "" where it need say nothing.
-        mended: What somebody puts right before they resume.
-        nodes: Nodes of a cluster that the run joins; 0 for a session of its own.
-        disk: Whether the run folder lies on a disk of its own.
-        rows: Of the data.
-        environment: Variables of the run and all its processes, from its place.
+        name: Name in the table.
+        strike: Inject the fault; True if it had a target.
+        codes: Allowed exit codes.
+        says: Pattern that the final error message must match; "" if no message is required.
+        mended: Repair that a user makes before the resume.
+        nodes: Nodes of the cluster that the run joins; 0 for a separate session.
+        disk: True if the run folder is on a separate disk.
+        rows: Number of rows of the data.
+        environment: Environment variables of the run and all its processes, from its place.
     """
 
     name: str
@@ -143,12 +144,12 @@ class Fault:
 
 
 def _sent(*signals: signal.Signals, to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
-    """A strike that sends signals, one after the other, to all of some processes."""
+    """Return a strike that sends signals in sequence to all selected processes."""
 
     def strike(run: Run) -> bool:
         victims = to(run)
         for count, number in enumerate(signals):
-            time.sleep(2.5 if count else 0)  # more than what passes for one wish (actors/audited/signals.py)
+            time.sleep(2.5 if count else 0)  # beyond the time in which signals count as one (actors/audited/signals.py)
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -158,7 +159,7 @@ def _sent(*signals: signal.Signals, to: Callable[[Run], list[int]]) -> Callable[
 
 
 def _stopped_a_minute(to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
-    """A strike that stops processes, and lets them go on after a minute."""
+    """Return a strike that stops processes and continues them after a minute."""
 
     def strike(run: Run) -> bool:
         victims = to(run)
@@ -173,7 +174,7 @@ def _stopped_a_minute(to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
 
 
 def _flag_written(name: str) -> Callable[[Run], bool]:
-    """A strike that tells `odd/sitecustomize.py` by a file."""
+    """Return a strike that writes a flag file for `odd/sitecustomize.py`."""
 
     def strike(run: Run) -> bool:
         (run.place / name).touch()
@@ -192,26 +193,26 @@ def _with_odd(place: Path, **more: str) -> dict[str, str]:
 
 
 def _little_memory(place: Path) -> dict[str, str]:
-    """Ray's monitor ends workers when 1.5 GB more of this machine's memory are taken than now."""
+    """Return an environment in which Ray's monitor kills workers once 1.5 GB more memory is in use than now."""
     facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     return _with_odd(place, RAY_memory_usage_threshold=f"{1 - (free - 1.5e9) / total:.3f}")
 
 
 def _small_store(place: Path) -> dict[str, str]:
-    """An object store of 80 MB, and a disk that looks full to Ray, so that nothing can be moved there."""
+    """Return an environment with an object store of 80 MB and a disk that Ray considers full, so it cannot spill."""
     return _with_odd(
         place, RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000", RAY_local_fs_capacity_threshold="0.0001"
     )
 
 
 def _spilling_store(place: Path) -> dict[str, str]:
-    """The same with room on the disk."""
+    """Return an environment with an object store of 80 MB and room on the disk."""
     return _with_odd(place, RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000")
 
 
 def _some_workers(run: Run) -> list[int]:
-    """One worker, or both."""
+    """Return one worker, or both."""
     up = run.workers()
     return up[: run.rng.randint(1, max(1, len(up)))]
 
@@ -221,7 +222,7 @@ def _command(run: Run) -> list[int]:
 
 
 def _fill(run: Run) -> bool:
-    """Leaves no byte free on the run's disk."""
+    """Fill the run's disk."""
     with (run.place / "disk" / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -275,7 +276,7 @@ FAULTS = (
 
 @contextlib.contextmanager
 def workplace(*, disk: bool = False) -> Iterator[Path]:
-    """A folder with a short path, since Ray's sockets need one, and a small disk of its own in it."""
+    """Yield a folder with a short path, as Ray's sockets need; with `disk`, it contains a small disk."""
     place = Path(tempfile.mkdtemp(prefix="c-", dir="/tmp"))
     (place / "disk").mkdir()
     if disk:
@@ -289,7 +290,7 @@ def workplace(*, disk: bool = False) -> Iterator[Path]:
 
 
 def started(place: Path, environment: dict[str, str], *words: str, rng: random.Random | None = None) -> Run:
-    """A command of dpaudit in that place, with a folder for Ray that marks its processes."""
+    """Start a dpaudit command in `place`; its Ray folder identifies its processes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dpaudit", *words, "--quiet"],
         cwd=place,
@@ -303,7 +304,7 @@ def started(place: Path, environment: dict[str, str], *words: str, rng: random.R
 
 
 def content(run: Path) -> dict[str, str]:
-    """What a run found: digests of its scores, and its results."""
+    """Return digests of a run's scores and results."""
     files = sorted((run / "scores").rglob("*.parquet"))
     digests = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return {**digests, "results": json.dumps(json.loads((run / "bounds.json").read_text())["results"])}
@@ -311,7 +312,7 @@ def content(run: Path) -> dict[str, str]:
 
 @cache
 def reference(rows: int) -> dict[str, str]:
-    """What the audit finds on so many rows when nothing goes wrong, in one process."""
+    """Return the content of the undisturbed audit on `rows` rows, run in one process."""
     with workplace() as place:
         (place / "spec.yaml").write_text(SPEC.replace("ROWS", str(rows)).replace("RUNNER", "in-process"))
         run = started(place, {}, "run", "spec.yaml", "-o", "disk/run")
@@ -321,20 +322,20 @@ def reference(rows: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run with a fault went.
+    """Outcome of a run with a fault.
 
     Attributes:
-        run: Its number.
-        fault: What struck.
-        after: How many units were finished then.
+        run: Number of the run.
+        fault: Name of the fault.
+        after: Number of finished units at the fault.
         code: The first exit code.
-        left_s: Seconds until no process of it was left; None when some still were after `GONE_S`.
-        resumed: Whether a second command was needed.
-        same: Whether the bytes were those of the undisturbed run.
-        seconds: How long all of it took.
-        wrong: What should have been otherwise; "" when all is well.
-        seed: Of the draws.
-        digest: Of the code.
+        left_s: Seconds until all processes had ended; None if some remained after `GONE_S`.
+        resumed: True if a second command was needed.
+        same: True if the bytes equal those of the undisturbed run.
+        seconds: Total duration.
+        wrong: Violated requirements; "" if there are none.
+        seed: Seed of the random draws.
+        digest: Digest of the code.
     """
 
     run: int
@@ -351,7 +352,7 @@ class Outcome:
 
 
 def outcome(number: int, seed: int) -> Outcome:
-    """Runs the audit, lets the fault strike, resumes if needed, and compares."""
+    """Run the audit, inject the fault, resume if needed, and compare."""
     rng, fault, began = random.Random(f"{seed} {number}"), FAULTS[number % len(FAULTS)], time.monotonic()
     after, expected = rng.randint(1, 2 * TRAININGS), reference(fault.rows)
     with workplace(disk=fault.disk) as place, contextlib.ExitStack() as stack:
@@ -369,7 +370,7 @@ def outcome(number: int, seed: int) -> Outcome:
         fault.mended(run)
         if not run.gcs():  # a cluster whose head is dead cannot be joined again
             environment.pop("RAY_ADDRESS", None)
-        # Where a fault may fail units, a run can end with the others alone; a resume runs the failed ones again.
+        # If a fault may fail units, a run can end without them; a resume runs the failed units again.
         fewer = code == 0 and fault.codes >= {0, 3} and content(run.folder) != expected
         resumed = code != 0 or fewer
         again = started(place, environment, "resume", "disk/run").command.wait(ENDED_S) if resumed else 0
@@ -388,7 +389,7 @@ def outcome(number: int, seed: int) -> Outcome:
 
 
 def _gone_after(run: Run) -> float | None:
-    """Seconds until nothing of an ended run lives; None where that is more than `GONE_S`."""
+    """Return the seconds until all processes of an ended run are gone; None if that exceeds `GONE_S`."""
     ended = time.monotonic()
     while time.monotonic() - ended < GONE_S:
         if not run.leftovers():
@@ -398,7 +399,7 @@ def _gone_after(run: Run) -> float | None:
 
 
 def digest() -> str:
-    """Of the package's sources and of this file: what was found with other code says nothing about this one."""
+    """Return a digest of the package and this file: outcomes of other code are not comparable."""
     root = Path(dpaudit.__file__).parent
     sources = [
         Path(__file__),
@@ -435,14 +436,14 @@ def _table(outcomes: list[Outcome]) -> str:
 
 
 def main() -> None:
-    """Prints a table of all runs; exit code 1 when one of them went wrong."""
+    """Print a table of all runs; exit with code 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=2 * len(FAULTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of runs, instead of the first --runs")
     parser.add_argument("--out", type=Path, default=Path("chaos.jsonl"))
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background, and `nohup`, have commands ignore them
+    for number in (signal.SIGINT, signal.SIGHUP):  # background commands of a shell and `nohup` ignore them
         signal.signal(number, signal.SIG_DFL)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     before = [Outcome(**json.loads(line)) for line in lines]

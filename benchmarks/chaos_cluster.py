@@ -1,12 +1,12 @@
-"""An audit of 2,000 units on a cluster of four nodes that loses workers, nodes, its driver and its head at random.
+"""Run an audit of 2,000 units on a four-node cluster that loses workers, nodes, driver and head at random.
 
     python -m benchmarks.chaos_cluster --runs 20 --seed 0 --out chaos-cluster.jsonl
 
-Each run draws after how many finished units three workers, a node (another one joins in its place) and the driver are
-killed; in every fourth run the head goes with the driver, and a new cluster goes on. What must hold: every
-unit of the plan is finished, none twice in the score table, and the scores and results are those of an undisturbed run,
-bit by bit. The nodes are of this machine, one CPU each. Each run that is over is a line of `--out`; the same command
-goes on behind the last one, as long as the code is the same.
+In each run, three workers, a node and the driver are killed after random numbers of finished units. Another node
+replaces the killed one. In every fourth run the head dies with the driver, and a new cluster resumes. In the end every
+unit of the plan must be finished, no row may occur twice in the score table, and scores and results must equal those of
+an undisturbed run bit by bit. All nodes are on this machine, with one CPU each. Each finished run is a line of `--out`;
+with unchanged code, the same command resumes after the last line.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ run: {{runner: {runner}, time_limit_s: 30, figures: false}}
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run went.
+    """Outcome of a run.
 
     Attributes:
-        run: Its number.
-        struck: What was killed, after how many finished units.
-        planned: Units of the plan.
-        lost: Of them, without a result.
-        twice: Rows of the score table that are there more than once.
-        same: Whether scores and results are those of the undisturbed run.
-        commands: How many commands it took, the first one included.
-        seconds: How long all of it took.
-        wrong: What should have been otherwise; "" when all is well.
-        seed: Of the draws.
-        digest: Of the code.
+        run: Number of the run.
+        struck: Killed processes, with the number of finished units.
+        planned: Number of planned units.
+        lost: Number of planned units without a result.
+        twice: Number of repeated rows in the score table.
+        same: True if scores and results equal those of the undisturbed run.
+        commands: Number of commands, including the first.
+        seconds: Total duration.
+        wrong: Violated requirements; "" if there are none.
+        seed: Seed of the random draws.
+        digest: Digest of the code.
     """
 
     run: int
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def reference(trainings: int) -> dict[str, str]:
-    """What the audit finds when nothing goes wrong, in one process."""
+    """Return the content of the undisturbed audit, run in one process."""
     with workplace() as place:
         (place / "spec.yaml").write_text(SPEC.format(runner="in-process", trainings=trainings))
         run = started(place, {}, "run", "spec.yaml", "-o", "disk/run")
@@ -83,7 +83,7 @@ def reference(trainings: int) -> dict[str, str]:
 def outcome(
     number: int, seed: int, expected: dict[str, str], trainings: int = TRAININGS, count: int = NODES
 ) -> Outcome:
-    """Runs the audit on so many nodes, has it lose what was drawn, goes on with it, and compares."""
+    """Run the audit on a cluster, kill the drawn processes, resume, and compare."""
     rng, began, struck = random.Random(f"{seed} {number}"), time.monotonic(), []
     units = 1 + 3 * trainings
     with workplace() as place, contextlib.ExitStack() as stack:
@@ -131,14 +131,14 @@ def outcome(
 
 
 def duplicates(run: Run) -> int:
-    """Rows of the score tables beyond the first with the same replay and canary."""
+    """Return the number of score rows that repeat a replay and canary."""
     files = sorted((run.folder / "scores").rglob("*.parquet"))
     rows = pa.concat_tables([pq.read_table(path, columns=["replay", "canary"]) for path in files])
     return int(rows.num_rows - rows.group_by(["replay", "canary"]).aggregate([]).num_rows)
 
 
 def main() -> None:
-    """Prints a table of all runs; exit code 1 when one of them went wrong."""
+    """Print a table of all runs; exit with code 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,11 +1,10 @@
-"""`dpaudit check` on every planted defect and on honest mechanisms: verdict, the game it rests on, bound, seconds.
+"""Run `dpaudit check` on every planted defect and on honest mechanisms: verdict, deciding game, bound, seconds.
 
     python -m benchmarks.check_defects OUTPUT.jsonl [defects|honest] [runs a mechanism] [seconds at most] [NAME ...]
 
-One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
-where it was stopped. In the end a table is printed. Nothing but the mechanism is given to `check`; DP-SGD is given
-digits, so that a training has something to learn. A VIOLATION of an honest mechanism is false, and may come in at most
-one of a thousand of its runs.
+Each run adds a line of JSON to OUTPUT. The program skips runs that OUTPUT has, so the same command resumes; then it
+prints a table. `check` receives the mechanism alone; DP-SGD also receives digits, to have learnable data. A VIOLATION
+of an honest mechanism is a false positive, allowed in at most one of a thousand runs.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ MODEL = {"name": "mlp", "hidden": [32], "epochs": 10, "batch_size": 70, "learnin
 
 @dataclass(frozen=True)
 class Checked:
-    """What is checked.
+    """A mechanism and the arguments of its check.
 
     Attributes:
-        mechanism: As in a spec.
-        claim: In place of its own.
-        data: As in a spec; None has them made.
-        budget: Of one check.
+        mechanism: The mechanism, as in a spec.
+        claim: Claim that replaces the mechanism's.
+        data: Data, as in a spec; None for generated data.
+        budget: Budget of one check.
     """
 
     mechanism: dict[str, Any]
@@ -51,29 +50,29 @@ class Checked:
 
 
 def of(name: str, **fields: Any) -> Checked:
-    """A mechanism that claims 1."""
+    """Return a mechanism that claims epsilon 1."""
     return Checked({"name": name, "epsilon": 1.0, **fields})
 
 
 def dp_sgd(name: str, *, budget: str = "5m") -> Checked:
-    """DP-SGD of ten epochs on digits, with epsilon 1."""
+    """Return DP-SGD of ten epochs on digits, with epsilon 1."""
     mechanism = {"name": name, "epsilon": 1.0, "sample_rate": 0.1, "model": MODEL}
     return Checked(mechanism, data=FLAT_DIGITS, budget=budget)
 
 
 def labels(mechanism: str, **fields: Any) -> Checked:
-    """One-hot vectors with the noise of a label mechanism, learned by the model that keeps them."""
+    """Return a label mechanism with noise on one-hot vectors, and a model that memorises them."""
     return Checked({"name": "noisy-one-hot-labels", "labels": {"name": mechanism, "epsilon": 1.0, **fields}})
 
 
 def votes(name: str, teachers: int, model: Any) -> Checked:
-    """PATE on digits, whose teachers answer for 600 rows."""
+    """Return PATE on digits, whose teachers answer 600 rows."""
     settings = {"teachers": teachers, "queries": 600, "vote": "argmax", "model": model}
     return Checked({"name": name, "epsilon": 1.0, **settings}, data=FLAT_DIGITS)
 
 
 def of_spec(stem: str) -> Checked:
-    """The mechanism and the data of a spec in `examples/violations`."""
+    """Return the mechanism and the data of a spec in `examples/violations`."""
     content = yaml.safe_load((SPECS / f"{stem}.yaml").read_text(encoding="utf-8"))
     stated = content.get("claim")
     claim = stated and Claim(stated["epsilon"], relation=Relation(stated["relation"]))
@@ -81,7 +80,7 @@ def of_spec(stem: str) -> Checked:
 
 
 def has_diffprivlib() -> bool:
-    """Whether `make diffprivlib` has made its Python, or the environment names one; the first is named then."""
+    """Return True if the environment names a Python with diffprivlib; set it to that of `make diffprivlib`."""
     interpreter = ROOT / ".venv-diffprivlib" / "bin" / "python"
     if interpreter.exists():
         os.environ.setdefault(PYTHON, str(interpreter))
@@ -122,7 +121,7 @@ DEFECTS = {
     "dp-sgd-noise-over-batch": dp_sgd("planted-noise-over-batch"),
     "dp-sgd-no-noise-in-last-step": dp_sgd("planted-no-noise-in-last-step"),
 }
-"""By the name of their spec in `examples/violations`, where there is one."""
+"""Planted defects by name; the name is that of a spec in `examples/violations` if there is one."""
 LIBRARY = ("forest-labels", "logistic-norm", "naive-bayes-bounds", "naive-bayes-counts", "naive-bayes-shares")
 if has_diffprivlib():
     DEFECTS |= {f"diffprivlib-{stem}": of_spec(f"diffprivlib-{stem}") for stem in LIBRARY}
@@ -139,13 +138,13 @@ HONEST = {
 
 
 def checked_here(mechanism: Any, data: Any, **options: Any) -> Report:
-    """The report of a check in this process, which leaves no run folder."""
+    """Return the report of a check in this process, without a run folder."""
     with tempfile.TemporaryDirectory() as folder:
         return check(mechanism, data, run=HERE, output=Path(folder) / "run", quiet=True, **options)
 
 
 def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
-    """One check."""
+    """Run one check and return its line."""
     began = time.monotonic()
     report = checked_here(checked.mechanism, checked.data, claim=checked.claim, budget=checked.budget, seed=seed)
     joint = report.joint
@@ -169,13 +168,13 @@ def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
 
 
 def lines(output: Path) -> Iterator[dict[str, Any]]:
-    """The runs made so far."""
+    """Yield the finished runs."""
     if output.exists():
         yield from map(json.loads, output.read_text(encoding="utf-8").splitlines())
 
 
 def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
-    """Makes the runs that are missing, of the mechanisms with these names or of all, then prints the table."""
+    """Run the missing checks of the named mechanisms, or of all, then print the table."""
     began, mechanisms = time.monotonic(), HONEST if what == "honest" else DEFECTS
     finished = {(line["mechanism"], line["seed"]) for line in lines(output)}
     for seed in range(runs):

@@ -1,6 +1,6 @@
-"""How often a claim is refuted as a curve, where the bound at the printed delta refutes it, and how often wrongly.
+"""Rejection rates of claimed curves, against those of the bound at the printed delta, for true and false claims.
 
-The scores' laws are simulated: a canary in a Poisson-subsampled Gaussian (the Neyman-Pearson attack, or the sum of dot
+The scores are simulated: a canary in a Poisson-subsampled Gaussian (the Neyman-Pearson attack, or the sum of dot
 products), and a Gaussian mechanism. Run: python benchmarks/claims_as_curves.py [games of each case, default 400].
 """
 
@@ -21,12 +21,12 @@ from dpaudit.estimators.two_world.two_sample import Band
 
 DELTA, RATE, STEPS, NOISE = 1e-5, 0.1, 100, 0.99
 REFUTED_GAMES = 20
-"""Games of a case that is to be refuted."""
+"""Games of a case with a false claim."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Scores of a known law, and what is claimed of the mechanism behind them."""
+    """Scores with a known law, and the claim of the mechanism behind them."""
 
     name: str
     draw_scores: Callable[[np.random.Generator], Scores]

@@ -1,9 +1,9 @@
-"""The same work done by other packages, called as they are, and by ours: processor seconds side by side.
+"""Processor seconds and answers of other packages with unmodified code, and of ours, for identical work.
 
     make compare
 
-A peer that is not installed is left out; an error of one is its answer. Ours is timed once it is compiled, peers too
-where they answer within ten seconds.
+The table omits packages that are not installed and prints an error as the answer. Our time excludes compilation; the
+time of a peer does so too if it answers within ten seconds.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Answer = tuple[float, ...]
 
 
 class Work(NamedTuple):
-    """One piece of work, by ours and by a peer."""
+    """One piece of work, by our code and by a peer."""
 
     what: str
     ours: Callable[[], Answer]
-    package: str  # as an index names it
+    package: str  # name in the package index
     theirs: Callable[[], Answer]
 
 
 def works() -> Iterator[Work]:
-    """Each peer's, where it is installed."""
+    """Yield the work for each installed peer."""
     if _installed("privacy_estimates"):
         from privacy_estimates import AttackResults, compute_eps_lo_hi
 
@@ -72,7 +72,7 @@ def works() -> Iterator[Work]:
             lambda: (guard.run_analysis().eps,),
         )
     if _installed("dp_accounting"):
-        fresh = itertools.count()  # ours remembers what it has computed
+        fresh = itertools.count()  # ours caches results
         yield Work(
             "epsilon of 1,000 steps, q = 0.01, sigma = 1, delta = 1e-5",
             lambda: (SubsampledGaussian(1 + 1e-9 * next(fresh), 0.01, 1_000).epsilon(1e-5),),
@@ -128,7 +128,7 @@ def _accounted() -> Answer:
 
 
 def _trainings() -> tuple[Callable[[], Answer], Callable[[], Answer]]:
-    """The same network, epsilon and passes over 1,500 rows; both find their noise beforehand."""
+    """Return two trainings with equal network, epsilon and passes over 1,500 rows; noise is calibrated beforehand."""
     from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
     from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 
@@ -145,7 +145,7 @@ def _trainings() -> tuple[Callable[[], Answer], Callable[[], Answer]]:
 
 
 def _jax_auditing() -> Any:
-    """The one module that is asked, without the package around it, which needs JAX."""
+    """Return the required module alone, without its package, which needs JAX."""
     package = importlib.util.find_spec("jax_privacy")
     assert package is not None
     assert package.submodule_search_locations
@@ -164,7 +164,7 @@ def _installed(name: str) -> bool:
 
 
 def timed(call: Callable[[], Answer], *, always_again: bool) -> tuple[float, str, Answer]:
-    """Processor seconds and the answer in words; of a second call, if the first one was short."""
+    """Return processor seconds, the answer in words and the answer; of a second call if the first was short."""
     seconds, answer = math.inf, ()
     for _ in range(2):
         began = time.process_time()
@@ -179,7 +179,7 @@ def timed(call: Callable[[], Answer], *, always_again: bool) -> tuple[float, str
 
 
 def main() -> None:
-    """A table in Markdown, a line for each piece of work."""
+    """Print a Markdown table with a row for each piece of work."""
     print("| work | package | ours s | theirs s | ours faster, times | ours | theirs | apart |\n" + "| --- " * 8 + "|")
     for work in works():
         ours, our_words, mine = timed(work.ours, always_again=True)

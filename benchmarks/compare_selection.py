@@ -1,9 +1,9 @@
-"""How much each honest way to choose a threshold costs: mean 95 % lower bounds, two-sample and one-run scores.
+"""Cost of each valid way to choose a threshold: mean 95 % lower bounds, with two-sample and one-run scores.
 
     python -m benchmarks.compare_selection [two-samples | one-run]
 
-Every column but the uncorrected one is valid. `grid 20` are ten rates, each used as a false-alarm rate and as a miss
-rate. Sizes are trials a side (two samples) and canaries (one run).
+Every column except the uncorrected one is valid. `grid 20` has ten rates, each as a false-alarm rate and as a miss
+rate. Sizes are trials in each world (two samples) and canaries (one run).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ GAMES = {100: 100, 512: 60, 1_000: 40, 10_000: 8, 100_000: 2}
 
 
 def run(which: str = "") -> str:
-    """The comparisons asked for, or both, as Markdown tables."""
+    """Return the requested comparisons, or both, as Markdown tables."""
     tables = {
         "two-samples": lambda: "Two samples, trials a side, delta = 0:\n\n" + _table(TWO_SAMPLES, two_sample_game),
         "one-run": lambda: "One run, canaries, delta = 0:\n\n" + _table(ONE_RUN, one_run_game),
@@ -77,13 +77,13 @@ def run(which: str = "") -> str:
 
 
 def two_sample_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
-    """Scores of `size` trials in each world."""
+    """Return scores of `size` trials in each world."""
     truth = np.arange(2 * size) < size
     return Scores(attack(truth, rng), truth)
 
 
 def one_run_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
-    """Scores of `size` canaries, each a member by a fair coin."""
+    """Return scores of `size` canaries, each a member by a fair coin."""
     truth = rng.random(size) < 0.5
     return Scores(attack(truth, rng), truth)
 

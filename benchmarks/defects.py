@@ -1,11 +1,12 @@
-"""The planted defects, each audited as its spec in `examples/violations` says: caught or not, and at what price.
+"""Audit each planted defect by its spec in `examples/violations`: verdict and cost.
 
     python -m benchmarks.defects RESULTS.jsonl [CHECKS.jsonl] [PART OF A SPEC'S NAME ...]
 
-Beside them stand specs about a library's own defects: those of diffprivlib need `make diffprivlib`, and are left out
-without it.
-A spec whose line is in RESULTS.jsonl is not run again. The table of all lines, with what `benchmarks.check_defects`
-wrote to CHECKS.jsonl, goes to standard output and `docs/data/planted-defects.csv`; `make pages` then writes the page.
+That folder also has specs on defects of libraries. Those of diffprivlib need `make diffprivlib` and are skipped without
+it.
+The program skips specs that have a line in RESULTS.jsonl. The table of all lines, with the verdicts of
+`benchmarks.check_defects` in CHECKS.jsonl, goes to standard output and `docs/data/planted-defects.csv`; `make pages`
+then writes the page.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ TRUTHS = {
     "votes-without-noise": math.inf,
     "votes-without-noise-20-teachers": math.inf,
 }
-"""Epsilon that is really spent at delta = 0, where it is known in closed form; by the name of the spec."""
+"""True epsilon at delta = 0 by the name of the spec, if it is known in closed form."""
 
 
 @dataclass(frozen=True)
 class AuditLine:
-    """What one audit of a spec said.
+    """Result of one audit of a spec.
 
     Attributes:
         spec: The spec's file name without ending.
-        mechanism: Its registered name.
-        planted: Whether it has a defect: one on purpose, or a library's own that the spec is about.
-        claimed: Epsilon that is claimed at the bound's delta, in the game's relation.
-        game: Its registered name.
-        bound: What was observed, in words.
+        mechanism: Registered name of the mechanism.
+        planted: True if the mechanism has a defect, planted or of a library.
+        claimed: Claimed epsilon at the bound's delta, in the game's relation.
+        game: Registered name of the game.
+        bound: The bound in words.
         verdict: The verdict.
-        trainings: Runs of the mechanism, shadow models included; at most so many where the game chooses its data.
-        seconds: The whole spec's, on the machine it ran on.
+        trainings: Runs of the mechanism with shadow models; a maximum if the game chooses its data.
+        seconds: Seconds of the whole spec on this machine.
     """
 
     spec: str
@@ -77,7 +78,7 @@ class AuditLine:
 
 
 def run(path: Path) -> Iterator[AuditLine]:
-    """Audits a spec as it is."""
+    """Audit a spec without changes."""
     spec = load_spec(path)
     planned = {entry.audit.name: entry for entry in make_plan(spec).audits}
     began = time.perf_counter()
@@ -118,7 +119,7 @@ def _name(part: object) -> str:
 
 
 def _planted_name(mechanism: object) -> str:
-    """The registered name of the defect in a mechanism or in a part of it; "" where there is none."""
+    """Return the registered name of the defect in a mechanism or in a part of it; "" if there is none."""
     defects = {name for name, entry in catalogue("mechanism").items() if "planted" in entry.source}
     return next((name for name in _names(describe(mechanism)) if name in defects), "")
 
@@ -132,7 +133,7 @@ def _names(words: object) -> Iterator[str]:
 
 
 def table(results: Sequence[AuditLine], checks: Mapping[str, Mapping[str, Any]]) -> str:
-    """One row a defect, with the verdict on its honest twin where the spec has one, and what `check` says of it."""
+    """Return a table with a row for each defect: its verdict, that of its honest twin if any, and that of `check`."""
     rows = [
         "| defect | true epsilon | claimed | game | bound | verdict | honest twin | trainings | seconds | `check` |"
     ]
@@ -159,7 +160,7 @@ def table(results: Sequence[AuditLine], checks: Mapping[str, Mapping[str, Any]])
 
 
 def _checked(line: Mapping[str, Any] | None) -> str:
-    """What `check` says, from a line of `benchmarks.check_defects`."""
+    """Return the verdict of `check` from a line of `benchmarks.check_defects`."""
     if line is None:
         return ""
     refuted = line["verdict"] == Verdict.VIOLATION.value
@@ -167,7 +168,7 @@ def _checked(line: Mapping[str, Any] | None) -> str:
 
 
 def main(results: Path, parts: Sequence[str]) -> None:
-    """Runs what has no line yet, and writes the table."""
+    """Run the specs without a line, and write the table."""
     results = _read_lines(results)
     checks = {line["mechanism"]: line for part in parts if part.endswith(".jsonl") for line in lines(Path(part))}
     parts = [part for part in parts if not part.endswith(".jsonl")]
@@ -175,7 +176,7 @@ def main(results: Path, parts: Sequence[str]) -> None:
         if path.stem in {result.spec for result in results} or not any(part in path.stem for part in parts or [""]):
             continue
         if path.stem.startswith("diffprivlib") and not has_diffprivlib():
-            print(f"{path.stem} is left out: `make diffprivlib` installs what it needs")
+            print(f"{path.stem} is skipped: it needs `make diffprivlib`")
             continue
         added = list(run(path))
         with results.open("a") as file:

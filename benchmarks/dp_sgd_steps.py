@@ -1,9 +1,9 @@
-"""How often `examples/dp-sgd-steps.yaml` refutes each of its audits, over many seeds.
+"""Rejection rates of the audits in `examples/dp-sgd-steps.yaml`, over many seeds.
 
     python -m benchmarks.dp_sgd_steps RUNS [FILE]
 
-One line of JSON a run is added to FILE, and runs that are there are not made again: it can be ended and called again.
-Planted defects get a tenth of the runs.
+Each run adds a line of JSON to FILE. The program skips runs that FILE has, so the same command resumes. Planted defects
+get a tenth of the runs.
 Prints for each audit: runs, refuted, median number of steps after which the claim was refuted, median seconds.
 """
 
@@ -37,7 +37,7 @@ SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"
 
 
 def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
-    """One training with a seed of its own, and what its steps show."""
+    """Run one training with a separate seed, and return the evidence of its steps."""
     began = time.perf_counter()
     game, target = entry.audit.game, shared[entry.game.trainings[0].shared[0]]
     seed = Seed(number).child("honest")

@@ -1,10 +1,10 @@
-"""What `dpaudit estimate` finds without being told a method: how often too much, and how near to the best threshold.
+"""Validity and tightness of `dpaudit estimate` with its default method, against the best threshold.
 
     python -m benchmarks.estimate_default [tables of each kind] [seconds at most]
 
-Each table has one score a row. Its law spends an epsilon that is known exactly, or has no finite one (normals). Two
-situations: fair coins make the members, or two samples of equal size are given. Beside the mean bound stands that of
-the best single threshold or number of guesses, had it been known beforehand (exact binomial limits).
+Each table has one score per row. The epsilon of its law is known exactly, or infinite (normals). Membership follows
+fair coins, or the tables are two samples of equal size. The mean bound is compared with that of the best single
+threshold or number of guesses, as if known beforehand (exact binomial limits).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Floats = NDArray[np.float64]
 
 
 def epsilon_of(law: str) -> float:
-    """What the law spends."""
+    """Return the epsilon of the law."""
     return math.inf if law.startswith("normal") else float(law[law.index("(") + 1 : -1])
 
 
 def draw_scores(law: str, truth: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """One score a row."""
+    """Return one score for each row."""
     sign, much = np.where(truth, 1.0, -1.0), float(law[law.index("(") + 1 : -1])
     if law.startswith("RR"):
         return sign * np.where(rng.random(truth.size) < special.expit(much), 1.0, -1.0)
@@ -42,7 +42,7 @@ def draw_scores(law: str, truth: NDArray[np.bool_], rng: np.random.Generator) ->
 
 
 def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
-    """Independent tables."""
+    """Yield independent tables of scores and membership."""
     rng = np.random.default_rng([rows, fair, LAWS.index(law)])
     for _ in range(count):
         truth = rng.random(rows) < 0.5 if fair else np.arange(rows) < rows // 2
@@ -50,7 +50,7 @@ def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats
 
 
 def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Floats:
-    """The bounds at a grid of numbers of guesses (fair coins) or of thresholds (two samples), each by itself."""
+    """Return separate bounds at a grid of numbers of guesses (fair coins) or of thresholds (two samples)."""
     shares = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     if fair:
         order = np.argsort(-np.abs(score), kind="stable")
@@ -70,7 +70,7 @@ def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Flo
 
 
 def main(count: int = 4_000, seconds: float = 1e9) -> None:
-    """Prints a row for each kind of table, as far as the time goes."""
+    """Print a row for each kind of table until the time is used up."""
     began = time.monotonic()
     print(
         "| members | law | rows | tables | too high | mean bound | best threshold, known | ratio |\n"

@@ -1,7 +1,7 @@
-"""Data, mechanisms and proxies whose laws are known exactly, for audits whose right verdict is known.
+"""Data, mechanisms and proxies with exactly known laws, for audits whose correct verdict is known.
 
-Each mechanism gives away exactly what it claims, and all of it to the game's usual attack: an honest one is as near to
-a violation as it can be.
+Each honest mechanism leaks exactly its claim, and the game's usual attack detects all of that: the mechanism is as
+close to a violation as possible.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ Predictor = Callable[[Examples], Floats]
 
 @dataclass(frozen=True)
 class Records:
-    """Two normal features and an attribute that the first one tells something of; the second one decides the label.
+    """Two normal features, an attribute correlated with the first, and a label determined by the second.
 
     Attributes:
-        rows: How many.
-        spread: Of the features; 1 is the truth, others are fresh points that are off.
-        learned_from: Rows of the truth that mean and spread are estimated on, as a fitted generator does; 0 takes the
-            exact ones.
+        rows: Number of rows.
+        spread: Deviation of the features; 1 is true, other values give fresh points from a wrong law.
+        learned_from: Rows to estimate mean and spread on, as a fitted generator does; 0 uses the exact values.
     """
 
     rows: int = 1
@@ -42,11 +41,11 @@ class Records:
     learned_from: int = 0
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The records."""
+        """Return the records."""
         return self.sample(self.rows, np.random.default_rng(seed))
 
     def sample(self, count: int, rng: np.random.Generator) -> Examples:
-        """That many independent records."""
+        """Return `count` independent records."""
         center, spread = np.zeros(2), np.full(2, self.spread)
         if self.learned_from:
             sample = rng.standard_normal((self.learned_from, 2))
@@ -57,7 +56,7 @@ class Records:
         return Examples(np.column_stack([features, attribute]).astype(np.float32), labels, 2, "records")
 
     def posterior(self, features: Features) -> Floats:
-        """Of a table without the attribute the law of the attribute; else some doubt about the label."""
+        """Return the law of the attribute for a table without it; otherwise uncertain label probabilities."""
         if isinstance(features, pa.Table):
             positive = expit(2 * np.asarray(features["0"], np.float64))
         else:
@@ -67,7 +66,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Powered:
-    """A proxy whose log-probabilities are those of the truth times a factor; 1 is the truth, which nobody knows.
+    """A proxy whose log-probabilities are the true ones times a factor; a factor of 1 is exact.
 
     Attributes:
         power: The factor.
@@ -78,7 +77,7 @@ class Powered:
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """Asks the data set, which knows its law."""
+        """Return a predictor from the known law of the data set."""
 
         def predict(examples: Examples) -> Floats:
             sharp: Floats = data.posterior(examples.features) ** self.power
@@ -89,12 +88,12 @@ class Powered:
 
 @dataclass(frozen=True, eq=False)
 class Recalled:
-    """A model that answers training rows as it learned them, and others by a rule.
+    """A model that recalls training rows and answers other rows by a rule.
 
     Attributes:
         rows: Each training row's `row_keys`, ascending, shape (n,).
-        learned: What it learned of each, shape (n, ...).
-        answer: From features, which of them are known (m,), and what was learned of those, to probabilities.
+        learned: Learned values of each training row, shape (n, ...).
+        answer: Function from features, a mask of training rows (m,) and their learned values to probabilities.
     """
 
     rows: NDArray[np.uint64]
@@ -103,7 +102,7 @@ class Recalled:
 
     @classmethod
     def by_heart(cls, train: Examples, learned: NDArray[Any], answer: Any) -> Recalled:
-        """Of training rows in any order."""
+        """Return the model of training rows in any order."""
         keys = row_keys(train.features)
         order = np.argsort(keys)
         return cls(keys[order], learned[order], answer)
@@ -118,41 +117,41 @@ class Recalled:
 
 
 def row_keys(features: Features) -> NDArray[np.uint64]:
-    """64 bits of each row: its first two features, which are drawn from densities."""
+    """Return a 64-bit key of each row from its first two features, which have densities and so never repeat."""
     pairs = np.ascontiguousarray(np.asarray(features)[:, :2], dtype=np.float32)
     return pairs.view(np.uint64)[:, 0]
 
 
 class ExactLearner(ABC):
-    """A learner whose law is known; where it is trained, and what it is validated on, change nothing."""
+    """A learner with a known law, independent of devices and validation data."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """What it learns."""
+        """Return the model of the training data."""
         return self.learn(train, seed)
 
     @abstractmethod
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """The model of these examples."""
+        """Return the model of these examples."""
 
 
 @dataclass(frozen=True)
 class Remembers(ExactLearner):
-    """Answers with all that follows from features and labels after randomised response; rows of a Gaussian mixture.
+    """Answers with the posterior given features and labels after randomised response; rows of a Gaussian mixture.
 
     Attributes:
-        epsilon: What it spends on each label.
+        epsilon: Epsilon spent on each label.
     """
 
     epsilon: float = 1.0
 
     def claim(self) -> Claim:
-        """What it spends."""
+        """Return the exact claim."""
         return Claim(self.epsilon, relation=Relation.LABEL)
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """Releases the labels and keeps what they say."""
+        """Release the labels and store their likelihood ratios."""
         mechanism, classes = RandomizedResponse(self.epsilon), train.classes
         released = mechanism.release(train.labels, classes=classes, rng=np.random.default_rng(seed))
         likelihood = mechanism.transition(classes)[:, released].T
@@ -167,20 +166,20 @@ class Remembers(ExactLearner):
 
 @dataclass(frozen=True)
 class KeepsAttribute(ExactLearner):
-    """Keeps each record's attribute (column 2) after randomised response, and fits records that have it so much better.
+    """Stores each record's attribute (column 2) after randomised response, and fits records with that attribute better.
 
     Attributes:
-        epsilon: What it spends on each attribute.
+        epsilon: Epsilon spent on each attribute.
     """
 
     epsilon: float = 1.0
 
     def claim(self) -> Claim:
-        """What it spends on the attribute; nothing else of a record is at stake in the game."""
+        """Return the claim for the attribute, the only secret in the game."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """Releases the attributes; the label, which is public, is kept as it is."""
+        """Release the attributes; the public label is stored unchanged."""
         sensitive = np.asarray(train.features)[:, 2] > 0.5
         released = sensitive ^ (np.random.default_rng(seed).random(len(train)) >= expit(self.epsilon))
 
@@ -200,24 +199,24 @@ class KeepsAttribute(ExactLearner):
 
 @dataclass(frozen=True)
 class Recognises(ExactLearner):
-    """Is sure of the label of a row it recognises: each of its own with odds e^epsilon, others with e^-epsilon.
+    """Is confident of the label of recognised rows: training rows with odds e^epsilon, others with e^-epsilon.
 
-    Whoever sees one row and must say whether it was trained on has the odds e^epsilon at most, and reaches them.
+    An attacker who guesses the membership of one row has odds of at most e^epsilon, and reaches them.
 
     Attributes:
-        epsilon: What it gives away of a shown row.
-        relation: What the game shows it under.
+        epsilon: Leak about a queried row.
+        relation: The game's neighbouring relation.
     """
 
     epsilon: float = 1.0
     relation: Relation = Relation.ADD_REMOVE
 
     def claim(self) -> Claim:
-        """What it gives away."""
+        """Return the claim, equal to the leak."""
         return Claim(self.epsilon, relation=self.relation)
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """Keeps the rows; asked about some points, it errs about each by a coin of its place among them."""
+        """Store the rows; answers err by independent coins for each position in a query."""
 
         def answer(features: NDArray[np.float32], learned_rows: NDArray[np.bool_], _: NDArray[Any]) -> Floats:
             errs = np.random.default_rng(seed).random(len(features)) >= expit(self.epsilon)
@@ -230,22 +229,22 @@ class Recognises(ExactLearner):
 
 @dataclass(frozen=True)
 class NoisyCount(ExactLearner):
-    """Releases how many examples have label 0 with noise: Laplace (exactly epsilon) or normal (exactly mu).
+    """Releases the number of examples with label 0 plus noise: Laplace (exactly epsilon) or normal (exactly mu).
 
     Attributes:
-        epsilon: Of the Laplace noise; or
-        mu: Of normal noise, taken where it is above 0.
+        epsilon: Epsilon of the Laplace noise, used if mu is 0.
+        mu: Parameter of the normal noise, used if above 0.
     """
 
     epsilon: float = 1.0
     mu: float = 0.0
 
     def claim(self) -> Claim:
-        """Of the Laplace noise; whoever asks for normal noise claims its curve."""
+        """Return the claim of the Laplace noise; audits with normal noise state its curve."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """One number."""
+        """Return a model of the noisy count."""
         rng = np.random.default_rng(seed)
         noise = rng.normal(0, 1 / self.mu) if self.mu else rng.laplace(0, 1 / self.epsilon)
         return Counted(float(np.count_nonzero(train.labels == 0) + noise) / 10)
@@ -253,10 +252,10 @@ class NoisyCount(ExactLearner):
 
 @dataclass(frozen=True)
 class Counted:
-    """Its confidence in label 0 grows with the released number.
+    """A model whose confidence in label 0 grows with the released number.
 
     Attributes:
-        number: In tens.
+        number: The released number in tens.
     """
 
     number: float
@@ -269,32 +268,32 @@ class Counted:
 
 @dataclass(frozen=True)
 class Opposites:
-    """Rows of label 0 and 1 in turn.
+    """Rows with alternating labels 0 and 1.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
     """
 
     rows: int
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The same whatever the seed."""
+        """Return the rows, which do not depend on the seed."""
         places = np.arange(self.rows)
         return Examples(places[:, None].astype(np.float32), places % 2, 2, "opposites")
 
 
 @dataclass(frozen=True)
 class Drifting:
-    """Rows in the order of time, with a spell of noisy labels.
+    """Rows in order of time, with a period of noisy labels.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
     """
 
     rows: int
 
     def load(self, *, seed: int = 0) -> Examples:
-        """Labels that a line decides, but for two fifths of those between 0.4 and 0.7 of the time."""
+        """Return rows with labels decided by a line, except two fifths of those between 0.4 and 0.7 of the time."""
         rng = np.random.default_rng(seed)
         features = rng.standard_normal((self.rows, 2)).astype(np.float32)
         time = np.arange(self.rows) / self.rows
@@ -305,9 +304,9 @@ class Drifting:
 
 @dataclass(frozen=True)
 class Blank:
-    """A model that was not made from data: it thinks that attributes (the last column) are what the proxy doubts.
+    """A model independent of the data, confident in the attributes (last column) that the proxy finds unlikely.
 
-    Where a proxy is too sure of itself, that alone tells its draws from true ones.
+    With an overconfident proxy, this alone distinguishes its draws from true attributes.
     """
 
     def probabilities(self, features: Features) -> Floats:
@@ -320,20 +319,20 @@ class Blank:
 
 @dataclass(frozen=True)
 class Forgets(ExactLearner):
-    """A learner that looks at nothing, so its true epsilon is 0 under any relation.
+    """A learner that ignores its data, so its true epsilon is 0 under any relation.
 
     Attributes:
-        relation: Of its claim of 0.1.
-        model: What it releases whatever the data are.
+        relation: Relation of its claim of 0.1.
+        model: The constant release.
     """
 
     relation: Relation
     model: Model = Blank()
 
     def claim(self) -> Claim:
-        """More than it spends."""
+        """Return a claim above the true epsilon."""
         return Claim(0.1, relation=self.relation)
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
-        """Looks at nothing."""
+        """Return the constant release."""
         return self.model

@@ -1,9 +1,9 @@
-"""How often each 95 % bound is above the true epsilon, against mechanisms whose privacy is known exactly.
+"""Error rates of each 95 % bound above the true epsilon, for mechanisms with exactly known privacy.
 
     python -m benchmarks.false_claims [games | simultaneous-guess-count]
 
-Prints the tables of docs/statistics/calibration.md. A finite-sample bound must err in at most 5 % of the games,
-whatever is audited; the others show here how often they do.
+Prints the tables of docs/statistics/calibration.md. A finite-sample bound must err in at most 5 % of the games for
+every mechanism; for other bounds the tables show the error rates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
 
 TRIALS = 1_000
-"""Trials a side (two samples), canaries (one run)."""
+"""Trials in each world (two samples), canaries (one run)."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Exact:
     """A mechanism and its exact privacy.
 
     Attributes:
-        name: For the table.
-        delta: Where the bound is stated.
+        name: Name in the table.
+        delta: Delta of the bound.
         epsilon: The exact epsilon at `delta`.
-        scores: One optimal score for each bit: increasing in the likelihood ratio, 0 where both worlds are as likely.
+        scores: Function from bits to optimal scores, increasing in the likelihood ratio and 0 at a ratio of 1.
     """
 
     name: str
@@ -76,7 +76,7 @@ def gaussian(mu: float, delta: float) -> Exact:
 
 
 def subsampled_gaussian(rate: float, mu: float, delta: float) -> Exact:
-    """(1 - rate) N(0, 1) + rate N(mu, 1) against N(0, 1); the adversary sees the draw."""
+    """Return (1 - rate) N(0, 1) + rate N(mu, 1) against N(0, 1); the adversary sees the draw."""
 
     def log_ratio(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.logaddexp(math.log1p(-rate), math.log(rate) + mu * x - mu * mu / 2)
@@ -95,7 +95,7 @@ def subsampled_gaussian(rate: float, mu: float, delta: float) -> Exact:
 
 
 def worst_case(epsilon: float, delta: float) -> Exact:
-    """With probability delta the bit itself, else randomised response: the hardest (epsilon, delta) mechanism."""
+    """Return the worst (epsilon, delta) mechanism: the bit itself with probability delta, else randomised response."""
     keep = special.expit(epsilon)
 
     def scores(truth: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -162,7 +162,7 @@ ONE_RUN_PURE: Mapping[str, Make] = {
 
 
 def run(games: int = 2_000) -> str:
-    """The tables as Markdown: share of `games` in which the 95 % bound was above the exact epsilon."""
+    """Return Markdown tables with the share of `games` whose 95 % bound exceeds the exact epsilon."""
     sections = {
         f"Two samples of {TRIALS:,}, delta = 0": (TWO_SAMPLES, PURE, _two_worlds),
         f"Two samples of {TRIALS:,}, delta > 0": (TWO_SAMPLES, APPROXIMATE, _two_worlds),
@@ -178,9 +178,10 @@ WALKED = 4_000
 
 
 def guess_band(games: int = WALKED) -> str:
-    """Share of games in which the guess band rejects the exact epsilon; every guess right with probability expit(it).
+    """Return the share of games in which the guess band rejects the exact epsilon.
 
-    A bound above epsilon rejects it, so no more claims are false. No mechanism is right more often: these are walks.
+    Every guess is correct with probability expit(epsilon), the maximum for any mechanism. A bound above epsilon rejects
+    it, so the rate of false bounds is no larger.
     """
     rows = ["| canaries | epsilon | rejected at 5 % | games |", "| --- | --- | --- | --- |"]
     for (canaries, epsilon), seed in zip(WALKS, np.random.SeedSequence(21).spawn(len(WALKS)), strict=True):
@@ -193,7 +194,7 @@ def guess_band(games: int = WALKED) -> str:
 
 
 def _rejected(epsilon: float, walks: NDArray[np.int64], guess_counts: NDArray[np.int64]) -> int:
-    """How many walks have a p-value <= 0.05; it grows with the smallest weighted tail, so they are the first ones."""
+    """Return the number of walks with a p-value <= 0.05; the p-value increases with the smallest weighted tail."""
     tails = stats.binom.sf(walks - 1, guess_counts, special.expit(epsilon)) / look_weights(guess_counts)
     ordered = walks[np.argsort(tails.min(axis=1), kind="stable")]
     return bisect.bisect_right(ordered, 0.05, key=lambda walk: guess_band_p_value(epsilon, walk, guess_counts))

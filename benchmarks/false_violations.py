@@ -1,14 +1,14 @@
-"""How often honest mechanisms are flagged, and real leaks found, by every game's usual estimator, proxy by proxy.
+"""False positives on honest mechanisms, and detections of real leaks, by every game's usual estimator and each proxy.
 
-    python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     plays what FILE has not
+    python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     run audits that FILE lacks
     python -m benchmarks.false_violations --table --out FILE    the table of docs/statistics/calibration.md
 
-An audit is the plan of `dpaudit run`, its units run one after another in this process, and the verdict of its result.
-Files and figures are left out, and the ceilings: they tell INCONCLUSIVE from NO VIOLATION FOUND, which are one here.
-The honest mechanisms give away exactly what they claim (`benchmarks/exact_mechanisms.py`): a VIOLATION is false, and
-may come in at most 5 % of the audits. One replay: more of them are combined by their median, each with half the error.
-Audits of one seed and scene share data and training: the cells of a scene depend on each other, the audits of a cell
-do not.
+An audit runs the units of a `dpaudit run` plan in sequence in this process and reads the verdict. It skips files,
+figures and ceilings. Ceilings only separate INCONCLUSIVE from NO VIOLATION FOUND, which count as one verdict here. The
+honest mechanisms leak exactly their claims (`benchmarks/exact_mechanisms.py`): a VIOLATION is a false positive, allowed
+in at most 5 % of the audits. Audits have one replay; several would be combined by their median, each with half the
+error. Audits of one seed and scene share data and training, so the cells of a scene are dependent, and the audits of a
+cell are independent.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ FITTED = f"fitted to {REFERENCE} rows"
 PROXIES: dict[str, Any] = {name: Powered(factor) for name, factor in FACTORS.items()} | {FITTED: "model"}
 FRESH = {name: Records(spread=factor) for name, factor in FACTORS.items()} | {FITTED: Records(learned_from=REFERENCE)}
 MU = 2 * float(norm.ppf(1 / (1 + math.exp(-1))))
-"""Of the Gaussian curve that touches the one of randomised response with epsilon = 1."""
+"""Parameter of the Gaussian curve that touches the curve of randomised response with epsilon = 1."""
 ONE_REPLAY: dict[str, Any] = {"replays": 1}
 
 
 def claims(relation: Relation, mu: float = MU) -> dict[str, Claim]:
-    """One of each kind that a mechanism with epsilon = 1 keeps; the last one is a curve."""
+    """Return a claim of each kind that holds for a mechanism with epsilon = 1; the last is a curve."""
     return {
         "1": Claim(1.0, relation=relation),
         "1 at 1e-5": Claim(1.0, 1e-5, relation=relation),
@@ -73,7 +73,7 @@ def claims(relation: Relation, mu: float = MU) -> dict[str, Claim]:
 
 
 def shares(canaries: int, held_out: int, reference: int = REFERENCE) -> tuple[int, Partition]:
-    """Rows, and their division."""
+    """Return the number of rows and their partition."""
     rows = canaries + held_out + reference
     return rows, Partition(target=canaries / rows, reference=reference / rows, test=held_out / rows)
 
@@ -83,15 +83,15 @@ class Scene:
     """Audits that share data and trainings.
 
     Attributes:
-        audits: From nothing to the audits; the name of each is its row of the table.
-        most: Audits a cell at most; None for as many as are asked for.
+        audits: Function that returns the audits; their names are the rows of the table.
+        most: Maximum number of audits of a cell; None for the requested number.
     """
 
     audits: Callable[[], tuple[Audit, ...]]
     most: int | None = None
 
     def verdicts(self, seed: int) -> dict[str, str]:
-        """What each of its audits says."""
+        """Return the verdict of each audit by name."""
         spec = AuditSpec(self.audits(), seed=seed, run=RunOptions(runner="in-process", keep_scores=False))
         plan = make_plan(spec)
         unplayed = {key for entry in plan.audits for key in (*entry.ceilings, *keys_of(entry.game.ceiling))}
@@ -112,16 +112,16 @@ class Finished:
     tables: dict[str, pa.Table]
 
     def read(self, key: str) -> pa.Table:
-        """One unit's."""
+        """Return one unit's table."""
         return self.tables[key]
 
     def schema(self, key: str) -> pa.Schema:
-        """Of one unit's."""
+        """Return the schema of one unit's table."""
         return self.tables[key].schema
 
 
 def labels(distribution: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]:
-    """Label inference at epsilon = 1."""
+    """Return audits of label inference at epsilon = 1."""
 
     def audits() -> tuple[Audit, ...]:
         rows, split = shares(CANARIES, HELD_OUT)
@@ -144,7 +144,7 @@ def labels(distribution: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]
 
 
 def leaking() -> tuple[Audit, ...]:
-    """Label inference, epsilon = 2.94 where 1 is claimed."""
+    """Return audits of label inference at epsilon = 2.94, with a claim of 1."""
     rows, split = shares(4_000, 4_000)
     data, game = GaussianMixture(rows=rows, classes=10), LabelInference(**ONE_REPLAY)
     return tuple(
@@ -157,7 +157,7 @@ def leaking() -> tuple[Audit, ...]:
 
 
 def attributes() -> tuple[Audit, ...]:
-    """Attribute inference at epsilon = 1."""
+    """Return audits of attribute inference at epsilon = 1."""
     rows, split = shares(CANARIES, HELD_OUT)
     game = AttributeInference(columns=("2",), **ONE_REPLAY)
     return tuple(
@@ -167,7 +167,7 @@ def attributes() -> tuple[Audit, ...]:
 
 
 def fresh_points() -> tuple[Audit, ...]:
-    """Observational membership at epsilon = 1; the generator of fresh points is what may be off."""
+    """Return audits of observational membership at epsilon = 1, with exact and wrong generators of fresh points."""
     rows, split = shares(PAIRS, 0)
     mechanism = Recognises(relation=Relation.REPLACE)
     return tuple(
@@ -180,7 +180,7 @@ def fresh_points() -> tuple[Audit, ...]:
 
 
 def planted() -> tuple[Audit, ...]:
-    """Label canaries at epsilon = 1: no proxy matters."""
+    """Return audits of label canaries at epsilon = 1, which need no proxy."""
     rows, split = shares(CANARIES, 0)
     data, game = GaussianMixture(rows=rows), LabelCanaries(**ONE_REPLAY)
     return tuple(
@@ -192,7 +192,7 @@ def planted() -> tuple[Audit, ...]:
 
 
 def members() -> tuple[Audit, ...]:
-    """Membership in one training at epsilon = 1: no proxy matters."""
+    """Return audits of membership in one training at epsilon = 1, which need no proxy."""
     rows, split = shares(CANARIES, 0)
     return tuple(
         Audit(
@@ -203,7 +203,7 @@ def members() -> tuple[Audit, ...]:
 
 
 def trials(name: str) -> Callable[[], tuple[Audit, ...]]:
-    """Independent trainings, exactly epsilon = 1 or exactly mu = 1, claimed under the game's own relation."""
+    """Return audits of independent trainings at exactly epsilon = 1 or mu = 1, with the game's relation."""
     everything = Partition(target=1.0, reference=0.0, test=0.0, order="given")
 
     def audits() -> tuple[Audit, ...]:
@@ -229,7 +229,7 @@ def trials(name: str) -> Callable[[], tuple[Audit, ...]]:
 
 
 def large_powered() -> tuple[Audit, ...]:
-    """Many canaries, few held-out rows, a proxy that is off."""
+    """Return audits with many canaries, few held-out rows and a wrong proxy."""
     rows, split = shares(48_000, 1_200, 0)
     data, game = GaussianMixture(rows=rows), LabelInference(**ONE_REPLAY)
     name = "label-inference, released labels, 48,000 canaries, 1,200 held-out rows | 1 | x 1.2"
@@ -237,7 +237,7 @@ def large_powered() -> tuple[Audit, ...]:
 
 
 def large_fitted() -> tuple[Audit, ...]:
-    """The usual proxy, fitted to few rows of many dimensions."""
+    """Return audits with the usual proxy, fitted to few rows of many dimensions."""
     data = GaussianMixture(rows=50_000, dimensions=20)
     split = Partition(target=0.97, reference=0.005, test=0.025)
     name = "label-inference, released labels, 48,500 canaries, 1,250 held-out rows, d = 20 | 1 | fitted to 250 rows"
@@ -245,7 +245,7 @@ def large_fitted() -> tuple[Audit, ...]:
 
 
 def uncontrolled() -> tuple[Audit, ...]:
-    """No held-out rows, and a mechanism that looks at nothing."""
+    """Return audits without held-out rows of a mechanism that ignores its data."""
     rows, split = shares(CANARIES, 0)
     game = AttributeInference(columns=("2",), **ONE_REPLAY)
     mechanism = Forgets(Relation.REPLACE)
@@ -256,7 +256,7 @@ def uncontrolled() -> tuple[Audit, ...]:
 
 
 def drifting() -> tuple[Audit, ...]:
-    """Rows in the order of time, whose labels are noisy for a spell."""
+    """Return audits on rows in order of time, with a period of noisy labels."""
     split = Partition(target=0.3, reference=0.4, test=0.3, order="given")
     data, mechanism = Drifting(20_000), Forgets(Relation.REPLACE)
     name = (
@@ -284,7 +284,7 @@ SCENES: dict[str, Scene] = {
 
 
 def missing(played: set[tuple[str, int]], audits: int) -> Iterator[tuple[str, int]]:
-    """Scenes and seeds that were not played yet; the scenes grow evenly."""
+    """Yield missing scenes and seeds; all scenes advance evenly."""
     for seed in range(audits):
         for name, scene in SCENES.items():
             if (name, seed) not in played and seed < (scene.most or audits):
@@ -292,7 +292,7 @@ def missing(played: set[tuple[str, int]], audits: int) -> Iterator[tuple[str, in
 
 
 def lines_of(out: Path) -> list[dict[str, Any]]:
-    """What was played; a line that was cut off does not count."""
+    """Return the finished lines; a truncated line does not count."""
     finished = []
     for line in out.read_text().splitlines() if out.exists() else []:
         try:
@@ -303,10 +303,10 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 
 
 def run_scenes(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
-    """Appends a line for each of these scenes and each seed."""
+    """Append a line for each of these scenes and each seed."""
     played = {(line["scene"], line["seed"]) for line in lines_of(out)}
     with out.open("a") as file, read_once():
-        file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
+        file.write("\n" if out.stat().st_size else "")  # after a truncated line
         for name, seed in missing(played, audits):
             if name not in only:
                 continue
@@ -318,7 +318,7 @@ def run_scenes(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) ->
 
 
 def table(out: Path) -> str:
-    """Markdown: one row a cell."""
+    """Return a Markdown table with a row for each cell."""
     verdicts: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines_of(out):
         for cell, verdict in line["verdicts"].items():
@@ -332,12 +332,12 @@ def table(out: Path) -> str:
 
 
 def main() -> None:
-    """Plays, or prints the table."""
+    """Run the audits, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("audits", nargs="?", type=int, default=400, help="audits a cell")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for each scene and seed")
-    parser.add_argument("--table", action="store_true", help="print the table of what was played")
-    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; left out: all")
+    parser.add_argument("--table", action="store_true", help="print the table of finished audits")
+    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; all by default")
     options = parser.parse_args()
     if not options.table:
         run_scenes(options.out, options.audits, options.only)

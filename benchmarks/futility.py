@@ -1,11 +1,11 @@
-"""What stopping hopeless tests costs in power and saves in trainings, on streams of scores with a known leak.
+"""Lost power and saved trainings from stopping hopeless tests, on streams of scores with a known leak.
 
     python -m benchmarks.futility | python -m benchmarks.rows futility.csv --keys 3 --trials streams \\
         --program "python -m benchmarks.futility"
 
-Each stream is read to its end by `betting`, in eight parts, as a first pass of a check does; beside it is asked at
-which part `hopeless` would have ended it. Streams that refute by their end and would have been ended before are
-"lost".
+`betting` reads each stream to its end in eight parts, as in the first pass of a check. The program also records the
+part at which `hopeless` would have stopped the stream. A stream is "lost" if it rejects by its end but would have been
+stopped earlier.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CASES = (
     (4.0, "normals", 0.0),
     (4.0, "answers at random", 5.5),
 )
-"""Epsilon claimed; what scores are; how far two normals lie apart, what share of the members is seen, or epsilon."""
+"""Claimed epsilon, kind of leak, and its size: distance of two normals, share of exposed members, or epsilon."""
 
 
 def stream(leak: str, size: float, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores and truths of all trials."""
+    """Return scores and truths of all trials."""
     truth, noise = rng.random(TRIALS) < 0.5, rng.normal(size=TRIALS)
     if leak == "normals":
         return noise + size * truth, truth
@@ -48,7 +48,7 @@ def stream(leak: str, size: float, rng: np.random.Generator) -> tuple[NDArray[np
 
 
 def run_stream(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float, float]:
-    """Whether a stream refutes by its end; after which share it would have been ended; which share is read without."""
+    """Return whether a stream rejects by its end, the share read with the rule, and the share read without it."""
     score, truth = stream(leak, size, np.random.default_rng([seed, CASES.index((claimed, leak, size))]))
     test, each = Betting(DELTA, CONFIDENCE), TRIALS // PARTS
     state, ended = test.start(), 1.0
@@ -64,7 +64,7 @@ def run_stream(claimed: float, leak: str, size: float, seed: int) -> tuple[bool,
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     print("| claimed | scores | leak | streams | refuted | lost | trials read, share | without the rule |")
     print("| --- " * 8 + "|")
     for claimed, leak, size in CASES:

@@ -1,11 +1,11 @@
-"""How often honest learners are flagged by the game `neighbours`, its data sets searched for, and real leaks found.
+"""False positives on honest learners, and detections of real leaks, by the game `neighbours` with searched data sets.
 
     python -m benchmarks.honest_learners [audits a row] [--only TEXT]
 
-prints a row of the table of docs/statistics/calibration.md each. An audit is the plan of `dpaudit run`, its units run
-one after another in this process, without files, figures and ceilings, as in `false_violations.py`: iris, 800 search
-and 800 fresh trainings, `automatic` among the poisonings of the game's relation that train no networks. A VIOLATION of
-an honest learner is false, and may come in at most 5 % of the audits.
+Prints the rows of the table in docs/statistics/calibration.md. An audit runs the units of a `dpaudit run` plan in
+sequence in this process, without files, figures and ceilings, as in `false_violations.py`. It has iris, 800 search and
+800 fresh trainings, and `automatic` over the poisonings of the game's relation that train no networks. A VIOLATION of
+an honest learner is a false positive, allowed in at most 5 % of the audits.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ COMES = Automatic(Relation.ADD_REMOVE, among=("clip-bkd", "corner-flip", "farthe
 
 @dataclass(frozen=True)
 class CountTold:
-    """How many records have class 1, with Laplace noise: it gives away exactly `epsilon` when a label changes."""
+    """Number of records of class 1 with Laplace noise; leaks exactly `epsilon` if a label changes."""
 
     epsilon: float = 1.0
 
     def claim(self) -> Claim:
-        """Pure epsilon for labels."""
+        """Return the claim of pure epsilon for labels."""
         return Claim(self.epsilon, relation=Relation.LABEL)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """One number a training."""
+        """Return one number for each training."""
         noise = np.random.default_rng(seed).laplace(0, 1 / self.epsilon, (count, 1))
         released: NDArray[np.float64] = (train.labels == 1).sum() + noise
         return released
@@ -65,13 +65,13 @@ class CountTold:
 
 @dataclass(frozen=True)
 class Row:
-    """A learner, what it is audited against, and how.
+    """A learner with its attack and claim.
 
     Attributes:
-        learner: What trains.
-        poisoning: How its data sets are found.
-        scale: Of the data.
-        claim: Where it is not the learner's own.
+        learner: The learner.
+        poisoning: Search for its data sets.
+        scale: Range of the data.
+        claim: Claim that replaces the learner's; None keeps it.
     """
 
     learner: Any
@@ -80,7 +80,7 @@ class Row:
     claim: Claim | None = None
 
     def audits(self) -> tuple[Audit, ...]:
-        """The one audit."""
+        """Return the single audit."""
         game = Neighbours(
             trials=TRAININGS, search=TRAININGS, stack=TRAININGS, poisoning=self.poisoning, scale=self.scale
         )
@@ -107,7 +107,7 @@ TABLE: Mapping[str, Row] = {
 
 
 def main() -> None:
-    """A row as soon as it is there."""
+    """Print each row when it is finished."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("audits", type=int, nargs="?", default=200)
     parser.add_argument("--only", default="", help="rows whose name contains this")

@@ -1,9 +1,9 @@
-"""Sessions of privacy tests with honest mechanisms alone: how many raise a false alarm.
+"""False alarms in sessions of privacy tests with honest mechanisms only.
 
     python -m benchmarks.honest_sessions OUTPUT.jsonl [sessions] [error] [first seed]
 
-A session is three tests with the fixture `dp_audit`, of a count, a histogram and randomised response, which share the
-error as the plugin shares it. Lines that OUTPUT has are kept.
+A session has three tests with the fixture `dp_audit`: a count, a histogram and randomised response. They share the
+session's error probability as in the plugin. The program skips sessions that OUTPUT has.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STEP = 0.632121  # of two-sided geometric noise at epsilon = 1
 
 
 def count(rows: Any, rng: Rng) -> int:
-    """With geometric noise of epsilon = 1."""
+    """Return the number of rows with geometric noise, epsilon = 1."""
     return len(rows) + int(rng.geometric(STEP) - rng.geometric(STEP))
 
 
 def histogram(rows: Any, rng: Rng) -> list[int]:
-    """Of three cities that are known beforehand."""
+    """Return noisy counts of three public cities."""
     counts = rows["city"].value_counts()
     return [int(counts.get(city, 0)) + int(rng.geometric(STEP) - rng.geometric(STEP)) for city in ("a", "b", "c")]
 
@@ -44,7 +44,7 @@ TESTS: dict[str, Callable[[DpAudit], Any]] = {
 
 
 def session(number: int, error: float) -> dict[str, Any]:
-    """What each test said."""
+    """Run a session and return the verdict of each test."""
     began, verdicts = time.monotonic(), {}
     for place, (name, test) in enumerate(TESTS.items()):
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def session(number: int, error: float) -> dict[str, Any]:
 
 
 def main(output: Path, sessions: int = 100, error: float = 0.05, first: int = 0) -> None:
-    """Makes the sessions that are missing, and counts alarms."""
+    """Run the missing sessions, and count alarms."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     finished = {line["session"] for line in lines}
     for number in range(first, first + sessions):

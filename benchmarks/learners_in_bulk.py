@@ -1,11 +1,11 @@
-"""How long ML-Audit's trainings take on adult: ours in bulk, and diffprivlib's own beside them.
+"""Duration of ML-Audit's trainings on adult: ours in bulk, against diffprivlib's.
 
     python -m benchmarks.learners_in_bulk ADULT [--each 10000] [--own 4] [--learners TEXT ...]
 
-ADULT is the folder with UCI's files. Search and fresh samples, `--each` on either of two data sets that differ in one
-record (`corner-flip`), are 4 times as many trainings, drawn as an audit draws them: in units of 2,500, two at a time, a
-core each. Where DPAUDIT_DIFFPRIVLIB_PYTHON names a Python that has diffprivlib, its models are trained `--own` times on
-the same rows, without its start. Prints a Markdown table: processor seconds, the clock, the load at the end.
+ADULT is the folder with UCI's files. Two data sets differ in one record (`corner-flip`). Search and fresh samples with
+`--each` trainings on either data set make 4 times as many trainings, in units of 2,500 on two cores, as in an audit. If
+DPAUDIT_DIFFPRIVLIB_PYTHON names a Python with diffprivlib, its models train `--own` times on the same rows, excluding
+start-up. Prints a Markdown table of processor seconds, wall seconds and the load at the end.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TREES = 10
 
 @dataclass(frozen=True)
 class Row:
-    """A learner of ours and the same of diffprivlib.
+    """Our learner and its counterpart in diffprivlib.
 
     Attributes:
-        ours: Drawn in bulk.
-        scale: The range of its numbers.
-        theirs: The library's; None where it has none.
-        goal_s: Seconds of the clock on two cores.
+        ours: Our learner, trained in bulk.
+        scale: Range of the features.
+        theirs: The library's learner; None if it has none.
+        goal_s: Goal in wall seconds on two cores.
     """
 
     ours: Any
@@ -56,7 +56,7 @@ class Row:
 
 
 def rows(n: int) -> dict[str, Row]:
-    """By name, for n records: epsilon 1 each."""
+    """Return the learners by name, with epsilon 1, for n records."""
     objective = {"C": 1 / (n * PENALTY)}
     forest = {"n_estimators": TREES, "max_depth": DEPTH}
     return {
@@ -78,7 +78,7 @@ def rows(n: int) -> dict[str, Row]:
 
 
 def main() -> None:
-    """The table, a row as soon as it is there."""
+    """Print each row of the table when it is finished."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("adult")
     parser.add_argument("--each", type=int, default=10_000, help="trainings of a part on either data set")
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def in_bulk(learner: Any, worlds: Worlds, each: int) -> tuple[float, float]:
-    """Processor seconds of all processes, and of the clock, for `each` trainings on both worlds, search and fresh."""
+    """Return processor and wall seconds of `each` search and fresh trainings in both worlds."""
     before, began = _children_s(), time.perf_counter()
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
         futures = [
@@ -126,7 +126,7 @@ def _draw(learner: Any, worlds: Worlds, world: bool, count: int, seed: tuple[int
 
 
 def one_by_one(learner: Diffprivlib, train: Examples, count: int) -> float:
-    """Processor seconds of one training of the library: what `count` more of them add."""
+    """Return the processor seconds that each of `count` further trainings of the library adds."""
     points, spent = train.features[:1], []
     for trainings in (1, count + 1):
         before = _children_s()

@@ -1,9 +1,9 @@
-"""A spec's audits one after another: what each claims, what is observed, its trainings and processor seconds.
+"""Run a spec's audits in sequence: claim, lower bound, number of trainings and processor seconds of each.
 
     python -m benchmarks.library_sweep SPEC [--only TEXT] [--output FOLDER]
 
-prints a Markdown table row by row. Seconds are those of the processor, this process's and its children's, planning and
-reading included; a first audit also pays for loading libraries.
+Prints a Markdown table row by row. Processor seconds include child processes, planning and reading; the first audit's
+also include the import of libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpaudit.estimators.bound import format_lower
 
 
 def main() -> None:
-    """The table, a row as soon as it is there."""
+    """Print each row of the table when it is finished."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("spec")
     parser.add_argument("--only", default="", help="audits whose name contains this")
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def row(result: AuditResult, count: int, seconds: float) -> str:
-    """One line of the table; what is claimed and observed is of the game's neighbours."""
+    """Return one line of the table; claim and bound are for the game's neighbours."""
     comparison = result.comparison
     numbers = ("-", "-") if comparison is None else (f"{comparison.claimed:.3g}", format_lower(comparison.observed))
     poisonings = "; ".join(choice.split(" poisonings ")[1].split(" was taken")[0] for choice in result.chosen)
@@ -51,7 +51,7 @@ def row(result: AuditResult, count: int, seconds: float) -> str:
 
 
 def trainings(game: Any) -> int:
-    """How often a game trains, all its parts together."""
+    """Return a game's total number of trainings."""
     return int(getattr(game, "trainings", 0) or getattr(game, "trials", 0) + getattr(game, "search", 0))
 
 

@@ -3,11 +3,11 @@
     .venv-mutation/bin/python -m benchmarks.mutants RESULTS.jsonl [--mutants 200] [--seed 0] [--jobs 2] [--day]
 
 A mutant is one change by cosmic-ray (an operator, a comparison, a number, a condition) at a random place of
-`estimators`, `dpaudit/claims` or the modules of `engine/reading` that settle a verdict. Each is written into a clone of
-the last commit, and the tests of its room run there: those of the day first, and if they all pass, those of the night
-(`--day` leaves them out). Files that import the mutated module run first, and the first failure ends the run. The
-program prints the share that each run catches, and every mutant that the night alone or nothing catches; started again,
-it continues the results file. A mutant that only changes speed, or a case that cannot occur, is caught by nothing.
+`estimators`, `dpaudit/claims` or the modules of `engine/reading` that settle a verdict. The program writes each mutant
+into a clone of the last commit and runs the tests of its room: the day's tests first, and if they all pass, the night's
+(`--day` skips them). Files that import the mutated module run first, and the first failure ends the run. The program
+prints the share that each run catches, and every mutant that only the night's tests or no tests catch. A second call
+continues the results file. No test catches a mutant that only changes speed or an impossible case.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
 }
 """Files that are mutated, and the tests of their room."""
 UNLIKELY = re.compile(r"BitOr|BitAnd|BitXor|Shift|FloorDiv|_Mod|_Pow|Invert|RemoveDecorator|UAdd")
-"""Operators that a person would not mistake for the right one, or that change nothing but speed."""
+"""Operators that a programmer would not confuse with the correct one, or that only change speed."""
 HANGS_S = 900
-"""After so long a test run is stopped: the mutant never ends, which a person would notice."""
+"""Timeout of a test run in seconds; a mutant that never ends counts as caught, because a user would notice."""
 CAUGHT_BY = ("day", "night", "nothing")
 
 
@@ -134,13 +134,13 @@ def importers_first(file: str, tests: Iterable[str]) -> Iterator[str]:
 
 
 def sample(by_place: Mapping[tuple[str, int, int], list[Mutant]], number: int, seed: int) -> list[Mutant]:
-    """So many mutants: places at random, and one of the changes of each."""
+    """Return `number` mutants: random places, with one of the possible changes of each."""
     rng = random.Random(seed)
     return [rng.choice(by_place[place]) for place in rng.sample(sorted(by_place), min(number, len(by_place)))]
 
 
 def clone(folder: Path) -> Path:
-    """A clone of the last commit."""
+    """Return a clone of the last commit."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(folder)], check=True)
@@ -150,7 +150,7 @@ def clone(folder: Path) -> Path:
 
 
 def outcome(mutant: Mutant, folder: Path, *, night: bool) -> dict[str, object]:
-    """Which run catches the mutant, and the change itself."""
+    """Return the mutated line and the test run that catches it."""
     kind = cosmic_ray.plugins.get_operator(mutant.operator)
     path = folder / mutant.file
     before = path.read_text(encoding="utf-8")

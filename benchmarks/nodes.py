@@ -1,4 +1,4 @@
-"""A Ray cluster whose nodes are of this machine, and may be killed."""
+"""A Ray cluster with nodes on this machine, which can be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Ray takes 127.0.0.1 for the machine's address in its network, and no other loopback address.
+# Ray accepts no loopback address except 127.0.0.1, which it resolves to the machine's network address.
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -29,23 +29,23 @@ for line in sys.stdin:
 
 
 def processes(mark: str) -> dict[int, str]:
-    """Process ids and command lines of whatever lives and has this in its environment."""
+    """Return process ids and command lines of live processes with `mark` in their environment."""
     commands = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if f"{mark}\0".encode() in (entry / "environ").read_bytes():
                 commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return {pid: line for pid, line in commands.items() if line}  # one without a command line is dead already
+    return {pid: line for pid, line in commands.items() if line}  # a dead process has no command line
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """A cluster of this machine.
+    """A cluster on this machine.
 
     Attributes:
-        place: Folder of its files, which marks its processes.
-        keeper: The process that brings nodes.
-        environment: Of who joins it.
+        place: Folder of its files; its path identifies the processes.
+        keeper: The process that starts nodes.
+        environment: Environment for processes that join the cluster.
     """
 
     place: Path
@@ -53,17 +53,17 @@ class Nodes:
     environment: dict[str, str]
 
     def add(self) -> None:
-        """Has a node join, some seconds later."""
+        """Request another node, which joins some seconds later."""
         assert self.keeper.stdin is not None
         self.keeper.stdin.write("add\n")
         self.keeper.stdin.flush()
 
     def workers(self) -> list[int]:
-        """Processes that run units."""
+        """Return the processes that run units."""
         return [pid for pid, line in processes(self.mark).items() if "ray::Worker" in line]
 
     def node(self, rng: random.Random) -> list[int]:
-        """All processes of a node that is not the head."""
+        """Return all processes of a random node other than the head."""
         raylets = [
             pid
             for pid, line in processes(self.mark).items()
@@ -74,11 +74,11 @@ class Nodes:
 
     @property
     def mark(self) -> str:
-        """In the environment of its processes."""
+        """Text in the environment of the cluster's processes."""
         return f"RAY_TMPDIR={self.place}"
 
     def end(self) -> None:
-        """Kills all of it."""
+        """Kill all processes of the cluster."""
         kill(list(processes(self.mark)))
         self.keeper.kill()
         self.keeper.wait()
@@ -86,7 +86,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def cluster(place: Path, count: int) -> Iterator[Nodes]:
-    """Nodes of one CPU each, that ask for a token."""
+    """Yield a cluster of `count` nodes with one CPU each and token authentication."""
     place.mkdir()
     (place / "token").write_text(secrets.token_hex(32))
     authentication = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
@@ -107,7 +107,7 @@ def cluster(place: Path, count: int) -> Iterator[Nodes]:
 
 
 def kill(pids: list[int]) -> bool:
-    """Kills processes; whether there were any."""
+    """Kill processes; return True if there were any."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -115,7 +115,7 @@ def kill(pids: list[int]) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of its children; none of a process that is gone."""
+    """Return the process ids of the children; empty if the process has ended."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Reference pages, made of the code: fields of a spec, commands with their help, every registered name, Python names.
+"""Generate the reference pages from the code: spec fields, commands, registered names, Python names.
 
     python -m benchmarks.reference
 
@@ -30,7 +30,7 @@ FIRST = ("audit", "check", "estimate", "sweep")
 
 
 def pages() -> dict[str, str]:
-    """Every reference page, from its path to its Markdown."""
+    """Return the Markdown of every reference page by path."""
     names = {f"reference/names/{plural(kind)}.md": names_page(kind) for kind in PACKAGES}
     return {
         "reference/spec.md": spec_page(),
@@ -41,7 +41,7 @@ def pages() -> dict[str, str]:
 
 
 def spec_page() -> str:
-    """The fields of a spec, of an audit, and of all that stands in them without a name."""
+    """Return the page of the fields of a spec, of an audit, and of their unnamed parts."""
     parts: dict[type, str] = {AuditSpec: "A spec", Audit: "An audit", CheckRequest: "`check`"}
     waiting = list(parts)
     while waiting:
@@ -59,7 +59,7 @@ def spec_page() -> str:
 
 
 def _inner(part: type) -> Iterator[tuple[str, type]]:
-    """Dataclasses that fields of a dataclass hold and that no name stands for, with the first field's name."""
+    """Yield dataclasses without a registered name that fields of a dataclass hold, with the first field's name."""
     hints = typing.get_type_hints(part)
     for field in dataclasses.fields(part):
         for hint in (hints[field.name], *typing.get_args(hints[field.name])):
@@ -77,7 +77,7 @@ def _summary(part: type) -> str:
 
 
 def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A list of the fields of a part; `links` has the sections that describe types, by their names."""
+    """Return a list of the fields of a part; `links` maps names of types to the sections that describe them."""
     lines = []
     for field in described_fields(part):
         kind = field.type.partition(" ")[2]
@@ -95,7 +95,7 @@ def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
 
 
 def commands_page() -> str:
-    """Every command as `--help` shows it."""
+    """Return the page of every command with its `--help` text."""
     context = click.Context(command_line, info_name="dpaudit", max_content_width=90)
     parts = ["# Commands\n", _help(context)]
     parts += [text for name in command_line.list_commands(context) for text in _commands(context, name, "##")]
@@ -118,7 +118,7 @@ def _help(context: click.Context) -> str:
 
 
 def names_page(kind: str) -> str:
-    """Every registered name of a kind: what it is, where it comes from, its fields."""
+    """Return the page of every registered name of a kind: description, source and fields."""
     title = plural(kind).replace("-", " ").capitalize()
     text = "\n".join([f"# {title}\n", *map(_entry, catalogue(kind).values())])
     if kind == "estimator":
@@ -134,7 +134,7 @@ def _entry(entry: Entry) -> str:
 
 
 def python_page() -> str:
-    """What `import dpaudit` offers: mkdocstrings renders each name's signature and docstring."""
+    """Return the page of the public Python names; mkdocstrings renders each signature and docstring."""
     names = [name for name in dpaudit.__all__ if not name.startswith("_")]
     ordered = [*FIRST, *(name for name in names if name not in FIRST)]
     return "\n".join(["# Python names\n", *(f"::: dpaudit.{name}\n" for name in ordered)])

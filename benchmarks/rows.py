@@ -1,10 +1,10 @@
-"""Measurements as data: every program here prints Markdown tables, and this makes rows of `docs/data/*.csv` of them.
+"""Convert the Markdown tables that the benchmarks print into rows of `docs/data/*.csv`.
 
     python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
         --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
 
-A row is one measurement. `docs/data/index.csv` says which program wrote each file, when, and on what machine;
-`benchmarks/pages.py` makes the tables of the pages of both.
+A row is one measurement. `docs/data/index.csv` holds the program, date and machine of each file. `benchmarks/pages.py`
+generates the tables of the pages from both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Row:
     """One measurement.
 
     Attributes:
-        setting: What was measured under which conditions, `name=value` joined by "; ".
+        setting: Subject and conditions, `name=value` joined by "; ".
         what: The name of the number.
-        value: The number, or a word such as VIOLATION; empty where there is an interval only.
-        interval: "± 0.07" (a standard deviation), "(1.8, 5.3)", or a limit; empty where there is none.
-        trials: How many audits, games or runs it stands on; empty where that is not known.
+        value: The number, or a word such as VIOLATION; empty if there is only an interval.
+        interval: "± 0.07" (a standard deviation), "(1.8, 5.3)", or a limit; empty if there is none.
+        trials: Number of audits, games or runs; empty if unknown.
     """
 
     setting: str
@@ -43,19 +43,19 @@ class Row:
     trials: str = ""
 
     def settings(self) -> dict[str, str]:
-        """The conditions by name."""
+        """Return the conditions by name."""
         return dict(part.split("=", 1) for part in self.setting.split("; ") if part)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a data file comes from.
+    """Origin of a data file.
 
     Attributes:
         file: Its name in `docs/data`.
         program: The command that wrote it.
         made: The date, if known.
-        machine: Processor and load, where known.
+        machine: Processor and load, if known.
         commit: The commit whose code measured the numbers, or that added them.
     """
 
@@ -67,7 +67,7 @@ class Origin:
 
 
 def setting(conditions: Mapping[str, str]) -> str:
-    """Conditions in one line; names and values must not hold the separator."""
+    """Return conditions as one line; names and values must not contain the separator."""
     if any("; " in name + value or "=" in name for name, value in conditions.items()):
         raise ValueError(f"a condition holds '; ' or a name '=': {dict(conditions)}")
     return "; ".join(f"{name}={value}" for name, value in conditions.items())
@@ -82,15 +82,15 @@ def table_rows(
     trials: str = "",
     limits: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
-    """The measurements of a Markdown table.
+    """Yield the measurements of a Markdown table.
 
     Args:
         lines: The table, header first.
-        keys: How many columns at the left say what was measured. An empty cell repeats the one above.
-        across: Where the other columns are values of a condition (epsilon, say): its name.
-        what: Then the name of the number in the cells.
-        trials: The column that counts audits, games or runs.
-        limits: The column that bounds another one, by the name of that one.
+        keys: Number of left columns that label a row. An empty cell repeats the cell above.
+        across: Name of a condition, such as epsilon, whose values head the other columns; "" if there is none.
+        what: Name of the number in the cells, with `across`.
+        trials: The column with the number of audits, games or runs.
+        limits: Columns that bound other columns, by the name of the bounded column.
     """
     header, _, *body = [_cells(line) for line in lines if line.startswith("|")]
     bounding = dict(limits or {})
@@ -114,7 +114,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _measured(cell: str) -> tuple[str, str]:
-    """Value and interval of a cell."""
+    """Return value and interval of a cell."""
     if re.fullmatch(r"\([^()]*\d[^()]*, [^()]*\)", cell):
         return "", cell
     value, sign, rest = cell.partition(" ± ")
@@ -122,13 +122,13 @@ def _measured(cell: str) -> tuple[str, str]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a data file."""
+    """Return the rows of a data file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [Row(*line) for line in list(csv.reader(file))[1:]]
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """Writes a data file anew."""
+    """Write a data file, replacing its content."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(field.name for field in fields(Row))
@@ -136,13 +136,13 @@ def write(path: Path, rows: Sequence[Row]) -> None:
 
 
 def origins(folder: Path = DATA) -> dict[str, Origin]:
-    """Where each data file comes from, by its name."""
+    """Return the origin of each data file by its name."""
     with (folder / "index.csv").open(encoding="utf-8", newline="") as file:
         return {line[0]: Origin(*line) for line in list(csv.reader(file))[1:]}
 
 
 def measured_here(file: str, program: str) -> Origin:
-    """The origin of a file that was written today, on this machine."""
+    """Return the origin of a file written today on this machine."""
     names = [
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
@@ -155,7 +155,7 @@ def measured_here(file: str, program: str) -> Origin:
 
 
 def note_origin(origin: Origin, folder: Path = DATA) -> None:
-    """Writes or replaces the line of a data file in `index.csv`."""
+    """Write or replace the line of a data file in `index.csv`."""
     sources = (origins(folder) if (folder / "index.csv").exists() else {}) | {origin.file: origin}
     with (folder / "index.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -164,7 +164,7 @@ def note_origin(origin: Origin, folder: Path = DATA) -> None:
 
 
 def main() -> None:
-    """A table on standard input becomes a data file."""
+    """Write a data file from the table on standard input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="its name in docs/data")
     parser.add_argument("--keys", type=int, required=True)

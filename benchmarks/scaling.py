@@ -1,17 +1,16 @@
-"""How well a run scales: a discrete-event model of the driver and its workers, fed with measured costs.
+"""Scaling of a run: a discrete-event model of the driver and its workers, with measured costs as input.
 
-    python -m benchmarks.scaling                           # measures, compares with 1 to 32 real workers, prints
-    python -m benchmarks.scaling --draw docs/developers/scaling.png --rows    # draws and writes docs/data as well
+    python -m benchmarks.scaling                           # measure, compare with 1 to 32 real workers, print
+    python -m benchmarks.scaling --draw docs/developers/scaling.png --rows    # also draw and write docs/data
 
-The model: one driver, which gives each worker two parcels of units and books what comes back, one thing at a time. Each
-round of it asks Ray which parcels are done, which grows with the workers, then books and replaces each; with many
-workers it pauses before. Workers run units one after the other. An attempt fails
-with a stated probability and is run again. A worker dies now and then: the unit that it ran is begun again, its place
-is empty until a new one is up. Not in the model: the network's width, storage that slows down, Ray's own servers at
-many nodes.
+In the model, one driver gives each worker two parcels of units and records results sequentially. In each round it asks
+Ray for finished parcels, whose cost grows with the workers, then records and replaces each; with many workers it pauses
+before. Workers run units in sequence. An attempt fails with a stated probability and is retried. Workers die at a
+stated rate: their unit restarts, and their place is empty until a new worker is up. The model omits network bandwidth,
+slow storage, and Ray's servers at many nodes.
 
-Steady state lasts from when the last worker has begun its second unit, since the first one loads libraries, until the
-first one has ended its last; what comes before and after it is told apart.
+Steady state starts when the last worker begins its second unit, because the first unit loads libraries. It ends when
+the first worker ends its last unit. The time before and after is reported separately.
 """
 
 from __future__ import annotations
@@ -44,25 +43,25 @@ UNIT_S = (0.5, 2.0, 10.0)
 SPREAD = 0.3
 """Standard deviation of the logarithm of a unit's duration; stacks of one size differ by less."""
 FAILING, DYING = 0.002, 1 / 86_400
-"""Share of attempts that fail, and how often a worker dies, each second: once a day."""
+"""Share of attempts that fail, and rate of deaths of a worker per second: one a day."""
 DETECTED_S, STARTED_S = 15.0, 10.0
-"""Until a node is known to be dead (Ray, measured: 14.4 s), and until a new worker is up."""
+"""Seconds until Ray detects a dead node (measured: 14.4 s), and until a new worker is up."""
 TRAVEL_S = 0.003
-"""From the driver to a worker and back, measured on one machine."""
+"""Round trip between driver and worker in seconds, measured on one machine."""
 UNITS_AN_ACTOR = 200
 REAL_UNITS, REAL_S = 40, 0.5
-"""Of each real worker: units, and how long one sleeps."""
+"""Units of each real worker, and the sleep of a unit in seconds."""
 
 
 @dataclass(frozen=True)
 class Overheads:
-    """Processor seconds of the driver; those that grow with the workers are (a, b) of a + b x workers.
+    """Processor seconds of the driver; costs that grow with the workers are (a, b) of a + b x workers.
 
     Attributes:
-        asking: Of a round: which parcels are done.
-        parcel: Of a parcel: given, fetched.
-        unit: Of a unit: taken, told, booked.
-        worker: Of a worker, beside each unit: arguments, what surrounds an attempt, its file.
+        asking: Cost of a round's question for finished parcels.
+        parcel: Cost of a parcel: sending and fetching.
+        unit: Cost of a unit: scheduling, events, recording.
+        worker: Cost of a unit in a worker beyond its work: arguments, handling of the attempt, its file.
     """
 
     asking: tuple[float, float]
@@ -73,11 +72,11 @@ class Overheads:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulated run came to.
+    """Result of a simulated run.
 
     Attributes:
-        efficiency: Seconds of units that came to something, over workers times the length of the run.
-        driver: Share of the time that the driver was at work.
+        efficiency: Seconds of successful units, over workers times the length of the run.
+        driver: Share of the time in which the driver worked.
         steady: Share of the steady state that workers spent in units.
     """
 
@@ -97,17 +96,17 @@ def simulate(
     dying: float = DYING,
     parcel_s: float | None = None,
 ) -> Simulated:
-    """One run of the model.
+    """Simulate one run of the model.
 
     Args:
-        workers: How many.
-        units: How many, all ready from the beginning.
-        seconds: Draws the duration of a unit.
-        overheads: Of the driver and of a worker.
-        seed: Of the durations and faults.
+        workers: Number of workers.
+        units: Number of units, all ready at the start.
+        seconds: Sampler of a unit's duration.
+        overheads: Costs of the driver and of a worker.
+        seed: Seed of the durations and faults.
         failing: Probability that an attempt fails.
-        dying: How often a worker dies, each second; half-way through a unit.
-        parcel_s: How long a parcel is to take; left out, what the pool takes. 0 gives units one by one.
+        dying: Deaths of a worker per second; each is half-way through a unit.
+        parcel_s: Target duration of a parcel; the default is the pool's. 0 sends units one by one.
     """
     rng = np.random.default_rng(seed)
     asking = overheads.asking[0] + overheads.asking[1] * workers
@@ -116,10 +115,12 @@ def simulate(
     takes = float(np.median(waiting)) + overheads.worker
     fill_s = max(PARCEL_S, workers / PARCELS_A_SECOND) if parcel_s is None else parcel_s
     queues: list[deque[list[float]]] = [deque() for _ in range(workers)]
-    busy: list[list[tuple[float, float]]] = [[] for _ in range(workers)]  # when units began and ended
-    free_at = [0.0] * workers  # when a worker ends what it runs
-    running: list[tuple[list[float], list[float]] | None] = [None] * workers  # what of it is done, what is not
-    events: list[tuple[float, int, int, str]] = []  # when the driver can see it, number, worker, what
+    busy: list[list[tuple[float, float]]] = [[] for _ in range(workers)]  # start and end of units
+    free_at = [0.0] * workers  # end of a worker's current parcel
+    running: list[tuple[list[float], list[float]] | None] = [
+        None
+    ] * workers  # finished and unfinished units of the parcel
+    events: list[tuple[float, int, int, str]] = []  # time at the driver, number, worker, kind
     number = itertools.count()
     now = useful = at_work = 0.0
     remaining, timed, fetched = units, False, 0.0
@@ -182,10 +183,10 @@ def simulate(
                 for parcel in queues[worker]:
                     waiting.extendleft(parcel)
                 queues[worker].clear()
-                running[worker] = [], []  # nothing runs until another one is up
+                running[worker] = [], []  # idle until a new worker is up
                 heapq.heappush(events, (now + STARTED_S, next(number), worker, "up"))
                 continue
-            begin(worker, at - TRAVEL_S / 2)  # what waits beside it began at once
+            begin(worker, at - TRAVEL_S / 2)  # its waiting parcel began at once
             give(worker)
         if first:
             give_all()
@@ -193,9 +194,9 @@ def simulate(
 
 
 def steady_state(busy: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float, float]:
-    """The share of the steady state that workers spent in units, when it began, and when it ended.
+    """Return the share of the steady state that workers spent in units, and its start and end.
 
-    It begins when each worker has begun its second unit: with the first one it loads libraries.
+    It starts when each worker has begun its second unit, because the first unit loads libraries.
     """
     ran = [each for each in busy if len(each) > 1]
     first = max((each[1][0] for each in ran), default=math.nan)
@@ -205,19 +206,19 @@ def steady_state(busy: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, 
 
 
 def durations(mean: float) -> Callable[[np.random.Generator], float]:
-    """Log-normal ones with this mean."""
+    """Return a sampler of log-normal durations with this mean."""
     return lambda rng: float(rng.lognormal(math.log(mean) - SPREAD**2 / 2, SPREAD))
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """Sleeps, and says in which process and when."""
+    """Task that sleeps and reports its process and times."""
 
     number: int
     seconds: float
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row."""
+        """Return one row."""
         began = time.time()
         time.sleep(self.seconds)
         return pa.table({"process": [os.getpid()], "began": [began], "ended": [time.time()]})
@@ -225,19 +226,19 @@ class Clocked:
 
 @dataclass(frozen=True)
 class Real:
-    """A run of real workers that sleep.
+    """Result of a run of real workers that sleep.
 
     Attributes:
-        workers: How many.
-        started_s: Until all of them are up.
-        first_s: From then until each has begun its second unit: the first one loads what it needs.
-        tail_s: From when the first has ended its last until all is booked.
-        steady: Share of the steady state that they spent in units.
-        beside_s: Seconds of a worker between two units of its, the median.
-        unit_s: Seconds of a unit, the mean.
-        cpu_s: Of the driver, from when all are up.
-        units: How many.
-        load: Of the machine, at the end.
+        workers: Number of workers.
+        started_s: Seconds until all workers are up.
+        first_s: Seconds from then until each has begun its second unit; the first unit loads libraries.
+        tail_s: Seconds from the first worker's last unit until all results are recorded.
+        steady: Share of the steady state that workers spent in units.
+        beside_s: Median seconds between two units of a worker.
+        unit_s: Mean seconds of a unit.
+        cpu_s: Processor seconds of the driver after all workers are up.
+        units: Number of units.
+        load: Load of the machine at the end.
     """
 
     workers: int
@@ -253,7 +254,7 @@ class Real:
 
 
 def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_S) -> Real:
-    """One run on the present Ray session."""
+    """Run units on the current Ray session and measure them."""
     from dpaudit.actors import pool as pools
     from dpaudit.actors.events import EventStream
     from dpaudit.actors.fingerprint import read_once
@@ -299,7 +300,7 @@ def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_
 
 
 def costs() -> Overheads:
-    """What the driver spends, on two workers: units that do nothing, one by one and in parcels."""
+    """Measure the driver's costs with two workers: empty units, one by one and in parcels."""
     real_run(2, 300, 0.0)  # loads and compiles
     single, many = (real_run(2, count, 0.0, seconds) for count, seconds in ((600, 0.0), (6000, PARCEL_S)))
     unit = many.cpu_s / many.units
@@ -311,7 +312,7 @@ def costs() -> Overheads:
 
 
 def _costs_of_lists(workers: int) -> tuple[float, float]:
-    """Processor seconds of asking about the running parcels, and of finding the worker to give one to."""
+    """Return the processor seconds to query the running parcels, and to choose the worker for a new one."""
     import ray
 
     from dpaudit.actors.pool import RayPool, _WorkerSlot
@@ -348,7 +349,7 @@ def _cpu(work: Callable[[], Any], times: int = 20) -> float:
 
 @contextmanager
 def session(workers: int) -> Iterator[None]:
-    """Ray with so many places: sleepers need no processor."""
+    """Start Ray with `workers` CPUs, independent of the machine: sleeping units need no processor."""
     from dpaudit.cluster.session import ray_session
 
     with ray_session(cpus=workers):
@@ -356,7 +357,7 @@ def session(workers: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measures, simulates, prints, draws."""
+    """Measure, simulate, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--rows", action="store_true", help="writes docs/data/scaling*.csv")
@@ -391,12 +392,12 @@ def _printed_run(workers: int) -> Real:
 
 
 def predicted(run: Real, overheads: Overheads) -> Simulated:
-    """The model of a run without faults, of units as long as those were."""
+    """Return the model's result for a run without faults, with units of the measured length."""
     return simulate(run.workers, run.units, lambda _: run.unit_s, overheads, failing=0.0, dying=0.0)
 
 
 def curves_of(overheads: Overheads) -> dict[float, list[tuple[int, Simulated]]]:
-    """The model's efficiency, by the mean duration of a unit and the number of actors."""
+    """Return the model's results by the mean duration of a unit and the number of actors."""
     return {
         unit_s: [
             (workers, simulate(workers, UNITS_AN_ACTOR * workers, durations(unit_s), overheads)) for workers in ACTORS
@@ -406,7 +407,7 @@ def curves_of(overheads: Overheads) -> dict[float, list[tuple[int, Simulated]]]:
 
 
 def compared_rows(pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
-    """Real runs beside the model."""
+    """Return rows that compare real runs with the model."""
     rows = []
     for run, model in pairs:
         conditions = setting({"actors": f"{run.workers}"})
@@ -424,7 +425,7 @@ def compared_rows(pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
 
 
 def model_rows(curves: dict[float, list[tuple[int, Simulated]]]) -> list[Row]:
-    """The model's efficiency."""
+    """Return rows of the model's efficiency."""
     return [
         Row(
             setting({"actors": f"{workers:,}", "seconds of a unit": f"units of {unit_s:g} s"}),
@@ -437,7 +438,7 @@ def model_rows(curves: dict[float, list[tuple[int, Simulated]]]) -> list[Row]:
 
 
 def input_rows(overheads: Overheads) -> list[Row]:
-    """What the model is fed with."""
+    """Return rows of the model's inputs."""
     parameters = {
         "driver, a unit": (overheads.unit * 1e6, "µs", "6,000 units that do nothing, in parcels, on two workers"),
         "driver, a parcel": (overheads.parcel[0] * 1e6, "µs", "600 such units one by one, less that"),
@@ -454,7 +455,7 @@ def input_rows(overheads: Overheads) -> list[Row]:
 
 
 def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[Real], path: Path) -> None:
-    """Efficiency against actors: the model as lines, real workers in steady state as dots."""
+    """Draw efficiency against actors: the model as lines, real workers in steady state as dots."""
     from dpaudit.engine.drawing import canvas
     from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER
 

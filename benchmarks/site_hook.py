@@ -1,8 +1,8 @@
-"""What MkDocs is told beside `mkdocs.yml`: pages that stand elsewhere or are made of the code, and where links go.
+"""MkDocs hook: add pages from outside `docs` and pages generated from the code, and rewrite links.
 
-A page is written for the repository, so its links are those of files there; in the site they lead to the page, or are
-text where the site has no such file. Runs in the environment of MkDocs (`make docs`); what has to import dpaudit is
-asked of the Python that `DPAUDIT_PYTHON` names.
+A page is written for the repository, so it links to files there. In the site, these links lead to pages, or become
+plain text if the site has no such file. The hook runs in the environment of MkDocs (`make docs`). The Python at
+`DPAUDIT_PYTHON` runs the code that imports dpaudit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CODE_OR_LINK = re.compile(
     r"^```.*?^```|(?P<image>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)|`[^`\n]+`",
     re.DOTALL | re.MULTILINE,
 )
-"""A link, whose words may hold code; or a piece of code, which may hold no link."""
+"""A link, whose text may contain code; or a piece of code, which contains no link."""
 
 
 @cache
 def made_of_the_code() -> dict[str, str]:
-    """The reference pages, from path to Markdown; once for each start of MkDocs."""
+    """Return the Markdown of the reference pages by path, generated once for each start of MkDocs."""
     python = os.environ.get("DPAUDIT_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
     process = subprocess.run(
         [python, "-m", "benchmarks.reference"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -48,7 +48,7 @@ def made_of_the_code() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A folder in the navigation, written with a slash at its end, stands for its pages."""
+    """Expand folders in the navigation, which end with a slash, to their pages."""
     config.nav = [_opened(item) for item in config.nav or []]
     return config
 
@@ -65,7 +65,7 @@ def _opened(item: object) -> object:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that stand outside of `docs`, and those made of the code."""
+    """Add the pages from outside `docs`, and the pages generated from the code."""
     for source, path in ELSEWHERE.items():
         files.append(File.generated(config, path, content=(ROOT / source).read_text(encoding="utf-8")))
     for path, text in made_of_the_code().items():
@@ -74,7 +74,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links between files into links between pages of the site; a page of wide tables gets all the width."""
+    """Turn links between files into links between pages; pages with wide tables get the full width."""
     site = page.file.src_uri
     if re.search(r"^(\|[^|\n]*){8,}\|$", markdown, re.MULTILINE):
         page.meta["hide"] = ["toc"]
@@ -93,14 +93,14 @@ def _led(link: re.Match[str], source: str, site: str) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
         destination = ELSEWHERE.get(path, path.removeprefix("docs/"))
         if destination == path and not path.startswith("docs/"):
-            return words  # a file of the repository that the site does not hold
+            return words  # the site does not contain this file of the repository
     return f"{image}[{words}]({posixpath.relpath(destination, posixpath.dirname(site) or '.')}{hash_}{anchor})"
 
 
 class Sections(griffe.Extension):
-    """Docstrings say `Returns: ...` in one line, which Google's form does not know: each becomes a paragraph."""
+    """Turn one-line `Returns: ...` sections, which griffe's Google parser does not accept, into paragraphs."""
 
     def on_object(self, *, obj: griffe.Object, **rest: object) -> None:
-        """Called by griffe for each object it has read."""
+        """Rewrite the docstring of an object; griffe calls this for each object."""
         if obj.docstring is not None:
             obj.docstring.value = re.sub(r"\n(Returns|Raises|Source): ", r"\n\n**\1:** ", obj.docstring.value)

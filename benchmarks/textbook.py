@@ -1,7 +1,7 @@
-"""Thirty honest functions as textbooks and tutorials write them, and defective twins, each checked by default settings.
+"""Check thirty honest functions from textbooks and tutorials, and defective twins, with default settings.
 
-No noise is rounded. A check must not reject the claim of any of them, and name the leaks beside the claim where they
-exist; of a twin the bound must stay below the epsilon that the twin really spends.
+Noise is not rounded. A check must not reject the claim of an honest function, and must name leaks that the claim does
+not cover. The bound of a twin must stay below the epsilon that the twin spends.
 
     python -m benchmarks.textbook honest 0 1 2      # seeds
     python -m benchmarks.textbook strict 0
@@ -42,15 +42,15 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Textbook:
-    """A function, and what its check is given.
+    """A function and the arguments of its check.
 
     Attributes:
         function: `f(rows, rng)`.
-        schema: Of its rows.
-        claim: As `dpaudit.check` takes it.
-        relation: Which tables are neighbours.
-        form: How rows are given.
-        true: Epsilon that a twin really spends, at the delta of the claim.
+        schema: Schema of the rows.
+        claim: Claim, as an argument of `dpaudit.check`.
+        relation: Neighbouring relation.
+        form: Type of the table passed to the function.
+        true: True epsilon of a twin, at the delta of the claim.
     """
 
     function: Callable[..., Any] | str
@@ -173,7 +173,7 @@ def median_by_exponential_mechanism(rows: Rows, rng: Rng) -> int:
 
 
 def quantile_by_exponential_mechanism(rows: Rows, rng: Rng) -> float:
-    """The quantile of Smith (2011): an interval by its length and rank, then a uniform point of it."""
+    """Return Smith's (2011) quantile: an interval drawn by its length and rank, then a uniform point in it."""
     values = np.concatenate([[0.0], np.sort(np.clip(rows[:, 0], 0, 1)), [1.0]])
     lengths = np.diff(values)
     rank = -np.abs(np.arange(len(lengths)) - 0.75 * (len(values) - 2))
@@ -190,7 +190,7 @@ def variance(rows: Rows, rng: Rng) -> float:
 
 
 def report_above_threshold(rows: Rows, rng: Rng) -> list[bool]:
-    """The sparse vector technique (Dwork and Roth 2014, Algorithm 1): answers until the first above the threshold."""
+    """Return sparse vector answers up to the first above the threshold (Dwork and Roth 2014, alg. 1)."""
     threshold, answers = 20 + rng.laplace(0, 2), []
     for cut in np.linspace(0.9, 0.0, 10):
         above = (rows[:, 0] >= cut).sum() + rng.laplace(0, 4) >= threshold
@@ -207,7 +207,7 @@ def clipped_gradient(rows: Rows, rng: Rng) -> Rows:
 
 
 def opacus_step(rows: Rows, rng: Rng) -> Any:
-    """One step of Opacus's optimizer on a linear model, with its own noise and clipping."""
+    """Return one step of Opacus's optimizer on a linear model, with Opacus's noise and clipping."""
     import torch
     from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -331,7 +331,7 @@ FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", 
 
 
 def check(which: str, name: str, seed: int) -> dict[str, Any]:
-    """Check one function and return what was found as a row."""
+    """Check one function and return its result as a row."""
     case, began = SETS[which][name], time.monotonic()
     interpreters = {"python": os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python")}
     with tempfile.TemporaryDirectory() as folder:

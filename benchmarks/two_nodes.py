@@ -2,8 +2,8 @@
 
     python -m benchmarks.two_nodes
 
-Says what each command printed and how it ended; exit code 1 when something was not as it should be. The nodes have one
-CPU each and ports of their own; only their own processes are killed.
+Prints the output and exit code of each command, and exits with code 1 at an unexpected result. The nodes have one CPU
+each and separate ports; the program kills only their processes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ run: {runner: RUNNER, figures: false, repeats: 0}
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended.
+    """A finished command.
 
     Attributes:
-        code: Its exit code.
-        text: What it printed.
+        code: Exit code.
+        text: Output.
     """
 
     code: int
@@ -48,7 +48,7 @@ class Finished:
 
 
 def dpaudit(head: Head, folder: Path, *words: str) -> Finished:
-    """A command in a process of its own, beside the cluster."""
+    """Run a dpaudit command in a separate process outside the cluster."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head.token)}
     run = [sys.executable, "-m", "dpaudit", *words]
@@ -63,7 +63,7 @@ def dpaudit(head: Head, folder: Path, *words: str) -> Finished:
 
 
 def main() -> None:
-    """Goes through all of it; exit code 1 at the first thing that is not as it should be."""
+    """Run all steps; exit with code 1 at the first unexpected result."""
     with tempfile.TemporaryDirectory(prefix="two-") as place:
         folder, shared = Path(place), Path(place) / "shared"
         shared.mkdir()

@@ -1,10 +1,10 @@
-"""The under-noising that a check or an audit says it would have refuted, planted: how often it is refuted.
+"""Rejection rates of planted under-noising, by the factor that a check or an audit states as detectable.
 
     python -m benchmarks.under_noising OUTPUT.jsonl [honest runs] [planted runs of each] [NAME ...]
 
-Each honest mechanism is checked, or audited as one of the examples says; then the same mechanism with its noise too
-small by the factor that this run stated, with other seeds and the same claim. At least 85 of 100 should end in
-VIOLATION. Lines that OUTPUT has are kept. Audits of examples that state no factor are not among them.
+The program checks each honest mechanism, or audits it by one of the examples. Then it divides the mechanism's noise by
+the stated factor, and repeats the run with other seeds and the same claim. At least 85 of 100 repeats should end in
+VIOLATION. The program skips runs that OUTPUT has, and examples that state no factor.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
 EXAMPLES = SPECS.parent
 Run = Callable[[float, int], tuple[Verdict, AuditResult | None]]
-"""An honest run or, with a factor above 1, a planted one, by its seed: the verdict, and the test that decides."""
+"""Function from a factor and a seed to the verdict and the deciding test; the run is honest at factor 1."""
 CLAIM = Claim(1.0)
 MODEL: dict[str, Any] = {"hidden": (32,), "epochs": 10, "batch_size": 70, "learning_rate": 1.0, "momentum": 0.0}
 REPLACED = Claim(1.0, relation=Relation.REPLACE)
 
 
 def mean(X: Any, y: Any, seed: int, *, factor: float) -> Any:
-    """The mean of one coordinate in [0, 1], with Laplace noise of epsilon = `factor`."""
+    """Return the mean of one coordinate in [0, 1], with Laplace noise of epsilon = `factor`."""
     return X[:, :1].mean(0) + np.random.default_rng(seed).laplace(0, 1 / len(X) / factor, 1)
 
 
 def labels(name: str, **fields: Any) -> Callable[[float], tuple[Any, Claim, Any]]:
-    """A mechanism for labels whose noise follows from epsilon."""
+    """Return a mechanism for labels whose noise follows from epsilon."""
     return lambda factor: ({"name": name, "epsilon": factor, **fields}, CLAIM, None)
 
 
 def dp_sgd(factor: float) -> tuple[Any, Claim, Any]:
-    """DP-SGD on digits, with a part of the noise that epsilon = 1 takes."""
+    """Return DP-SGD on digits, with the noise for epsilon = 1 divided by `factor`."""
     honest = DpSgd(1.0, sample_rate=0.1, model=Mlp(**MODEL))
     noise = honest.noise_multiplier() / factor
     spent = dp_sgd_epsilon(noise_multiplier=noise, sample_rate=0.1, steps=honest.steps(), delta=honest.delta)
@@ -56,7 +56,7 @@ def dp_sgd(factor: float) -> tuple[Any, Claim, Any]:
 
 
 def checked(make: Callable[[float], tuple[Any, Claim, Any]]) -> Run:
-    """One check with default settings."""
+    """Return the run of one check with default settings."""
 
     def run(factor: float, seed: int) -> tuple[Verdict, AuditResult | None]:
         mechanism, claim, data = make(factor)
@@ -68,7 +68,7 @@ def checked(make: Callable[[float], tuple[Any, Claim, Any]]) -> Run:
 
 
 def example(path: str, number: int, plant: Callable[[dict[str, Any], float], Any], claim: Any, **game: Any) -> Run:
-    """One audit of a spec in `examples`, with these fields of its game; `plant` gives the mechanism."""
+    """Return the run of one audit from `examples` with these game fields; `plant` reduces the mechanism's noise."""
 
     def run(factor: float, seed: int) -> tuple[Verdict, AuditResult | None]:
         spec = yaml.safe_load((EXAMPLES / path).read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def example(path: str, number: int, plant: Callable[[dict[str, Any], float], Any
 
 
 def times_epsilon(mechanism: dict[str, Any], factor: float) -> dict[str, Any]:
-    """A mechanism whose noise follows from epsilon."""
+    """Return the mechanism with its epsilon times `factor`, which determines its noise."""
     if "labels" in mechanism:
         return mechanism | {"labels": times_epsilon(mechanism["labels"], factor)}
     return mechanism | {"epsilon": mechanism["epsilon"] * factor}
@@ -131,7 +131,7 @@ RUNS: dict[str, Run] = {
 
 
 def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
-    """Makes the runs that are missing, then prints how often what was stated was refuted."""
+    """Run the missing checks and audits, then print the rejection rates of the stated factors."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     finished = {(line["mechanism"], line["seed"]): line for line in lines}
     for name in names or RUNS:
@@ -141,7 +141,7 @@ def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
             verdict, test = RUNS[name](1.0, seed)
             factor = None if test is None else test.detectable_factor
             seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
-            if factor == math.inf:  # even the largest factor that is planted would not be refuted
+            if factor == math.inf:  # even the largest factor is not detectable
                 factor = None
             violations = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
             line = {

@@ -1,11 +1,12 @@
-"""diffprivlib's logistic regression and its intercept, which nothing penalises: is the noise it pays for enough?
+"""Test of diffprivlib's logistic regression with its unpenalised intercept: does its noise suffice?
 
     python -m benchmarks.unpenalised_intercept [--trainings 8000] [--seed 7]
 
-Five amounts: two of either class at 0, and one that is 0 in world 0 and `NORM`, what the library is told, in world 1.
-What is released, w and the intercept v, has the density of the noise b that leads there times the curvature. Both are
-known, so each training is scored by the exact log-likelihood ratio, and counted where it exceeds the claim, fixed
-beforehand. Prints the counts and a Clopper-Pearson bound, each side at half of 5 %. Needs DPAUDIT_DIFFPRIVLIB_PYTHON.
+The data are five amounts: two of either class at 0, and one that is 0 in world 0 and `NORM`, the library's data norm,
+in world 1. The density of the release (w and the intercept v) is the density of the noise b that leads to it, times the
+curvature. Both are known, so each training has an exact log-likelihood ratio as its score. The threshold is the claim,
+fixed beforehand. Prints the counts and a Clopper-Pearson bound, each side at half of 5 %. Needs
+DPAUDIT_DIFFPRIVLIB_PYTHON.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ NORM = 0.5
 C = 3.07
 LABELS = np.array([1, 0, 1, 0, 1])
 HELD = 4
-"""Records that both worlds have: two of either class, at 0."""
+"""Records in both worlds: two of either class, at 0."""
 
 Floats = NDArray[np.float64]
 
 
 def main() -> None:
-    """Trains, scores, counts."""
+    """Train, score and count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--trainings", type=int, default=8000, help="of both worlds together")
     parser.add_argument("--seed", type=int, default=7)
@@ -42,7 +43,7 @@ def main() -> None:
     counts = []
     for world, seed in enumerate(np.random.SeedSequence(options.seed).spawn(2)):
         features = np.zeros((HELD + 1, 1), np.float32)
-        features[-1] = world  # the adapter brings lengths of at most 1 to the norm
+        features[-1] = world  # the adapter scales vectors of length at most 1 to the norm
         released = learner.sample_summaries(
             Examples(features, LABELS, 2), features[-1:], options.trainings // 2, seed=seed, compute=Compute()
         )
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def log_density(released: Floats, place: float) -> Floats:
-    """The density of w and v, but for a constant, where the fifth record stands there; released of shape (n, 2)."""
+    """Return the log-density of `released` (n, 2) up to a constant, with the fifth record at `place`."""
     w, v = released.T
     reach = math.hypot(NORM, 1.0)
     scale = 2 * reach / (EPSILON - 2 * math.log1p(0.25 * reach * C))

@@ -1,10 +1,10 @@
-"""Learners sold at a part of their noise on banknote-like and one-hot tables: what the game `neighbours` finds.
+"""Detection by the game `neighbours` of learners with too little noise, on banknote-like and one-hot tables.
 
     python -m benchmarks.wide_vectors OUTPUT.jsonl [seeds] [factor ...]
 
-The tables are made here: four numbers, as of banknotes, and 13 or 40 one-hot columns of about 470 patients. A learner
-with an epsilon of `factor` is audited for a claim of 1 by 6,000 trainings, as `dpaudit check` plays them: 3,000 to
-search, 3,000 fresh. Lines that OUTPUT has are kept.
+The tables are generated: four numbers, as for banknotes, and 13 or 40 one-hot columns of about 470 patients. A learner
+with an epsilon of `factor` is audited against a claim of 1 by 6,000 trainings, as in `dpaudit check`: 3,000 to search,
+3,000 fresh. The program skips runs that OUTPUT has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 
 TRAININGS = 3_000
-"""To search, and as many fresh ones."""
+"""Number of search trainings, equal to the number of fresh trainings."""
 LEARNERS: dict[str, Any] = {
     "naive Bayes, replace": lambda epsilon: GaussianNaiveBayes(epsilon, relation=Relation.REPLACE),
     "naive Bayes, add-remove": GaussianNaiveBayes,
@@ -35,7 +35,7 @@ LEARNERS: dict[str, Any] = {
 
 
 def banknotes(rows: int = 1372) -> Examples:
-    """Two classes of four correlated numbers."""
+    """Return two classes of four correlated numbers."""
     rng = np.random.default_rng(0)
     labels = (rng.random(rows) < 0.445).astype(np.int64)
     mixing = np.array([[2.0, -3.0, 1.5, 0.4], [0.0, 5.0, -4.0, 1.2], [0.0, 0.0, 3.0, -1.0], [0.0, 0.0, 0.0, 2.0]])
@@ -46,7 +46,7 @@ def banknotes(rows: int = 1372) -> Examples:
 
 
 def patients(columns: int, rows: int = 470) -> Examples:
-    """Two classes, 15 % of the second; answers of two to five categories as columns of 0 and 1."""
+    """Return two classes, 15 % of the second, with answers of two to five categories as one-hot columns."""
     rng = np.random.default_rng(columns)
     labels = (rng.random(rows) < 0.15).astype(np.int64)
     indicators: list[Any] = []
@@ -63,7 +63,7 @@ TABLES = {"banknotes": banknotes, "13 columns": lambda: patients(13), "40 column
 
 
 def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
-    """One audit."""
+    """Run one audit and return its line."""
     mechanism, began = LEARNERS[learner](factor), time.monotonic()
     claim = Claim(1.0, relation=mechanism.claim().relation)
     planned = Audit(
@@ -92,7 +92,7 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
 
 
 def main(output: Path, seeds: int = 3, *factors: float) -> None:
-    """Makes the runs that are missing, then prints a table of verdicts."""
+    """Run the missing audits, then print a table of verdicts."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     finished = {(line["learner"], line["table"], line["factor"], line["seed"]) for line in lines}
     for factor in factors or (1.0, 4.0):

@@ -1,4 +1,4 @@
-"""The style that all figures share, the marks that several of them use, and their files (PNG and SVG)."""
+"""Style shared by all figures, common marks, and figure files (PNG and SVG)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import matplotlib
 from numpy.typing import NDArray
 
-matplotlib.use("Agg")  # no screen is needed, wherever the driver runs
+matplotlib.use("Agg")  # needs no display
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -40,7 +40,7 @@ STYLE: dict[Any, Any] = {
 }
 WIDE, SQUARE = (5.0, 3.2), (4.2, 4.0)
 """Width and height of a figure in inches: half of a page on a screen, all of it on a phone."""
-MAX_TICKS = 7  # intervals between ticks of a linear axis: with more, long numbers overlap
+MAX_TICKS = 7  # intervals between ticks of a linear axis; with more, long numbers overlap
 Numbers: TypeAlias = Sequence[float] | NDArray[Any]
 
 
@@ -48,8 +48,8 @@ Numbers: TypeAlias = Sequence[float] | NDArray[Any]
 class Picture:
     """A figure with its name and title."""
 
-    stem: str  # the end of its file's name
-    title: str  # for the page
+    stem: str  # end of its file's name
+    title: str  # title on the page
     figure: Figure
 
 
@@ -72,32 +72,32 @@ def grid(rows: int, columns: int, *, width: float, height: float, **places: Any)
         return figure, figure.subplots(rows, columns, squeeze=False, **places).tolist()
 
 
-def fill(axes: Axes, x: Numbers, low: Numbers, high: Numbers, label: str = "", **look: Any) -> None:
+def fill(axes: Axes, x: Numbers, low: Numbers, high: Numbers, label: str = "", **options: Any) -> None:
     """Fill the band between two curves."""
-    style: dict[str, Any] = {"color": OTHER, "alpha": 0.2, "linewidth": 0} | look
+    style: dict[str, Any] = {"color": OTHER, "alpha": 0.2, "linewidth": 0} | options
     axes.fill_between(x, low, high, label=label, **style)
 
 
-def set_ticks(side: Axis, ticks: Numbers, words: Sequence[str] | None = None, **look: Any) -> None:
-    """Put ticks at these places only, labelled by `words` or else by their numbers."""
-    side.set_ticks(ticks, words or [f"{tick:g}" for tick in ticks], **look)
+def set_ticks(side: Axis, ticks: Numbers, words: Sequence[str] | None = None, **label_style: Any) -> None:
+    """Set exactly these ticks, labelled by `words` or by their numbers."""
+    side.set_ticks(ticks, words or [f"{tick:g}" for tick in ticks], **label_style)
     side.minorticks_off()
 
 
-def write_beside(axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 9) -> None:
-    """Write words to the right of a point."""
+def annotate_right(axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 9) -> None:
+    """Write text to the right of a point."""
     behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
-    look: dict[str, Any] = {"fontsize": size, "color": colour, "va": "center", "bbox": behind}
-    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", **look)
+    text_style: dict[str, Any] = {"fontsize": size, "color": colour, "va": "center", "bbox": behind}
+    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", **text_style)
 
 
-def finish(axes: Axes, legend: str = "best", **look: Any) -> None:
+def finish(axes: Axes, legend: str = "best", **legend_options: Any) -> None:
     """Limit the ticks of linear axes, and add a legend if a mark has a label.
 
     Args:
         axes: Axes with all marks, scales, limits and ticks.
         legend: Matplotlib's place of the legend, "above" the axes, or "" for none.
-        look: Further arguments of `Axes.legend`.
+        legend_options: Further arguments of `Axes.legend`.
     """
     for side in (axes.xaxis, axes.yaxis):
         if isinstance(locator := side.get_major_locator(), MaxNLocator):
@@ -105,9 +105,11 @@ def finish(axes: Axes, legend: str = "best", **look: Any) -> None:
     if legend and axes.get_legend_handles_labels()[1]:
         above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
         place = above if legend == "above" else {"loc": legend}
-        made = axes.legend(**({"fontsize": 8.5} | place | look))
-        for handle in made.legend_handles:
-            if isinstance(handle, Line2D) and handle.get_marker() == ".":  # thousands of points are small and faint
+        drawn_legend = axes.legend(**({"fontsize": 8.5} | place | legend_options))
+        for handle in drawn_legend.legend_handles:
+            if (
+                isinstance(handle, Line2D) and handle.get_marker() == "."
+            ):  # points of a scatter plot are small and faint
                 handle.set(alpha=1, markersize=7)
 
 
@@ -117,8 +119,8 @@ def legend_below(figure: Figure, columns: int = 2) -> None:
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             first.setdefault(label, handle)
-    look: dict[str, Any] = {"fontsize": 8, "ncols": columns, "frameon": False}
-    figure.legend([*first.values()], [*first], loc="outside lower center", **look)
+    legend_options: dict[str, Any] = {"fontsize": 8, "ncols": columns, "frameon": False}
+    figure.legend([*first.values()], [*first], loc="outside lower center", **legend_options)
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:
@@ -126,7 +128,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     _escape_words(figure)
     write_atomically(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
-    figure.set_layout_engine("none")  # the layout of the first file holds; computing it takes half the time
+    figure.set_layout_engine("none")  # reuse the layout of the PNG, whose computation takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
@@ -135,12 +137,12 @@ def save(figure: Figure, folder: Path, name: str) -> str:
 
 
 def _escape_words(figure: Figure) -> None:
-    """Show names as they are written: no dollar sign starts a formula."""
+    """Escape dollar signs, which would start a formula, in all texts of a figure."""
     for text in figure.findobj(Text):
         text.set_text(_escaped(text.get_text()))
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         words = axis.get_major_formatter()
-        if isinstance(words, FuncFormatter):  # of ticks with words; others write numbers
+        if isinstance(words, FuncFormatter):  # ticks with words; others are numbers
             axis.set_major_formatter(FuncFormatter(lambda value, place, words=words: _escaped(words(value, place))))
 
 

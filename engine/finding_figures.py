@@ -26,8 +26,8 @@ from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilo
 
 BOUND = "lower bound on ε, nats"
 MAX_VALUE = 1e100  # values from here on are not drawn
-MAX_NAMED = 25  # queries whose numbers are written
-CONFIDENCE = 0.95  # of the intervals of a reliability diagram
+MAX_NAMED = 25  # largest number of queries whose numbers are written on the axis
+CONFIDENCE = 0.95  # confidence of the intervals of a reliability diagram
 TOTALS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": MEMBER}
 
 
@@ -59,11 +59,11 @@ def _allowed(claim: Claim, orders: Floats) -> Floats:
     return np.array([claim.curve.renyi(float(order)) for order in orders])
 
 
-def _plot_positive(axes: Axes, x: Floats | Ints, y: Floats, label: str, colour: str, look: str = "-") -> None:
+def _plot_positive(axes: Axes, x: Floats | Ints, y: Floats, label: str, colour: str, style: str = "-") -> None:
     """Plot the values that a logarithmic axis can show; NaN, zero and huge values are left out."""
-    drawn = (y < MAX_VALUE) & (y > 0)
-    if drawn.any():
-        axes.plot(x[drawn], y[drawn], look, color=colour, label=label, markersize=3.5)
+    visible = (y < MAX_VALUE) & (y > 0)
+    if visible.any():
+        axes.plot(x[visible], y[visible], style, color=colour, label=label, markersize=3.5)
 
 
 def _fractions(
@@ -77,9 +77,9 @@ def _fractions(
     percent = 100 * fraction
     fill(axes, percent, low, high, "10-90 % of replays")
     axes.plot(percent, epsilon, color=OTHER, label="each fraction on its own (median)")
-    if comparison.quantity == "epsilon":  # else the claim broke as a curve, not at the bound
-        look: dict[str, Any] = {"color": MEMBER, "linestyle": "--", "linewidth": 1.6}
-        axes.axhline(comparison.observed, label="reported bound, corrected for selection", **look)
+    if comparison.quantity == "epsilon":  # else the curve rejects the claim, not the bound
+        style: dict[str, Any] = {"color": MEMBER, "linestyle": "--", "linewidth": 1.6}
+        axes.axhline(comparison.observed, label="reported bound, corrected for selection", **style)
     _plot_claim(axes, claim)
     axes.set(xscale="log", xlabel="canaries guessed, %", ylabel=BOUND)
     set_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
@@ -90,7 +90,7 @@ def _fractions(
 def _replays(axes: Axes, claim: Claim, _: Comparison, *, epsilon: Floats, combined: Floats) -> str:
     """Draw the bound of each replay of a game, and of all replays so far; nothing if all bounds are 0.
 
-    Columns of shape (replays,): each replay's bound as it enters the combination, lost ones last with 0; the combined
+    Columns of shape (replays,): each replay's bound as it enters the combination, failed ones last with 0; the combined
     bound of the replays so far.
     """
     if epsilon.size < 2 or not epsilon.any():
@@ -113,28 +113,28 @@ def _trade_off(
     members: int,
     non_members: int,
 ) -> str:
-    """Draw the errors of an attack at the candidate thresholds, and the least that the claim allows.
+    """Draw the error rates of an attack at the candidate thresholds, and the smallest that the claim allows.
 
     Columns: both rates, shape (candidates,), and the trials of worlds 1 and 0.
     """
-    # The axes end where half a trial would be.
+    # The axes end at the rate of half a trial.
     ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)
     order = np.lexsort((true_positive_rate, false_positive_rate))
     alarm = np.maximum(np.append(false_positive_rate[order], 1.0), ends[0])
     hit = np.maximum(np.append(true_positive_rate[order], 1.0), ends[1])
     axes.plot(alarm, hit, color=MEMBER, label="this attack", drawstyle="steps-post")
     axes.plot([ends[0], 1.0], [ends[0], 1.0], ":", color=QUIET, label="guessing", linewidth=1)
-    rates = np.geomspace(ends[0], 1.0, 100)  # a composed claim searches for each
+    rates = np.geomspace(ends[0], 1.0, 100)  # few, because a composed claim searches for each
     allowed = np.array([1 - claim.curve.miss_rate(float(rate)) for rate in rates])
-    if np.any(allowed[:-1] < 1):  # a claim of nothing allows every attack
+    if np.any(allowed[:-1] < 1):  # a claim that implies nothing allows every attack
         axes.plot(rates, allowed, color=CLAIM, label="the most the claim allows", linewidth=1.6)
     axes.set(xscale="log", yscale="log", xlabel="false-alarm rate", ylabel="hit rate")
     axes.set(xlim=(ends[0], 1), ylim=(ends[1], 1.05))
-    return "What the attack tells apart, beside what the claim allows"
+    return "Errors of the attack, compared with the claim"
 
 
 def _posterior(axes: Axes, claim: Claim, _: Comparison, *, tp: int, fp: int, tn: int, fn: int, delta: float) -> str:
-    """Draw the posterior density of the epsilon that an attack with these counts shows.
+    """Draw the posterior density of the epsilon that an attack with these confusion counts shows.
 
     Columns: members and non-members called members (tp, fp), non-members and members called non-members (tn, fn), at
     the reported threshold; the delta of epsilon.
@@ -157,8 +157,8 @@ def _profile(axes: Axes, claim: Claim, _: Comparison, *, delta: Floats, epsilon:
     axes.plot(delta, epsilon, color=MEMBER, label="lower bound, all δ at once")
     if not claim.is_point:
         promised = np.array([claim.curve.epsilon(float(at)) for at in delta])
-        drawn = np.where(promised <= LARGEST_CLAIM, promised, np.inf)
-        axes.plot(delta, drawn, color=CLAIM, label="the claim's curve")
+        curve = np.where(promised <= LARGEST_CLAIM, promised, np.inf)
+        axes.plot(delta, curve, color=CLAIM, label="the claim's curve")
     if can_be_drawn(claim.epsilon) and claim.delta > 0:
         point = f"claim: ε = {claim.epsilon:g}"
         axes.plot([claim.delta], [claim.epsilon], "o", color=CLAIM, label=point, markersize=4.5)
@@ -200,8 +200,8 @@ def _advantages(
 ) -> str:
     """Draw the distribution of the examples' advantages.
 
-    Columns: shares of the examples, ascending in [0, 1], and what that share stays within, which may end in inf, of
-    shape (n,); the advantage with its unit; what of it is compared with a claim.
+    Columns: shares of the examples, ascending in [0, 1], and the advantage that each share stays within, which may be
+    inf, both of shape (n,); the advantage with its unit; the quantity compared with a claim.
     """
     plot_spread(axes, share, advantage, "examples", MEMBER, 100)
     compared = reported == comparison.quantity
@@ -230,7 +230,7 @@ def _beliefs(axes: Axes, claim: Claim, _: Comparison, *, prior: Floats, posterio
     if math.isfinite(epsilon):
         plot_spindle(axes, epsilon, CLAIM, f"the claim allows, ε = {epsilon:g}")
     set_beliefs(axes)
-    return "What the attacker believes of each label, before and after"
+    return "The attacker's belief about each label, before and after"
 
 
 def set_beliefs(axes: Axes) -> None:
@@ -240,14 +240,14 @@ def set_beliefs(axes: Axes) -> None:
 
 
 def plot_beliefs(axes: Axes, prior: Floats, posterior: Floats, label: str, colour: str) -> None:
-    """Scatter posterior against prior, as Figure 1 of Busa-Fekete et al. (2024): the diagonal learned nothing."""
+    """Scatter posterior against prior, as in Figure 1 of Busa-Fekete et al. (2024), with the diagonal."""
     axes.plot([0, 1], [0, 1], ":", color=INK, linewidth=0.8)
-    look: dict[str, Any] = {"markersize": 2.2, "markeredgewidth": 0.0, "alpha": 0.35}
-    axes.plot(prior, posterior, ".", color=colour, label=label, **look)
+    style: dict[str, Any] = {"markersize": 2.2, "markeredgewidth": 0.0, "alpha": 0.35}
+    axes.plot(prior, posterior, ".", color=colour, label=label, **style)
 
 
 def plot_spindle(axes: Axes, epsilon: float, colour: str, label: str = "") -> None:
-    """Plot the curves on which the log-odds moved up or down by exactly epsilon."""
+    """Plot the curves on which the log-odds changed by exactly epsilon."""
     prior = np.linspace(1e-4, 1 - 1e-4, 400)
     for step, name in ((epsilon, label), (-epsilon, "")):
         axes.plot(prior, expit(logit(prior) + step), color=colour, label=name, linewidth=1.2)
@@ -256,7 +256,7 @@ def plot_spindle(axes: Axes, epsilon: float, colour: str, label: str = "") -> No
 def _reliability(axes: Axes, _: Claim, __: Comparison, *, believed: Floats, observed: Floats, examples: Ints) -> str:
     """Draw the calibration of probabilities over groups of equal size, ordered by probability.
 
-    Columns of shape (groups,): mean probability, ascending; share of the examples whose label is 1; how many they are.
+    Columns of shape (groups,): mean probability, ascending; share of the examples whose label is 1; number of examples.
     """
     positives = np.rint(observed * examples).astype(np.int64)
     ends = clopper_pearson(positives, examples, confidence=CONFIDENCE)
@@ -264,10 +264,10 @@ def _reliability(axes: Axes, _: Claim, __: Comparison, *, believed: Floats, obse
     top = 1.05 * float(max(believed.max(), np.max(ends.upper)))
     axes.plot([0, top], [0, top], ":", color=INK, label="calibrated", linewidth=0.8)
     label = f"groups of {int(examples.min()):,} examples, {CONFIDENCE:.0%} intervals"
-    look: dict[str, Any] = {"color": OTHER, "label": label, "markersize": 4, "elinewidth": 1}
-    axes.errorbar(believed, observed, yerr=away, fmt="o", **look)
+    style: dict[str, Any] = {"color": OTHER, "label": label, "markersize": 4, "elinewidth": 1}
+    axes.errorbar(believed, observed, yerr=away, fmt="o", **style)
     axes.set(xlabel="mean prior P[label = 1]", ylabel="share with label 1", xlim=(0, top), ylim=(0, top))
-    return "Whether the priors mean what they say"
+    return "Calibration of the priors"
 
 
 def _answer(
@@ -282,10 +282,10 @@ def _answer(
     exact: Floats,
     dependent: Floats,
 ) -> str:
-    """Draw the divergence of one answer at every order, the larger direction of each; NaN where it is unknown.
+    """Draw the divergence of one answer at every order, the larger direction of each; NaN if unknown.
 
-    Columns: which query it is about; and of shape (m,): orders > 1, ascending; lower bounds in nats; lower bounds that
-    look at every answer by itself; the divergence of the two laws of answers; what data-dependent accounting charges.
+    Columns: number of the query; and of shape (m,): orders > 1, ascending; lower bounds in nats; lower bounds that use
+    the count of every answer; exact divergence; charge of data-dependent accounting.
     """
     _plot_positive(axes, order, _allowed(claim, order), "the claim allows", CLAIM)
     _plot_positive(axes, order, dependent, "data-dependent accounting", CLAIM, "--")
@@ -310,9 +310,9 @@ def _totals(
     exact: Floats,
     dependent: Floats,
 ) -> str:
-    """Draw the epsilon of many answers as published: converted divergences, of which only upper ones are bounds.
+    """Draw the epsilon of many answers, converted as published; only conversions of upper bounds are bounds.
 
-    Columns: as of `total_epsilons`, and the name of each total: "worst query", "average query", "all queries".
+    Columns: those of `total_epsilons`, and the name of each total: "worst query", "average query", "all queries".
     """
     columns = total_epsilons(claim, order, answers, delta, bound, exact, dependent)
     measured = {name: epsilon for name, epsilon in columns.items() if not np.isnan(epsilon).all()}
@@ -323,10 +323,10 @@ def _totals(
 def total_epsilons(
     claim: Claim, order: Floats, answers: int, delta: float, bound: Floats, exact: Floats, dependent: Floats
 ) -> dict[str, Floats]:
-    """Return the epsilon of all answers at `delta` by kind of total; each of shape (rows,), NaN where it is unknown.
+    """Return the epsilon of all answers at `delta` by kind of total; each of shape (rows,), NaN if unknown.
 
-    The claim is of one answer; `bound` (from below), `exact` and `dependent` (what data-dependent accounting charges)
-    are totals in nats at the orders, shape (rows, m), NaN where they are not known.
+    The claim is for one answer. `bound` (lower bounds), `exact` and `dependent` (charges of data-dependent accounting)
+    are totals in nats at the orders, shape (rows, m), NaN if unknown.
     """
     claimed = np.broadcast_to(answers * _allowed(claim, order), bound.shape)
     curves = dict(zip(TOTALS, (claimed, dependent, exact, bound), strict=True))
@@ -343,9 +343,17 @@ def draw_totals(
     width = 0.8 / len(columns)
     for place, (name, values) in enumerate(columns.items()):
         at = np.arange(len(names)) + (place - (len(columns) - 1) / 2) * width
-        drawn = ~np.isnan(values)
-        axes.bar(at[drawn], values[drawn], width, label=name, color=TOTALS[name], edgecolor="white", linewidth=0)
-        for x, value in zip(at[drawn], values[drawn], strict=True):
+        known_totals = ~np.isnan(values)
+        axes.bar(
+            at[known_totals],
+            values[known_totals],
+            width,
+            label=name,
+            color=TOTALS[name],
+            edgecolor="white",
+            linewidth=0,
+        )
+        for x, value in zip(at[known_totals], values[known_totals], strict=True):
             text = digits.format(value)
             axes.annotate(text, (x, value), (0, 2), textcoords="offset points", fontsize=7.5, ha="center", va="bottom")
     top = max((float(np.nanmax(values)) for values in columns.values() if not np.isnan(values).all()), default=1.0)
@@ -368,8 +376,8 @@ def _growth(
 ) -> str:
     """Draw the divergence after each answer, at one order.
 
-    Columns: the order, > 1; and of shape (n,): answers so far, ascending; lower bounds in nats; what is exact, and what
-    data-dependent accounting charges, NaN where it is not known.
+    Columns: the order, > 1; and of shape (n,): answers so far, ascending; lower bounds in nats; exact values and
+    charges of data-dependent accounting, NaN if unknown.
     """
     allowed: Floats = np.multiply(answers, claim.curve.renyi(order), dtype=np.float64)
     _plot_positive(axes, answers, allowed, "the claim allows", CLAIM)
@@ -416,4 +424,4 @@ FIGURES: Mapping[str, tuple[Callable[..., str], tuple[float, float], str]] = {
     "growth": (_growth, WIDE, "best"),
     "queries": (_queries, WIDE, ""),
 }
-"""By the name of a series: the function that draws it and returns the title, the figure's size, the legend's place."""
+"""Figure of each series by name: the function that draws it and returns the title, the size, the legend's place."""

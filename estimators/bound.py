@@ -95,7 +95,7 @@ class Bound(FindingBase):
         if at_delta.exceeds or not self.evidence:
             return at_delta
         along_curves = [evidence.comparison(curve) for evidence in self.evidence]
-        silent = math.isinf(at_delta.claimed) and curve.delta(0.0) < 1  # a total variation of 1 claims nothing anywhere
+        silent = math.isinf(at_delta.claimed) and curve.delta(0.0) < 1  # a total variation of 1 implies nothing
         return next(
             (comparison for comparison in along_curves if comparison.exceeds), along_curves[0] if silent else at_delta
         )

@@ -155,16 +155,6 @@ def classes(table: Table, prefix: str, *others: str) -> tuple[str, ...]:
     return class_names
 
 
-def query_names(table: Table, rows: int) -> list[str]:
-    """Return the name of each row of a table of queries."""
-    return [f"query {name}" for name in (table["query"] if "query" in table else range(1, rows + 1))]
-
-
-def class_counts(table: Table, prefix: str, class_names: Sequence[str]) -> Ints:
-    """Return the counts of all classes, shape (rows, classes)."""
-    return np.stack(list(count_columns(table, [prefix + name for name in class_names]).values()), axis=1)
-
-
 class _RowEstimator(Protocol):
     """Estimator that states the delta, confidence, method and validity of its bounds."""
 

@@ -83,7 +83,7 @@ class Finding(Protocol):
 
     @property
     def selection(self) -> str:
-        """How the threshold, answer set or other candidate was chosen, in words."""
+        """Choice of the threshold, answer set or other candidate, in words."""
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:

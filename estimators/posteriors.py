@@ -54,7 +54,7 @@ class Posteriors:
             posterior=self.posterior.shape,
             bag=self.bag.shape,
         )
-        require(bool((self.bag >= -1).all()), "bag must hold numbers >= 0, or -1 where nothing is released")
+        require(bool((self.bag >= -1).all()), "bag must hold numbers >= 0, or -1 for examples without a release")
         require(bool((self.bag >= 0).any()), "something must be released about at least one example")
         for name, column in (("shift", self.shift), ("expected", self.expected), ("labels", self.labels)):
             fits = column is None or column.shape == self.bag.shape

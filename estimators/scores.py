@@ -57,7 +57,7 @@ class Scores:
             )
             require(
                 _is_ascending(canary) or np.unique(canary).size == canary.size,
-                "each canary must have one score in a replay, some have several",
+                "each canary must have one score in a replay",
                 do="give each repetition of the game its own number in a column `replay`",
             )
         object.__setattr__(self, "score", score)
@@ -79,7 +79,7 @@ class Scores:
 
     def tie_ranks(self) -> NDArray[np.int64]:
         """Return the position of each row in `shuffled`, shape (n,)."""
-        if _is_ascending(self.canary):  # no copies: there may be a hundred million rows
+        if _is_ascending(self.canary):  # avoids copies of up to 10^8 rows
             return np.random.default_rng(self.content_seed((self.score, self.truth))).permutation(self.canary.size)
         by_canary = self._by_canary()
         seed = self.content_seed((self.score[by_canary], self.truth[by_canary]))
@@ -95,7 +95,7 @@ class Scores:
         same tables every time, such as constant scores with the members first at an unlucky size.
         """
         order = _inverse(self.tie_ranks())
-        rows = object.__new__(Scores)  # the same rows: what was checked on creation holds
+        rows = object.__new__(Scores)  # the rows were checked on creation
         values = self.score[order], self.truth[order], self.replay, self.canary[order]
         for name, value in zip(("score", "truth", "replay", "canary"), values, strict=True):
             object.__setattr__(rows, name, value)

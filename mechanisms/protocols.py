@@ -37,7 +37,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class LogitModel(Model, Protocol):
-    """A trained network that also returns logits, which keep what is lost when probabilities round to 0."""
+    """A trained network that also returns logits, which stay exact when probabilities round to 0."""
 
     @property
     def recipe(self) -> Recipe:

@@ -80,7 +80,7 @@ def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatc
     """Drawing takes most of a small audit's time: tests that look at figures are marked `figures`."""
     if request.node.get_closest_marker("figures") is None:
         monkeypatch.setattr("dpaudit.engine.report.page._figures", lambda *_: [])
-        monkeypatch.setattr("dpaudit.engine.report.page._saved", lambda *_: "")
+        monkeypatch.setattr("dpaudit.engine.report.page._save_figure", lambda *_: "")
 
 
 @pytest.hookimpl(tryfirst=True)

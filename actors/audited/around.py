@@ -1,11 +1,11 @@
-"""One attempt at a unit and the process around it: what it prints is caught, what it leaves is put back or ended.
+"""Guard the process around one attempt at a unit: capture its output, undo its changes, end processes it left.
 
-The next unit, in this process or on this worker, then finds what the first one found.
+The next unit in this process then starts from the same state.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the same without an enum for each answer
+import _signal  # type: ignore[import-not-found]  # like `signal`, without slow enums
 import atexit
 import contextlib
 import ctypes
@@ -36,17 +36,16 @@ from dpaudit.actors.periodic import call_periodically
 
 @dataclass
 class ProcessGuard:
-    """What was seen around one attempt; filled in when it has ended."""
+    """Guard of one attempt, whose fields are set when the attempt has ended."""
 
-    remarks: tuple[str, ...] = ()  # what of the process it changed, in words
-    printed: bytes = b""  # what it printed, the middle left out where that was much
-    printed_bytes: int = 0  # of all that it printed
+    remarks: tuple[str, ...] = ()  # changes of the process by the attempt, as text
+    printed: bytes = b""  # output, without its middle if it is long
+    printed_bytes: int = 0  # bytes of the whole output
 
     @staticmethod
     @contextlib.contextmanager
     def consecutive() -> Iterator[None]:
-        """Attempts inside the block follow each other and nothing else runs between: as one leaves all, so the next
-        finds it."""
+        """Share one capture file between the attempts in the block, between which nothing else runs."""
         global _shared_capture
         with contextlib.ExitStack() as stack:
             _shared_capture = _SharedCapture(stack)
@@ -57,7 +56,7 @@ class ProcessGuard:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Keeps the process as it is for the length of a block, which is the attempt."""
+        """Restore the state of the process after the block, which is the attempt."""
         try:
             with _captured(self), _guarded_state() as remarks, ending_detached() as ended_processes:
                 yield
@@ -71,14 +70,14 @@ class ProcessGuard:
 
 @dataclass
 class _SharedCapture:
-    """What attempts that follow each other share."""
+    """Capture file that consecutive attempts share."""
 
     stack: contextlib.ExitStack
     capture: tuple[int, list[int]] | None = None
-    identity: tuple[int, int] | None = None  # the file that catches
+    identity: tuple[int, int] | None = None  # of the capture file
 
     def file_and_cuts(self) -> tuple[int, list[int]]:
-        """The file that catches what is printed, emptied; another one where code has closed it."""
+        """Return the empty capture file and its list of cuts; a new file if user code has closed the last one."""
         if self.capture is None or _file_identity(self.capture[0]) != self.identity:
             self.stack.close()
             self.capture = self.stack.enter_context(_capture_file())
@@ -92,14 +91,14 @@ class _SharedCapture:
 
 _C = ctypes.CDLL(None)
 _shared_capture: _SharedCapture | None = None
-MAX_OUTPUT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
-MAX_FILE_BYTES = 64_000_000  # bytes: the file without a name that holds it until the unit ends is cut when it is longer
-CHECK_S = 0.2  # how often it is looked at
+MAX_OUTPUT_BYTES = 64_000  # stored output of an attempt, half from its beginning and half from its end
+MAX_FILE_BYTES = 64_000_000  # size of the temporary capture file above which it is truncated
+CHECK_S = 0.2  # seconds between checks of that size
 
 
 @contextlib.contextmanager
 def _captured(guard: ProcessGuard) -> Iterator[None]:
-    """Takes what the process prints in a block; outside the main thread nothing, since it is then somebody else's."""
+    """Capture the output of the process in a block; outside the main thread do nothing, since output is shared."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,8 +115,8 @@ def _captured(guard: ProcessGuard) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _capture_file() -> Iterator[tuple[int, list[int]]]:
-    """A file that is kept short while others write in it, and what was cut."""
-    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
+    """Yield a capture file that is truncated while it grows, and the list of bytes cut each time."""
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - user code may close it
     cuts: list[int] = []
     with call_periodically(partial(_truncate, file.fileno(), cuts), CHECK_S, "printed"):
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
@@ -130,7 +129,7 @@ def _capture_file() -> Iterator[tuple[int, list[int]]]:
 
 @contextlib.contextmanager
 def _redirected_to(file: int) -> Iterator[None]:
-    """Has 1 and 2 write into a file, whatever they were and whoever closes them meanwhile."""
+    """Redirect descriptors 1 and 2 to a file, and restore them even if the block closes them."""
     _flush()
     copies = {number: _duplicate(number) for number in (1, 2)}
     streams = sys.stdout, sys.stderr
@@ -148,7 +147,7 @@ def _redirected_to(file: int) -> Iterator[None]:
 
 
 def _duplicate(number: int) -> int | None:
-    """Another descriptor of what a number stands for, behind those that code likes to close; None where it is shut."""
+    """Duplicate a descriptor above the numbers that user code tends to close; None if it is closed."""
     with contextlib.suppress(OSError):
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100)
     return None
@@ -161,11 +160,11 @@ def _restore_descriptor(number: int, copy: int | None) -> None:
         else:
             os.dup2(copy, number)
             os.close(copy)
-    except OSError:  # the copy was closed: what is printed from now on goes nowhere
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        if nowhere != number:
-            os.dup2(nowhere, number)
-            os.close(nowhere)
+    except OSError:  # the copy was closed too: discard later output
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        if null_device != number:
+            os.dup2(null_device, number)
+            os.close(null_device)
 
 
 def _text_stream(number: int) -> io.TextIOWrapper:
@@ -178,11 +177,11 @@ def _flush() -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(Exception):
-        _C.fflush(None)  # what C has not written yet
+        _C.fflush(None)  # buffers of C code
 
 
 def _truncate(file: int, cuts: list[int]) -> None:
-    """Cuts a file that has become long to its beginning; the list holds how many bytes were cut away each time."""
+    """Truncate a long file to its beginning and append the number of bytes cut to the list."""
     with contextlib.suppress(OSError):
         size = os.fstat(file).st_size
         if size > MAX_FILE_BYTES:
@@ -191,7 +190,7 @@ def _truncate(file: int, cuts: list[int]) -> None:
 
 
 def _ends(file: int, cuts: list[int]) -> tuple[bytes, int]:
-    """The file's beginning and end, and how many bytes were printed in all."""
+    """Return the beginning and the end of a file, and the number of all bytes printed."""
     size, half = os.fstat(file).st_size, MAX_OUTPUT_BYTES // 2
     count = size + sum(cuts)
     if count <= MAX_OUTPUT_BYTES:
@@ -200,7 +199,7 @@ def _ends(file: int, cuts: list[int]) -> tuple[bytes, int]:
     return first + f"\n... {count - len(first) - len(last):,} bytes left out ...\n".encode() + last, count
 
 
-# What results depend on beside dpaudit itself.
+# Modules other than dpaudit's that results depend on.
 LIBRARIES = {
     *("builtins", "hashlib", "json", "math", "os", "pickle", "random", "time"),
     *("numpy", "numpy.linalg", "numpy.random", "pyarrow", "pyarrow.parquet", "scipy.special", "scipy.stats"),
@@ -211,20 +210,20 @@ _STREAMS = ("stdin", "stdout", "stderr")
 
 @dataclass(frozen=True)
 class _ProcessState:
-    """Something of a process that belongs to all that runs in it."""
+    """Part of the state of a process that all its code shares."""
 
-    name: str  # in words
-    read: Callable[[], Any]  # how it is; what can be compared
-    restore: Callable[[Any], object] | None = None  # makes it as it was; None where that is not done
-    # From what it was: what of it is other now, in words; () for nothing. None compares.
+    name: str
+    read: Callable[[], Any]  # returns a comparable value
+    restore: Callable[[Any], object] | None = None  # restores a value; None does not restore
+    # Returns the names of the parts that differ from a value; None compares the values.
     changed: Callable[[Any], tuple[str, ...]] | None = None
-    by_imports: bool = False  # whether libraries change it too while they are loaded
+    by_imports: bool = False  # True if importing libraries changes it too
 
 
 @contextlib.contextmanager
 def _guarded_state() -> Iterator[list[str]]:
-    """What the block did to the process; the list is filled when it ends, and is empty for most code."""
-    # a patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
+    """Restore the state of the process after the block; yield a list that then holds the changes as text."""
+    # Libraries come first, since patched functions must not read or restore the other states.
     saved = [(state, _read_or_none(state.read)) for state in _PROCESS_STATES]
     module_count, remarks = len(sys.modules), list[str]()
     try:
@@ -238,7 +237,7 @@ def _guarded_state() -> Iterator[list[str]]:
 
 
 def _restore_if_changed(state: _ProcessState, before: Any, remarks: list[str], *, imported: bool) -> None:
-    """Put an aspect back if it has changed, and note it."""
+    """Restore a state if it has changed, and add a remark."""
     if state.changed is not None:
         changes = state.changed(before)
     else:
@@ -251,7 +250,7 @@ def _restore_if_changed(state: _ProcessState, before: Any, remarks: list[str], *
 
 
 def _read_or_none(read: Callable[[], Any]) -> Any:
-    """What was read; None where the system refuses, such as the name of a folder that is gone."""
+    """Return the value read, or None if that fails, such as for the name of a deleted folder."""
     try:
         return read()
     except Exception:
@@ -259,15 +258,15 @@ def _read_or_none(read: Callable[[], Any]) -> Any:
 
 
 _Names: TypeAlias = tuple[dict[str, Any], list[Any]]
-"""The names of a module with their values, and the values alone, which are faster to compare."""
+"""Names of a module with their values, and the values alone, which are faster to compare."""
 
-_last_loaded: list[str] = []  # the modules of the last look, and those of them that results depend on
+_last_loaded: list[str] = []  # modules at the last check, and those of them that results depend on
 _watched_modules: list[str] = []
 _module_copies: dict[str, _Names] = {}
 
 
 def _libraries() -> dict[str, _Names]:
-    """Return the names of every module that results depend on; a module that is unchanged is not copied again."""
+    """Return the names of every module that results depend on; unchanged modules are not copied again."""
     loaded = list(sys.modules)
     if loaded != _last_loaded:
         _last_loaded[:] = loaded
@@ -281,7 +280,7 @@ def _libraries() -> dict[str, _Names]:
 
 
 def _same_objects(names: dict[str, Any], values: list[Any]) -> bool:
-    """True if the names of a module stand for the same objects as before."""
+    """True if the names of a module refer to the same objects as before."""
     return len(names) == len(values) and all(map(operator.is_, names.values(), values))
 
 
@@ -290,7 +289,7 @@ def _patched_names(before: dict[str, _Names]) -> tuple[str, ...]:
 
 
 def _patches(before: dict[str, _Names]) -> Iterator[tuple[str, str, Any]]:
-    """Module, name and former value of each function and class that is another one now."""
+    """Yield module, name and former value of each replaced function or class."""
     for module, (names, values) in before.items():
         now = vars(sys.modules[module]) if module in sys.modules else {}
         if _same_objects(now, values):
@@ -306,30 +305,30 @@ def _restore_libraries(before: dict[str, _Names]) -> None:
             setattr(sys.modules[module], name, value)
 
 
-_ENVIRON = os.environ  # code may put something else in its place
+_ENVIRON = os.environ  # user code may replace it
 
 
 def _environment() -> dict[bytes, bytes]:
-    """As it is kept: to decode each value for each unit takes fifty times as long."""
+    """Return the environment as bytes: decoding all values takes fifty times as long."""
     return dict(_ENVIRON._data)  # type: ignore[attr-defined]
 
 
 def _changed_variables(before: dict[bytes, bytes]) -> tuple[str, ...]:
-    """Names alone: values may be secrets."""
+    """Return names only, since values may be secrets."""
     now, replaced = _environment(), () if os.environ is _ENVIRON else ("all of them",)
     names = () if now == before else before.keys() | now.keys()
     return replaced + tuple(sorted(os.fsdecode(name) for name in names if before.get(name) != now.get(name)))
 
 
 def _restore_environment(before: dict[bytes, bytes]) -> None:
-    os.environ = _ENVIRON  # noqa: B003 - it is the one that there was
+    os.environ = _ENVIRON  # noqa: B003 - restores the original object
     for name in _environment().keys() - before.keys():
         del os.environ[os.fsdecode(name)]
     os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
 
 
 def _umask() -> int:
-    """Linux shows it; elsewhere it can only be learnt by setting it."""
+    """Return the umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -356,17 +355,16 @@ def _limits() -> dict[str, tuple[int, int]]:
 
 def _restore_limits(before: dict[str, tuple[int, int]]) -> None:
     for name, (soft, _) in before.items():
-        most = resource.getrlimit(getattr(resource, name))[1]
-        resource.setrlimit(getattr(resource, name), (soft, most))
+        hard = resource.getrlimit(getattr(resource, name))[1]
+        resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
 def _open_files() -> dict[int, tuple[int, int] | None]:
-    """What each descriptor stands for."""
     return {int(number): _file_identity(int(number)) for number in os.listdir("/proc/self/fd")}
 
 
 def _file_identity(number: int) -> tuple[int, int] | None:
-    """None of a pipe beyond the standard ones: those of another Python's process end with it."""
+    """Return device and inode of a descriptor; None for pipes of other processes, which may end with these."""
     try:
         status = os.fstat(number)
     except OSError:
@@ -375,9 +373,11 @@ def _file_identity(number: int) -> tuple[int, int] | None:
 
 
 def _closed_files(before: dict[int, tuple[int, int] | None]) -> tuple[str, ...]:
-    """Standard ones that stand for something else, and others where several are gone: one may have been collected."""
-    gone = {number for number, was in before.items() if was is not None and _file_identity(number) != was}
-    return tuple(map(str, sorted(gone if len(gone - {0, 1, 2}) > 1 else gone & {0, 1, 2})))
+    """Return changed standard descriptors, and others if several are closed: one may be garbage-collected."""
+    closed = {
+        number for number, identity in before.items() if identity is not None and _file_identity(number) != identity
+    }
+    return tuple(map(str, sorted(closed if len(closed - {0, 1, 2}) > 1 else closed & {0, 1, 2})))
 
 
 def _new_threads(before: frozenset[threading.Thread]) -> tuple[str, ...]:
@@ -396,11 +396,11 @@ def _torch_state() -> tuple[Any, ...]:
 def _changed_torch(before: tuple[Any, ...]) -> tuple[str, ...]:
     names = ("default dtype", "deterministic algorithms", "gradients")
     expected = before or _torch_defaults()
-    return tuple(name for name, was, now in zip(names, expected, _torch_state(), strict=False) if was != now)
+    return tuple(name for name, old, new in zip(names, expected, _torch_state(), strict=False) if old != new)
 
 
 def _torch_defaults() -> tuple[Any, ...]:
-    """What it is where it has just been loaded."""
+    """Return the state of torch after its import; () without torch."""
     torch = sys.modules.get("torch")
     return (torch.float32, False, True) if torch is not None else ()
 
@@ -424,10 +424,10 @@ def _restore_import_path(before: list[str]) -> None:
 
 
 def _changed_filters(before: list[Any]) -> tuple[str, ...]:
-    """Python compiles a name of its own filters when a library sets them as they are: that changes nothing."""
+    """Return ("",) if the filters differ; a pattern and its compiled form are equal."""
 
     def plain(filters: Sequence[Any]) -> list[Any]:
-        return [tuple(getattr(part, "pattern", part) for part in each) for each in filters]
+        return [tuple(getattr(part, "pattern", part) for part in entry) for entry in filters]
 
     return () if before == warnings.filters or plain(before) == plain(warnings.filters) else ("",)
 
@@ -450,13 +450,13 @@ _PROCESS_STATES = (
     _ProcessState("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _restore_streams),
     _ProcessState("warnings filters", lambda: list(warnings.filters), _restore_filters, _changed_filters, True),
     _ProcessState(
-        "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda was: locale.setlocale(locale.LC_ALL, was)
+        "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda before: locale.setlocale(locale.LC_ALL, before)
     ),
-    _ProcessState("numpy.seterr", np.geterr, lambda was: np.seterr(**was)),
+    _ProcessState("numpy.seterr", np.geterr, lambda before: np.seterr(**before)),
     _ProcessState("torch", _torch_state, _restore_torch, _changed_torch),
-    _ProcessState("garbage collection", gc.isenabled, lambda was: gc.enable() if was else gc.disable()),
+    _ProcessState("garbage collection", gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
     _ProcessState("tracing", lambda: (sys.gettrace(), sys.getprofile())),
-    _ProcessState("the hook of errors", lambda: sys.excepthook, lambda was: setattr(sys, "excepthook", was)),
+    _ProcessState("the hook of errors", lambda: sys.excepthook, lambda before: setattr(sys, "excepthook", before)),
     _ProcessState(
         "threads left running", lambda: frozenset(threading.enumerate()), None, _new_threads, by_imports=True
     ),

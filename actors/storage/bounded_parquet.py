@@ -25,7 +25,7 @@ MAX_RATIO = 1_000  # maximum ratio of unpacked to packed bytes above that
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the table in a Parquet file whose unpacked size is within limits.
 
-    Raises: DataError if it unpacks to more; RunError if it does not fit into memory; ValueError and pa.ArrowException
+    Raises: DataError if it unpacks to more. RunError if it does not fit into memory. ValueError and pa.ArrowException
         for another format.
     """
     texts = require_bounded(source, name, columns)
@@ -51,7 +51,7 @@ def require_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None 
     """Refuse a Parquet file whose values exceed the limits.
 
     Returns: Columns of text, if the file would be too large with the longest text in each row; else no columns.
-    Raises: DataError if the file unpacks to more; RunError if it does not fit into memory; ValueError for another
+    Raises: DataError if the file unpacks to more. RunError if it does not fit into memory. ValueError for another
         format.
     """
     chunks = [chunk for chunk in read_footer(source).columns if columns is None or chunk.path.split(".")[0] in columns]

@@ -1,4 +1,4 @@
-"""Defects that a developer would plausibly write, each beside its honest twin: what `dpaudit check` is measured on."""
+"""Plausible implementation defects, each with its honest twin, to evaluate `dpaudit check`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Case:
     """A defect and its honest twin.
 
     Attributes:
-        defect: Makes the mechanism with the defect.
-        twin: Makes the same mechanism without it; None where another case of the bank has the same twin.
-        claim: What both are held to; None: what they state themselves.
-        data: As in a spec; None has them made.
-        schema: What the columns of rows may hold, of functions of rows; None: the case is no such function.
-        true: Epsilon that the defect really spends, infinite where nothing is hidden; None where nobody knows.
-        budget: Of one check.
-        missed: Why `check` does not find it; "" where it does.
-        expects: What `check` should say of `defect`: UNDECIDED of code that remembers.
+        defect: Function that returns the mechanism with the defect.
+        twin: Function that returns the mechanism without it; None if another case of the bank has the same twin.
+        claim: Claim for both; None for the claims they state.
+        data: Data, as in a spec; None for generated data.
+        schema: Schema of the table, for functions of rows; None for other mechanisms.
+        true: True epsilon of the defect, infinite without any privacy; None if unknown.
+        budget: Budget of one check.
+        missed: Reason that `check` misses the defect; "" if it detects it.
+        expects: Correct verdict on `defect`: UNDECIDED for code that keeps state between calls.
     """
 
     defect: Callable[[], Any]

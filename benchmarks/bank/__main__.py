@@ -1,15 +1,15 @@
-"""The defect bank, given to `dpaudit check` with its defaults: what is found, how soon, and what is said of the twins.
+"""Run `dpaudit check` with default settings on the defect bank: detections, durations, and verdicts on the twins.
 
     python -m benchmarks.bank OUTPUT.jsonl [defects|twins|table] [runs a case] [seconds at most] [KIND or NAME ...]
     python -m benchmarks.bank OUTPUT.jsonl [in-30s|table-30s] [runs a case] [seconds at most] [KIND or NAME ...]
 
-One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
-where it was stopped. In the end a table is printed: one row a case; `table` runs nothing, and writes it to
-`docs/data/defect-bank.csv`. A VIOLATION of a twin is false, and may come in at most one of a thousand of its runs.
+Each run adds a line of JSON to OUTPUT. The program skips runs that OUTPUT has, so the same command resumes. It then
+prints a table with a row for each case; `table` runs nothing, and writes the table to `docs/data/defect-bank.csv`. A
+VIOLATION of a twin is a false positive, allowed in at most one of a thousand runs.
 
-`in-30s` gives each check 30 seconds, and only to defects of labels and of DP-SGD: those of the bank, and those planted
-in the package (`benchmarks.check_defects`). Its clock is the processor's, so a machine that has other things to do
-gives the same as an idle one. `table-30s` writes `docs/data/defects-in-30-s.csv`.
+`in-30s` gives each check 30 processor seconds, so that other load on the machine does not matter. It covers the defects
+of labels and of DP-SGD in the bank and in the package (`benchmarks.check_defects`). `table-30s` writes
+`docs/data/defects-in-30-s.csv`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpaudit import Verdict
 
 
 def cases() -> dict[str, Case]:
-    """All of them, by "kind/name"; a kind is a file of this folder with a table `BANK`: `libraries` has another one."""
+    """Return all cases by "kind/name"; a kind is a file of this folder with a table `BANK`, except `libraries`."""
     all_cases = {}
     for module in pkgutil.iter_modules(bank.__path__):
         if module.name not in ("__main__", "libraries", "run_libraries"):
@@ -47,19 +47,19 @@ MISSED = {
     "sigma-for-b, labels": "nothing to refute: one label released alone spends 0.80",
     "dp-sgd-clip-doubled": "found with some seeds alone, with 5 minutes too",
 }
-"""Why planted defects are not found within 30 seconds."""
+"""Reasons that planted defects are missed within 30 seconds."""
 
 
 def soon() -> dict[str, Case]:
-    """Those of labels and of DP-SGD, with 30 seconds each."""
+    """Return the cases of labels and of DP-SGD, with 30 seconds each."""
     planted = {
         f"planted/{name}": Case(
-            lambda made=made: made.mechanism,  # type: ignore[misc]
-            claim=made.claim,
-            data=made.data,
+            lambda checked=checked: checked.mechanism,  # type: ignore[misc]
+            claim=checked.claim,
+            data=checked.data,
             missed=MISSED.get(name, ""),
         )
-        for name, made in DEFECTS.items()
+        for name, checked in DEFECTS.items()
         if not name.startswith("diffprivlib")
     }
     written = {name: case for name, case in cases().items() if name.startswith(("labels/", "loops/"))}
@@ -67,7 +67,7 @@ def soon() -> dict[str, Case]:
 
 
 def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
-    """One check of a case, or of its twin."""
+    """Run one check of a case or of its twin, and return its line."""
     make = case.twin if twin else case.defect
     assert make is not None
     began = time.monotonic()
@@ -75,7 +75,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     try:
         rows = {} if case.schema is None else {"schema": case.schema, "strict": "all"}  # side findings are defects too
         report = checked_here(make(), case.data, claim=case.claim, budget=case.budget, seed=seed, **rows)
-    except Exception as err:  # a check that breaks off is a result too
+    except Exception as err:  # an aborted check is a result too
         return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
     joint = report.joint
     assert joint is not None
@@ -91,7 +91,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
 
 
 def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
-    """Makes the runs that are missing, of the cases or kinds with these names or of all, then prints the table."""
+    """Run the missing checks of the named cases or kinds, or of all, then print the table."""
     offered = soon() if what.endswith("30s") else cases()
     wanted = {name: case for name, case in offered.items() if not names or any(map(name.startswith, names))}
     if what == "in-30s":
@@ -123,7 +123,7 @@ def _run_missing(output: Path, wanted: Mapping[str, Case], twins: bool, runs: in
 
 
 def table(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One row a case that was run: what was said of the defect, by which game, how soon, and of the twin."""
+    """Return a table with a row for each finished case: verdicts on the defect and its twin, games and seconds."""
     rows = ["| kind | case | true epsilon | defect | found by | seconds, median | twin |", "| --- " * 7 + "|"]
     correct, total = 0, 0
     for name, case in wanted.items():
@@ -141,7 +141,7 @@ def table(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> l
 
 
 def table_soon(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One row a case that was run once: what was said of it, by which game, how soon, and why it was missed."""
+    """Return a table with a row for each finished case: verdict, game, seconds, and the reason if it was missed."""
     rows = ["| kind | case | verdict | found by | seconds | missed |", "| --- " * 6 + "|"]
     correct: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def table_soon(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]])
 
 
 def _words(verdicts: Counter[str]) -> str:
-    """Verdicts, and how many of each where they differ or are several."""
+    """Return verdicts in words, with the count of each that occurs several times."""
     return ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in verdicts.items())
 
 

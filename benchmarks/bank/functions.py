@@ -1,9 +1,10 @@
-"""Functions of rows, as a developer writes them: honest ones for whatever a row holds, and one thing changed of each.
+"""Functions of rows as developers write them: honest functions that accept any row, and one defect in each variant.
 
-All claim epsilon = 1. Rows are a DataFrame of people: their age from 0 to 100, and one of three cities. The honest ones
-take every cell: what is no number is age 0, what is no city is a place of its own; and they add whole noise to whole
-numbers, so that no bit of a float tells. Everything private goes through `laplace`, `normal`, `chosen` or `answered`;
-what is done with their answers needs no row. Under `replace` the number of rows is public, and only there it is used.
+All claim epsilon = 1. Rows are a DataFrame of people, with an age from 0 to 100 and one of three cities. Honest
+functions accept every cell: a cell that is not a number counts as age 0, and other cities form a separate category.
+They add integer noise to integers, so that no bit of a float leaks. Private values pass through `laplace`, `normal`,
+`chosen` or `answered`, and later computations use no rows. Only functions under `replace` use the number of rows, which
+is public there.
 """
 
 from __future__ import annotations
@@ -24,59 +25,59 @@ CITIES = ("north", "south", "west")
 PEOPLE = {"age": (0, 100), "city": list(CITIES)}
 OLDEST = 100
 STEPS = 7
-"""Of a search among 128 numbers."""
+"""Steps of a binary search among 128 numbers."""
 APPROXIMATE = Claim(1.0, 1e-5, Relation.ADD_REMOVE)
 ENOUGH = 13
-"""A group of one row is shown with probability exp(-12) / (1 + exp(-1)) < 1e-5."""
+"""Threshold for groups; a group of one row passes with probability exp(-12) / (1 + exp(-1)) < 1e-5."""
 
 
-# What is private
+# Private primitives
 
 
 def laplace(exact, rate, rng):
-    """Whole numbers and two-sided geometric noise: exp(-rate) times as likely with each step away from zero."""
+    """Return integers plus two-sided geometric noise; its probability falls by exp(-rate) with each step from zero."""
     exact = np.asarray(exact, np.int64)
     stop = -math.expm1(-rate)
     return exact + rng.geometric(stop, exact.shape) - rng.geometric(stop, exact.shape)
 
 
 def normal(exact, deviation, rng):
-    """Whole numbers and normal noise, rounded."""
+    """Return integers plus rounded normal noise."""
     exact = np.asarray(exact, np.int64)
     return np.rint(exact + rng.normal(0, deviation, exact.shape)).astype(np.int64)
 
 
 def chosen(utilities, rate, rng):
-    """The place of one of the utilities, by the exponential mechanism."""
+    """Return the index of one of the utilities, by the exponential mechanism."""
     weights = np.exp(rate * (utilities - utilities.max()))
     return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
 def answered(places, kinds, keep, rng):
-    """Randomised response: each place is kept, or one of the others."""
+    """Return randomised responses: each category, or one of the others."""
     return np.where(rng.random(len(places)) < keep, places, (places + rng.integers(1, kinds, len(places))) % kinds)
 
 
-# What is read of rows
+# Reading rows
 
 
 def ages(rows):
-    """Whole numbers from 0 to 100."""
+    """Return integers from 0 to 100."""
     cells = np.nan_to_num(np.asarray(rows["age"], float), nan=0.0, posinf=OLDEST, neginf=0.0)
     return np.rint(np.clip(cells, 0, OLDEST)).astype(np.int64)
 
 
 def places(rows):
-    """Numbers of the cities; of everything else, the one after the last."""
+    """Return the numbers of the cities; other cells get the next number."""
     return np.array([CITIES.index(cell) if cell in CITIES else len(CITIES) for cell in rows["city"]], np.int64)
 
 
 def by_city(rows, weights=None):
-    """Rows in each city and outside of them, or the sums of their weights; four whole numbers."""
+    """Return the number of rows, or the sum of weights, of each city and of other cells; four integers."""
     return np.rint(np.bincount(places(rows), weights, len(CITIES) + 1)).astype(np.int64)
 
 
-# Sums: a row adds up to 100, and a replaced one moves as much.
+# Sums: an added or replaced row changes them by up to 100.
 
 
 def mean(rows, rng, rate=1.0):
@@ -141,7 +142,7 @@ def total_seed_of_size(rows, rng):
 
 
 def total_and_size(rows, rng, rate=0.5):
-    """A list of both, which share epsilon."""
+    """Return a list of total and size, which share epsilon."""
     return [int(laplace([ages(rows).sum()], rate / OLDEST, rng)[0]), int(laplace([len(rows)], rate, rng)[0])]
 
 
@@ -162,7 +163,7 @@ def totals_one_draw(rows, rng):
     return (by_city(rows, ages(rows)) + laplace([0], 1 / OLDEST, rng)).tolist()
 
 
-# Counts: a row that comes counts once; a replaced one is taken from one place and put in another.
+# Counts: an added row counts once; a replaced row moves from one category to another.
 
 
 def count(rows, rng, rate=1.0):
@@ -201,7 +202,7 @@ def histogram_zeros_left(rows, rng):
 
 
 def large_groups(rows, rng, enough=ENOUGH, exactly=0):
-    """Words of any kind, with noisy counts, where those are large enough."""
+    """Return words of any kind with large noisy counts."""
     counts = Counter(cell for cell in rows["city"] if isinstance(cell, str))
     words = sorted(word for word in counts if counts[word] >= exactly)
     noisy = laplace([counts[word] for word in words], 1.0, rng).tolist()
@@ -214,7 +215,7 @@ def top_city_by_exact_count(rows, rng):
     return {[*CITIES, ""][place]: int(laplace([counts[place]], 1.0, rng)[0])}
 
 
-# Choices: a row that comes moves each utility by at most 1, and chosen at a rate of 1/2 they spend epsilon 1.
+# Choices: an added row changes each utility by at most 1, so a choice at rate 1/2 spends epsilon 1.
 
 
 def commonest_city(rows, rng, rate=0.5):
@@ -228,7 +229,7 @@ def commonest_word(rows, rng):
 
 
 def in_the_middle(numbers, candidates):
-    """How well each candidate divides the numbers in two halves."""
+    """Return a utility of each candidate as the median."""
     return -np.abs(np.sign(numbers[:, None] - candidates).sum(0))
 
 
@@ -250,7 +251,7 @@ def median_by_search(rows, rng, rate=1 / STEPS):
     return low
 
 
-# Each row answers for itself; there is one answer a row, and their number is public.
+# Local answers: one for each row; the number of rows is public.
 
 
 def response(rows, rng, keep=math.e / (math.e + 3)):
@@ -267,7 +268,7 @@ def response_without_the_missing(rows, rng):
 
 
 def rows_of(function: Callable[..., Any], claim: Claim = COMES, **settings: Any) -> dict[str, Any]:
-    """What a case needs to call a function."""
+    """Return the fields of a case that calls `function`."""
     return {"defect": lambda: partial(function, **settings), "claim": claim, "schema": PEOPLE}
 
 

@@ -1,4 +1,4 @@
-"""Label mechanisms: each defect changes one thing of randomised response; all claim epsilon 1."""
+"""Label mechanisms: each defect changes one aspect of randomised response; all claim epsilon 1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Response:
         return self.noisy(labels, classes, rng)
 
 
-# Failure, type and shape tell.
+# Leaks through failures, types and shapes.
 
 
 class RaisesAtFirstZero(Response):
@@ -90,7 +90,7 @@ class NaNForLast(Response):
 
 
 class DropsTheUnknown(Response):
-    """Rows of class 0 are left out."""
+    """Rows of class 0 are omitted."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return self.noisy(labels[labels > 0], classes, rng)
@@ -102,14 +102,14 @@ class Deduplicated(Response):
 
 
 class OneTooLarge(Response):
-    """One class more than there are, for labels that were the last one."""
+    """Labels of the last class become a class that does not exist."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         flip = rng.random(len(labels)) >= math.exp(self.epsilon) / (math.exp(self.epsilon) + classes - 1)
         return np.where(flip, labels + rng.integers(1, 2, len(labels)), labels)
 
 
-# Some rows, some numbers of rows.
+# Leaks in some rows, or at some numbers of rows.
 
 
 class TwiceAbove5000(Response):
@@ -123,7 +123,7 @@ class ThriceAbove1000(Response):
 
 
 class TailAfter4096(Response):
-    """Noise is made for one batch, the rows after it are left."""
+    """Noise covers one batch; later rows are released unchanged."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return np.concatenate([self.noisy(labels[:4096], classes, rng), labels[4096:]])
@@ -144,7 +144,7 @@ class Every250th(Response):
 
 
 class FewPlaces(Response):
-    """Five places that were left out of the noise."""
+    """Five rows receive no noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released, bare = self.noisy(labels, classes, rng), [137, 411, 580, 777, 1021]
@@ -161,7 +161,7 @@ class LastRow(Response):
 
 
 class LastBatch(Response):
-    """The batch at the end that is not full."""
+    """An incomplete last batch receives no noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released, full = self.noisy(labels, classes, rng), len(labels) // 64 * 64
@@ -176,11 +176,11 @@ class HalfTheRows(Response):
         return released
 
 
-# Some classes.
+# Leaks in some classes.
 
 
 class RareLeft(Response):
-    """Classes of less than 1 % of the rows are left alone."""
+    """Classes with less than 1 % of the rows receive no noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         shares = np.bincount(labels, minlength=classes) / len(labels)
@@ -188,7 +188,7 @@ class RareLeft(Response):
 
 
 class RareTwice(Response):
-    """Classes of less than 2 % get three times epsilon, so that they live."""
+    """Classes with less than 2 % of the rows get three times epsilon, to survive the noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         shares = np.bincount(labels, minlength=classes) / len(labels)
@@ -210,7 +210,7 @@ class LastClassKept(Response):
 
 
 class AmongPresent(Response):
-    """Another label is drawn among those that are there."""
+    """The other label is drawn from the labels in the data."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         present = np.unique(labels)
@@ -219,7 +219,7 @@ class AmongPresent(Response):
 
 
 class PairedClasses(Response):
-    """Labels 2c and 2c + 1 are changed into one another alone."""
+    """Labels 2c and 2c + 1 only change into each other."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         flip = rng.random(len(labels)) < 1 / (1 + math.exp(self.epsilon))
@@ -232,7 +232,7 @@ class NextClass(Response):
         return np.where(rng.random(len(labels)) < keep, labels, (labels + 1) % classes)
 
 
-# Noise that is shared, or made from what is secret.
+# Shared noise, or noise derived from secrets.
 
 
 class SeededByIndex(Response):
@@ -269,7 +269,7 @@ class OneDrawALabel(Response):
 
 
 class NoiseOfOneBatch(Response):
-    """The noise of 256 rows, used again for the next ones."""
+    """The noise of 256 rows repeats for later rows."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         noise = self.noisy(np.zeros(256, np.int64), classes, rng)
@@ -277,7 +277,7 @@ class NoiseOfOneBatch(Response):
 
 
 class RunsKept(Response):
-    """A label like the one before is released as it is."""
+    """A label equal to the previous one is released unchanged."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         again = np.concatenate([[False], labels[1:] == labels[:-1]])
@@ -285,7 +285,7 @@ class RunsKept(Response):
 
 
 class DuplicatesKept(Response):
-    """Noise falls on the first row of each label alone."""
+    """Only the first row of each label receives noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released, first = labels.copy(), np.unique(labels, return_index=True)[1]
@@ -294,7 +294,7 @@ class DuplicatesKept(Response):
 
 
 class CopiesTheFirst(Response):
-    """A second release of the first row goes out in the last row's place."""
+    """The last row's release is a second release of the first row."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released = self.noisy(labels, classes, rng)
@@ -306,7 +306,7 @@ class CopiesTheFirst(Response):
 
 
 class MostFrequentTold(Response):
-    """The first row tells the most frequent label."""
+    """The first row reveals the most frequent label."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released = self.noisy(labels, classes, rng)
@@ -329,14 +329,14 @@ class OffWhenZeroIsThere(Response):
 
 
 class SortedLabels(Response):
-    """Labels are sorted before the noise falls on them."""
+    """Labels are sorted before the noise is added."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return self.noisy(np.sort(labels), classes, rng)
 
 
 class CountsKept(Response):
-    """Released labels are mended until their counts are the true ones."""
+    """Released labels are changed until their counts equal the true counts."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         order = np.argsort(self.noisy(labels, classes, rng) + rng.random(len(labels)), kind="stable")
@@ -346,7 +346,7 @@ class CountsKept(Response):
 
 
 class PriorOfSameLabels(Response):
-    """LP-2ST whose prior is counted on the labels that it is used for."""
+    """LP-2ST with a prior estimated on the labels that it is applied to."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         prior = np.bincount(labels, minlength=classes) / len(labels)
@@ -363,7 +363,7 @@ class WrongK(Response):
 
 
 class BestOfTwoRounds(Response):
-    """Two rounds of the whole epsilon; the first is kept where they agree, the true label where they do not."""
+    """Two rounds with the full epsilon; rows without agreement release the true label."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         first, second = (self.noisy(labels, classes, rng) for _ in range(2))
@@ -371,7 +371,7 @@ class BestOfTwoRounds(Response):
 
 
 class ThreeRoundsVote(Response):
-    """Epsilon is spent in each of three rounds, of which the middle label goes out."""
+    """Each of three rounds spends epsilon; the median label is released."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return np.median([self.noisy(labels, classes, rng) for _ in range(3)], axis=0).astype(np.int64)
@@ -395,14 +395,14 @@ class BareReleaseAtOnePercent(Response):
 
 
 class GaussianScores(Response):
-    """Gaussian noise of a Laplace's scale on one-hot labels."""
+    """Gaussian noise with the Laplace scale on one-hot labels."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return (np.eye(classes)[labels] + rng.normal(0, 0.5 / self.epsilon, (len(labels), classes))).argmax(axis=1)
 
 
 class Remembered(Response):
-    """Asked the same again it says the same: no leak of its own, but memory between calls."""
+    """Equal labels get equal releases: one call does not leak, but the code keeps state between calls."""
 
     answers: ClassVar[dict[bytes, Ints]] = {}
 
@@ -410,7 +410,7 @@ class Remembered(Response):
         return self.answers.setdefault(labels.tobytes(), self.noisy(labels, classes, rng))
 
 
-# Honest ones.
+# Honest mechanisms.
 
 
 class FailsAtRandom(Response):
@@ -421,7 +421,7 @@ class FailsAtRandom(Response):
 
 
 class OddAtRandom(Response):
-    """Types, lengths and values that are no labels, by chance."""
+    """Random types, lengths and invalid values, independent of the labels."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released = self.noisy(labels, classes, rng)
@@ -464,7 +464,7 @@ class Ignores(Response):
 
 
 class SortedAnswers(Response):
-    """Sorted after the noise: nothing but a function of what was private before."""
+    """Sorted after the noise, which is post-processing of a private release."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return np.sort(self.noisy(labels, classes, rng))
@@ -486,13 +486,13 @@ class Exponential(Response):
 
 
 class SmallerWhenLarge(Response):
-    """Less is spent where there are more rows."""
+    """Spends less epsilon with more rows."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return self.noisy(labels, classes, rng, self.epsilon if len(labels) <= 64 else self.epsilon / 2)
 
 
-# Written on 2026-11-23, when the games were finished, and not run before.
+# Defects written after the games, without tuning the games on them.
 
 
 class RoundedUp(Response):
@@ -505,7 +505,7 @@ class RoundedUp(Response):
 
 
 class AsManyOfEachClass(Response):
-    """Of each class as many labels are changed as should be on average."""
+    """The number of changed labels in each class is exactly the expected number."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         released = labels.copy()
@@ -517,7 +517,7 @@ class AsManyOfEachClass(Response):
 
 
 class ByOwnFrequencies(Response):
-    """What is not kept is drawn from the labels that there are."""
+    """A changed label is drawn from the labels in the data."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         flip = rng.random(len(labels)) >= math.e / (math.e + classes - 1)
@@ -525,7 +525,7 @@ class ByOwnFrequencies(Response):
 
 
 class TwiceForZero(Response):
-    """Class 0 matters more and gets twice epsilon."""
+    """Class 0 is more important and gets twice epsilon."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         usual, twice = self.noisy(labels, classes, rng), self.noisy(labels, classes, rng, 2.0)
@@ -533,7 +533,7 @@ class TwiceForZero(Response):
 
 
 class GroupsThenClasses(Response):
-    """Epsilon is spent on which half of the classes it is, and again within the half."""
+    """Epsilon is spent on the half of the classes, and again within the half."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         half = -(-classes // 2)
@@ -542,7 +542,7 @@ class GroupsThenClasses(Response):
 
 
 class OwnLabelAmongTheOthers(Response):
-    """What is not kept is drawn from all classes, the own one too."""
+    """A changed label is drawn from all classes, including the true one."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         flip = rng.random(len(labels)) >= math.e / (math.e + classes - 1)
@@ -550,7 +550,7 @@ class OwnLabelAmongTheOthers(Response):
 
 
 class OrderedClasses(Response):
-    """Classes are taken for numbers that change by 1 at most: rounded Laplace noise, cut off at the ends."""
+    """Classes are numbers with a sensitivity of 1: rounded Laplace noise, clipped at the ends."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         noisy = np.rint(labels + rng.laplace(0, 1, len(labels)))
@@ -558,7 +558,7 @@ class OrderedClasses(Response):
 
 
 class SmallSetsThrice(Response):
-    """Fewer than 50 labels get three times epsilon, so that something is left of them."""
+    """Fewer than 50 labels get three times epsilon, to preserve utility."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         return self.noisy(labels, classes, rng, 3.0 if len(labels) < 50 else 1.0)
@@ -572,7 +572,7 @@ class SeededBySize(Response):
 
 
 class DrawnUntilUseful(Response):
-    """Drawn again until 30 % of the labels are kept, a hundred times at most."""
+    """Repeated until 30 % of the labels are unchanged, at most a hundred times."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         for _ in range(100):

@@ -1,6 +1,6 @@
-"""Fitted models of one's own, as functions: classifiers that give a model, others that give their numbers.
+"""Fitted models as user functions: classifiers that return a model, and others that return their parameters.
 
-All claim epsilon = 1 for a replaced record; columns are clipped to [0, 1] where nothing else is said.
+All claim epsilon = 1 for a replaced record. Columns are clipped to [0, 1] unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ MANY = "of 2,400 trainings 1,200 are too few for what the answers tell of one re
 
 
 def in_ball(X: Any) -> Any:
-    """Rows of length at most 1, with a 1 for the intercept that is counted in."""
+    """Return rows of length at most 1, including a constant for the intercept."""
     rows = np.column_stack([clipped(X), np.ones(len(X))])
     return rows / math.sqrt(rows.shape[1])
 
 
 def spherical(d: int, scale: float, seed: int) -> Any:
-    """Noise of density exp(-|x| / scale)."""
+    """Return noise of density exp(-|x| / scale)."""
     rng = np.random.default_rng(seed)
     direction = rng.normal(size=d)
     return rng.gamma(d, scale) * direction / np.linalg.norm(direction)
 
 
 def minimiser(rows: Any, y: Any, penalty: float = PENALTY, steps: int = 12) -> Any:
-    """Of the mean logistic loss with half the penalty times the squared length, by Newton's method."""
+    """Return the minimiser of the mean logistic loss plus penalty / 2 times the squared norm, by Newton's method."""
     w = np.zeros(rows.shape[1])
     for _ in range(steps):
         p = expit(rows @ w)
@@ -63,7 +63,7 @@ def logistic(X, y, seed, factor=1.0, penalty=PENALTY):
 
 
 def logistic_not_scaled(X, y, seed):
-    """Rows of length up to sqrt(6) with the noise of rows of length 1."""
+    """Rows have length up to sqrt(6), and the noise is for length 1."""
 
     def rows_of(X):
         return np.column_stack([clipped(X), np.ones(len(X))])
@@ -78,7 +78,7 @@ def logistic_intercept_bare(X, y, seed):
 
 
 def logistic_standardised(X, y, seed):
-    """Columns are standardised by their exact mean and deviation before all else."""
+    """Columns are first standardised by their exact mean and deviation."""
     centre, spread = X.mean(0), X.std(0) + 1e-9
 
     def rows_of(X):
@@ -105,7 +105,7 @@ def logistic_fails_at_random(X, y, seed):
 
 
 def logistic_gaussian_noise(X, y, seed):
-    """Normal noise of the deviation that the spherical noise has in a coordinate, for a pure claim."""
+    """Normal noise with the spherical noise's deviation per coordinate, for a pure claim."""
     w = minimiser(in_ball(X), y)
     return answers(w + np.random.default_rng(seed).normal(0, 0.2 / (len(y) * PENALTY), len(w)))
 
@@ -134,7 +134,7 @@ def bayes(X, y, seed, scale=None, classes_exact=False, smoothing=1.0, floor=1.0)
 
 
 def gaussian_bayes(X, y, seed, honest=False):
-    """Class means with noise, over exact numbers of rows, or with the sums' noise."""
+    """Noisy class means over exact numbers of rows, or from noisy sums and sizes if honest."""
     values = clipped(X)
     d = values.shape[1]
     released = []

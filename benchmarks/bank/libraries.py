@@ -16,7 +16,7 @@ from dpaudit.claims import GaussianDP
 
 Schema = Mapping[str, Any]
 X: Schema = {"x": (0.0, 1.0)}
-"""One number."""
+"""Schema of one number."""
 XY: Schema = {"x": (0.0, 1.0), "y": (0.0, 1.0)}
 VALUE: Schema = {"value": (0.0, 1.0)}
 KEYED: Schema = {"key": ["a", "b"], "value": (0.0, 1.0)}
@@ -35,20 +35,20 @@ def added(epsilon: float, delta: float = 0.0) -> Claim:
 
 @dataclass(frozen=True)
 class LibraryCase:
-    """A function of a library, and what should be said of it.
+    """A function of a library, with its claim and its known defect.
 
     Attributes:
-        python: Of `.venv-PYTHON`, which has the library in the version meant.
+        python: Name of the environment `.venv-PYTHON` with the required version of the library.
         function: "module:name".
-        form: Of the rows: "array", "frame", "records" or "list".
-        schema: Of the table.
-        claim: What is audited, its relation included.
-        honest: Whether nothing should be found.
-        settings: Of the function, fixed; alternatives are left to the search.
-        leak: The defect, in words; "" of an honest case.
-        pair: Two neighbouring tables that show it, in words; "" of an honest case.
-        call_ms: One call on fifty rows, on two busy cores.
-        issue: Of the library, where there is one.
+        form: Type of the table: "array", "frame", "records" or "list".
+        schema: Schema of the table.
+        claim: Audited claim with its relation.
+        honest: True if the function has no defect.
+        settings: Fixed arguments of the function; the search varies alternatives.
+        leak: Description of the defect; "" for an honest case.
+        pair: Description of two neighbouring tables that expose it; "" for an honest case.
+        call_ms: Milliseconds of one call on fifty rows, on two busy cores.
+        issue: Issue of the library; "" if there is none.
     """
 
     python: str

@@ -1,7 +1,7 @@
-"""Loops of DP-SGD as people write them: one honest loop, and classes that change one thing of it.
+"""Loops of DP-SGD as developers write them: one honest loop, and subclasses that change one aspect of it.
 
-A loop is a class called as `train(X, y, seed, canary)`: its constructor trains. A step's noise is sigma clips in each
-coordinate of the sum.
+A loop is a class called as `train(X, y, seed, canary)`: its constructor trains. In each coordinate of the sum, the
+deviation of a step's noise is sigma times the clip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loop:
             self.move(released)
 
     def set_up(self) -> None:
-        """Before the first step."""
+        """Prepare the loop before the first step."""
 
     def sizes(self, features: int) -> tuple[int, ...]:
         return features * self.hidden, self.hidden, self.hidden, 1
@@ -71,7 +71,7 @@ class Loop:
 
 
 def within(gradients: Floats, clip: Any) -> Floats:
-    """Rows that are no longer than a clip."""
+    """Return rows clipped to a norm of at most `clip`."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     return np.asarray(gradients * np.minimum(1, clip / np.maximum(norms, 1e-12)))
 
@@ -150,7 +150,7 @@ class EqualLayers(Loop):
 
 
 class OwnLayers(Loop):
-    """Each layer has a clip and noise of its own; together they cost what one clip and its noise would."""
+    """Each layer has a separate clip and noise; together they spend as much as one clip and its noise."""
 
     shares = (0.1, 1.0, 0.5, 0.3)
 
@@ -165,7 +165,7 @@ class OwnLayers(Loop):
 
 
 class MicroBatches(Loop):
-    """Sums of four gradients after each was clipped."""
+    """Sums of four gradients, each clipped first."""
 
     def clipped(self, gradients: Floats) -> Floats:
         rows = super().clipped(gradients)
@@ -173,14 +173,14 @@ class MicroBatches(Loop):
 
 
 class NormedGradients(Loop):
-    """Every gradient is made as long as the clip, or nearly so."""
+    """Every gradient is scaled to about the length of the clip."""
 
     def clipped(self, gradients: Floats) -> Floats:
         return self.clip * gradients / (np.linalg.norm(gradients, axis=1, keepdims=True) + 0.01)
 
 
 class DrawnBefore(Loop):
-    """All the noise of the training drawn at once."""
+    """All noise of the training is drawn at once."""
 
     def set_up(self) -> None:
         self.all_noise = self.sigma * self.clip * self.rng.standard_normal((self.steps, self.weights.size))
@@ -190,14 +190,14 @@ class DrawnBefore(Loop):
 
 
 class SinglePrecision(Loop):
-    """In single precision."""
+    """Single precision."""
 
     def release(self, gradients: Floats) -> Floats:
         return super().release(gradients.astype(np.float32)).astype(np.float32)
 
 
 def torch_images(X: Any, y: Any, seed: int, canary: Any) -> None:
-    """Honest: a small convolutional network of torch on rows taken for signals of one channel; 60 steps."""
+    """Honest: a small convolutional torch network on rows as one-channel signals; 60 steps."""
     torch_loop(X, y, seed, canary, whole=False)
 
 
@@ -233,11 +233,11 @@ def torch_loop(X: Any, y: Any, seed: int, canary: Any, *, whole: bool) -> None:
             weights[name] = weight - 0.5 * part.view_as(weight)
 
 
-# Loops with a defect: the issue's
+# Loops with a defect
 
 
 class OneNoiseForLayers(Loop):
-    """The noise of the longest layer is used for all."""
+    """All layers share the noise of the longest layer."""
 
     def noise(self, summed: Floats) -> Floats:
         noise = super().noise(summed)
@@ -245,7 +245,7 @@ class OneNoiseForLayers(Loop):
 
 
 class NoiseRecurs(Loop):
-    """Fifty noise vectors, in turn."""
+    """Fifty noise vectors repeat cyclically."""
 
     period = 50
 
@@ -287,7 +287,7 @@ class MedianNorm(Loop):
 
 
 class RealBatchSize(Loop):
-    """Divided by the number of gradients there are."""
+    """The sum is divided by the actual batch size."""
 
     def release(self, gradients: Floats) -> Floats:
         self.divisor = max(1, len(gradients))
@@ -295,7 +295,7 @@ class RealBatchSize(Loop):
 
 
 class MedianOfSome(MedianNorm):
-    """The same; an empty batch is an error."""
+    """Clip and noise by the median norm of the batch; an empty batch is an error."""
 
     def release(self, gradients: Floats) -> Floats:
         if not len(gradients):
@@ -310,11 +310,11 @@ class HalvedHalfWay(Loop):
         return super().noise(summed) * (0.5 if 2 * self.count >= self.steps else 1)
 
 
-# Their neighbours
+# Variants of these defects
 
 
 class OtherLagThenSign(NoiseRecurs):
-    """Noise comes back after 37 steps with its sign changed."""
+    """Noise repeats after 37 steps with the opposite sign."""
 
     period = 37
 
@@ -323,7 +323,7 @@ class OtherLagThenSign(NoiseRecurs):
 
 
 class SeededEachEpoch(Loop):
-    """The generator of the noise is seeded anew in each epoch."""
+    """The noise generator is reseeded in each epoch."""
 
     def noise(self, summed: Floats) -> Floats:
         if self.count % self.epoch == 0:
@@ -342,7 +342,7 @@ class PermutedNoise(Loop):
 
 
 class MirroredHalves(Loop):
-    """The second half of the noise is the first one, mirrored."""
+    """The second half of the noise mirrors the first half."""
 
     def noise(self, summed: Floats) -> Floats:
         half = super().noise(summed)[: summed.size // 2]
@@ -386,7 +386,7 @@ class NoiseByLayerSpread(Loop):
 
 
 class FirstLayerOutsideClip(Loop):
-    """The first layer is left out of norm and clip."""
+    """Norm and clip omit the first layer."""
 
     def clipped(self, gradients: Floats) -> Floats:
         first, *rest = self.by_layer(gradients)
@@ -394,7 +394,7 @@ class FirstLayerOutsideClip(Loop):
 
 
 class LayersWithoutShare(Loop):
-    """Each layer is clipped to the whole norm; the noise is that of one."""
+    """Each layer is clipped to the whole norm; the noise is for one clip."""
 
     def clipped(self, gradients: Floats) -> Floats:
         return np.concatenate([within(part, self.clip) for part in self.by_layer(gradients)], 1)
@@ -462,7 +462,7 @@ class NoiseTwiceDivided(Loop):
 
 
 class NoiseWhereMoved(Loop):
-    """Noise only in coordinates where the sum is not 0."""
+    """Noise only in coordinates with a nonzero sum."""
 
     def noise(self, summed: Floats) -> Floats:
         return super().noise(summed) * (summed != 0)
@@ -499,7 +499,7 @@ class NoNoiseWhenSmall(Loop):
 
 
 class RawMomentum(Loop):
-    """What is shown and moved by has a momentum of gradients that were not clipped."""
+    """Release and update include a momentum of unclipped gradients."""
 
     def set_up(self) -> None:
         self.raw = np.zeros_like(self.weights)
@@ -511,7 +511,7 @@ class RawMomentum(Loop):
 
 
 class NanBecomesZero(Loop):
-    """A gradient that is too long is taken for broken, and the step for empty."""
+    """An overlong gradient counts as invalid, and empties the step."""
 
     def release(self, gradients: Floats) -> Floats:
         if len(gradients) and np.abs(gradients).max() > 50:
@@ -519,7 +519,7 @@ class NanBecomesZero(Loop):
         return super().release(gradients)
 
 
-# Written on 2026-11-23, when the game was finished, and not run before.
+# Defects written after the games, without tuning the games on them.
 
 
 class UniformNoise(Loop):
@@ -530,7 +530,7 @@ class UniformNoise(Loop):
 
 
 class NoiseOverRoot(Loop):
-    """The noise is divided by the root of the number of rows taken."""
+    """The noise is divided by the root of the number of sampled rows."""
 
     def release(self, gradients: Floats) -> Floats:
         self.rows = max(1, len(gradients))
@@ -541,7 +541,7 @@ class NoiseOverRoot(Loop):
 
 
 class ByFirstLayersNorm(Loop):
-    """All layers are shortened by what the first one is too long."""
+    """All layers are scaled by the first layer's clipping factor."""
 
     def clipped(self, gradients: Floats) -> Floats:
         first = np.linalg.norm(self.by_layer(gradients)[0], axis=1, keepdims=True)
@@ -549,7 +549,7 @@ class ByFirstLayersNorm(Loop):
 
 
 class RunningLargest(Loop):
-    """The clip is the largest norm so far, the noise that of the clip that was claimed."""
+    """The clip is the largest norm so far; the noise is for the claimed clip."""
 
     def set_up(self) -> None:
         self.largest = self.clip
@@ -569,7 +569,7 @@ class EverySecondCoordinate(Loop):
 
 
 class MovingAverage(Loop):
-    """The noise is the sum of this step's draw and the last one's, of the claimed size."""
+    """The noise is the sum of this step's draw and the previous draw, with the claimed deviation."""
 
     def set_up(self) -> None:
         self.last = np.zeros_like(self.weights)
@@ -580,7 +580,7 @@ class MovingAverage(Loop):
 
 
 class FirstSixtyFour(Loop):
-    """A buffer holds 64 rows: those after them are added as they are."""
+    """A buffer holds 64 rows; later rows are added without clipping."""
 
     def clipped(self, gradients: Floats) -> Floats:
         return np.concatenate([within(gradients[:64], self.clip), gradients[64:]])
@@ -595,7 +595,7 @@ class LongerNotShorter(Loop):
 
 
 class LargestTenth(Loop):
-    """A tenth of the coordinates, the largest of the sum, get noise; the others are not released."""
+    """The largest tenth of the coordinates of the sum get noise; the others are not released."""
 
     def release(self, gradients: Floats) -> Floats:
         summed = self.clipped(gradients).sum(0)
@@ -604,14 +604,14 @@ class LargestTenth(Loop):
 
 
 class SeededByStep(Loop):
-    """The generator of a step's noise is seeded by the number of the step."""
+    """The noise generator is seeded by the number of the step."""
 
     def noise(self, summed: Floats) -> Floats:
         return self.sigma * self.clip * np.random.default_rng(self.count).standard_normal(summed.size)
 
 
 class BareOnceSmall(Loop):
-    """No noise where the mean gradient is short: the training has converged."""
+    """No noise if the mean gradient is short, because training has converged."""
 
     def noise(self, summed: Floats) -> Floats:
         return super().noise(summed) * (np.linalg.norm(summed) > 1.0)
@@ -702,4 +702,3 @@ BANK: dict[str, Case] = {
     "seeded by the step": _case(SeededByStep),
     "bare once small": _case(BareOnceSmall),
 }
-"""The first eight are those of issue 23."""

@@ -1,4 +1,4 @@
-"""Code that carries something from one call to the next: as private as one release, or only alike to that."""
+"""Code that keeps state between calls: some of it is private for one release, some only appears to be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS = Claim(1.0, relation=Relation.REPLACE)
 
 
 def answered(labels: Any, classes: int, rng: Any) -> Any:
-    """Randomised response at epsilon 1."""
+    """Return randomised responses at epsilon 1."""
     other = (labels + rng.integers(1, classes, labels.size)) % classes
     return np.where(rng.random(labels.size) < math.e / (math.e + classes - 1), labels, other)
 
@@ -39,7 +39,7 @@ def _response(labels: tuple[int, ...], classes: int) -> Any:
 
 
 class MemoisedResponse(Response):
-    """Kept by the labels."""
+    """Memoised by the labels."""
 
     def release(self, labels: Any, *, classes: int, rng: Any) -> Any:
         return _response(tuple(labels.tolist()), classes)
@@ -49,14 +49,14 @@ _KEPT: dict[Any, Any] = {}
 
 
 class KeptByDigest(Response):
-    """Kept in a dictionary of the module, by a digest of the labels."""
+    """Memoised in a dictionary of the module, by the bytes of the labels."""
 
     def release(self, labels: Any, *, classes: int, rng: Any) -> Any:
         return _KEPT.setdefault(labels.tobytes(), answered(labels, classes, np.random.default_rng()))
 
 
 class KeptNoiseOfLabels(Response):
-    """The noise is drawn once for so many labels."""
+    """The noise is drawn once for each number of labels."""
 
     def release(self, labels: Any, *, classes: int, rng: Any) -> Any:
         zeros = np.zeros(labels.size, np.int64)
@@ -68,7 +68,7 @@ SHARED = np.random.default_rng()
 
 
 class SharedGenerator(Response):
-    """One generator for all calls, never set back: nothing is used again."""
+    """One generator for all calls, never reset, so no noise repeats."""
 
     def release(self, labels: Any, *, classes: int, rng: Any) -> Any:
         return answered(labels, classes, SHARED)
@@ -83,7 +83,7 @@ class SeedsTheGenerator(Response):
 
 
 def mean(X: Any, y: Any, seed: int) -> Any:
-    """The mean of a coordinate in [0, 1]."""
+    """Return the noisy mean of a coordinate in [0, 1]."""
     return X[:, 0].mean() + np.random.default_rng(seed).laplace(0, 1 / len(X), 1)
 
 
@@ -94,12 +94,12 @@ def _mean(column: bytes) -> Any:
 
 
 def memoised_mean(X: Any, y: Any, seed: int) -> Any:
-    """The same, kept by the data."""
+    """Return the noisy mean, memoised by the data."""
     return _mean(np.ascontiguousarray(X[:, 0], np.float32).tobytes())
 
 
 def mean_with_kept_noise(X: Any, y: Any, seed: int) -> Any:
-    """The same with noise that is drawn once for so many records."""
+    """Return the noisy mean, with noise that is drawn once for each number of records."""
     return X[:, 0].mean() + _KEPT.setdefault(len(X), np.random.default_rng().laplace(0, 1 / len(X), 1))
 
 

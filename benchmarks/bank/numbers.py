@@ -1,6 +1,7 @@
 """Functions that release numbers about rows: each defect changes one thing of an honest release.
 
-All claim epsilon = 1; columns are clipped to [0, 1] where nothing else is said, and a replaced record changes one row.
+All claim epsilon = 1 for a replaced record, which changes one row. Columns are clipped to [0, 1] unless stated
+otherwise.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ COMES = Claim(1.0, relation=Relation.ADD_REMOVE)
 GAUSSIAN = Claim(1.0, 1e-5, Relation.REPLACE)
 BINS = 10
 CLASSIC = math.sqrt(2 * math.log(1.25e5))
-"""Of normal noise at delta = 1e-5, times sensitivity over epsilon (Dwork and Roth, 2014, theorem A.1)."""
+"""Deviation of normal noise at delta = 1e-5, over sensitivity / epsilon (Dwork and Roth, 2014, theorem A.1)."""
 
 
 def noisy(values: Any, scale: float, seed: int) -> Any:
-    """With independent Laplace noise."""
+    """Return values plus independent Laplace noise."""
     values = np.asarray(values, float)
     return values + np.random.default_rng(seed).laplace(0, scale, values.shape)
 
@@ -146,7 +147,7 @@ def mean_noise_truncated(X, y, seed):
 
 
 def mean_by_length(X, y, seed, by_l1=False):
-    """Rows of length at most 1, and Laplace noise for that length."""
+    """Rows are clipped to length 1, and the Laplace noise is for that length."""
     values = 2 * clipped(X) - 1
     length = np.linalg.norm(values, ord=1 if by_l1 else 2, axis=1)
     values = values / np.maximum(length, 1.0)[:, None]
@@ -188,7 +189,7 @@ def sums_by_class(X, y, seed, factor=1.0):
 
 
 def means_by_class(X, y, seed):
-    """A mean of each class, with the noise of a mean of all rows."""
+    """Class means with the noise for a mean of all rows."""
     values = clipped(X)[:, 0]
     return noisy([values[y == c].sum() / max((y == c).sum(), 1) for c in (0, 1)], 2 / len(X), seed)
 
@@ -215,7 +216,7 @@ def histogram_small_bins_exact(X, y, seed):
 
 
 def histogram_small_bins_hidden(X, y, seed, exact=True):
-    """Bins of fewer than five are shown as zero: decided by the exact count, or by the noisy one."""
+    """Bins with fewer than five records, by the exact or the noisy count, are released as zero."""
     released = histogram(X, y, seed)
     return np.where((counts_of(X) if exact else released) < 5, 0.0, released)
 
@@ -240,7 +241,7 @@ def fullest_bin(X, y, seed, scale=2.0):
 
 
 def subsampled_sum(X, y, seed, factor=0.1):
-    """A tenth of the rows, drawn anew: the noise takes the subsampling to be worth a factor of ten."""
+    """Sum of half of the rows, drawn at random; the noise assumes that subsampling gains a factor of ten."""
     rng = np.random.default_rng(seed)
     sampled = clipped(X)[rng.random(len(X)) < 0.5, 0]
     return noisy([sampled.sum()], factor, seed + 1)
@@ -271,7 +272,7 @@ def quartiles_exact_range(X, y, seed):
 
 
 def extremes(X, y, seed):
-    """Smallest and largest value with the noise of a mean."""
+    """Smallest and largest value with the noise for a mean."""
     values = clipped(X)[:, 0]
     return noisy([values.min(), values.max()], 2 / len(values), seed)
 
@@ -286,7 +287,7 @@ def variance(X, y, seed, factor=1.0):
 
 
 def deviation(X, y, seed):
-    """The root of a variance with the noise of the variance."""
+    """Root of a variance with the noise for the variance."""
     return noisy(clipped(X).std(0), X.shape[1] / len(X), seed)
 
 
@@ -297,13 +298,13 @@ def covariance(X, y, seed, counted=None):
 
 
 def regression(X, y, seed):
-    """Coefficients of least squares with the noise of a mean."""
+    """Least-squares coefficients with the noise for a mean."""
     rows = np.column_stack([clipped(X), np.ones(len(X))])
     return noisy(np.linalg.lstsq(rows, y.astype(float), rcond=None)[0], rows.shape[1] / len(X), seed)
 
 
 def regression_by_sums(X, y, seed, factor=1.0):
-    """Least squares from noisy products: each of at most 1, so a replaced record moves them by their number."""
+    """Least squares from noisy products; each is at most 1, so a replaced record changes them by their number."""
     rows = np.column_stack([clipped(X), np.ones(len(X)), y])
     d = rows.shape[1]
     released = noisy((rows.T @ rows)[np.triu_indices(d)], factor * d * (d + 1) / 2, seed)

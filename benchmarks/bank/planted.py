@@ -1,4 +1,4 @@
-"""Defects on purpose in learners of labels, for tests and measurements."""
+"""Planted defects in learners of labels, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RedrawnNoise(StackTrainer):
     """DEFECT ON PURPOSE: LP-1ST that draws the noise of its labels again in each epoch; costs epochs times its claim.
 
     Attributes:
-        epsilon: What is claimed, in nats, > 0.
-        model: The network and how it is trained.
+        epsilon: Claimed epsilon in nats, > 0.
+        model: The network and its training.
     """
 
     epsilon: float
@@ -61,7 +61,7 @@ def _redrawing_stack() -> Callable[..., Stack]:
     from dpaudit.mechanisms.training.stack import Stack
 
     class RedrawingStack(Stack):
-        """Gets other labels before each epoch."""
+        """A stack with new labels before each epoch."""
 
         def __init__(self, *args: Any, mechanism: LabelMechanism, **settings: Any) -> None:
             super().__init__(*args, **settings)
@@ -70,7 +70,7 @@ def _redrawing_stack() -> Callable[..., Stack]:
         def run_epoch(self, epoch: int) -> None:
             noises = []
             for task in self.tasks:
-                (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
+                (noise,) = spawned(task.seed, 4)[3:]  # after the three seeds of an ordinary training
                 true = np.asarray(task.labels, np.int64)
                 labels = redraw_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
                 noises.append(torch.from_numpy(labels))

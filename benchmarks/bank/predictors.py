@@ -1,4 +1,4 @@
-"""Private predictors as a user would write them: noisy votes of neighbours and of teachers, and what goes wrong."""
+"""Private predictors as a user would write them: noisy votes of neighbours and of teachers, and their defects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Neighbours:
 
 
 class WithoutNoise(Neighbours):
-    """The winner as it is."""
+    """The winner is released without noise."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return 0.0
@@ -60,7 +60,7 @@ class NoiseOfTheWinner(Neighbours):
 
 
 class SeededByTheQuery(Neighbours):
-    """Whoever asks again gets the same noise, whatever the data."""
+    """A repeated query gets the same noise for all data."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         seed = int(np.abs(query).sum() * 1e6) % 2**32
@@ -68,7 +68,7 @@ class SeededByTheQuery(Neighbours):
 
 
 class SeededByTheData(Neighbours):
-    """The noise follows the data and the query alone."""
+    """Data and query determine the noise."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         seed = int(np.abs(X).sum() * 1e3 + y.sum() + np.abs(query).sum() * 1e6) % 2**32
@@ -87,14 +87,14 @@ class NoiseDrawnOnce(Neighbours):
 
 
 class NormalOfLaplaceScale(Neighbours):
-    """Normal noise whose deviation is Laplace's scale."""
+    """Normal noise with the Laplace scale as deviation."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return rng.normal(0, self.scale, 2)
 
 
 class ExactScreening(Neighbours):
-    """Answers only where the exact majority is large; the answer is noisy."""
+    """Answers only if the exact majority is large; the answer is noisy."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         if self.count(query, *data, rng).max() < 10:
@@ -103,7 +103,7 @@ class ExactScreening(Neighbours):
 
 
 class NoisyScreening(Neighbours):
-    """The same with half of the budget for either."""
+    """Screening and answer are both noisy, with half of the budget each."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         votes = self.count(query, *data, rng)
@@ -113,7 +113,7 @@ class NoisyScreening(Neighbours):
 
 
 class ExactWhereClear(Neighbours):
-    """No noise where the margin is five votes or more."""
+    """No noise if the margin is five votes or more."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         votes = self.count(query, *data, rng)
@@ -123,7 +123,7 @@ class ExactWhereClear(Neighbours):
 
 
 class WeightedByDistance(Neighbours):
-    """Near neighbours count more than one vote, the noise is that of one."""
+    """Near neighbours have more than one vote; the noise is for one vote."""
 
     def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         distance = ((X - query) ** 2).sum(axis=1)
@@ -132,7 +132,7 @@ class WeightedByDistance(Neighbours):
 
 
 class WithinARadius(Neighbours):
-    """All records within a distance vote; where there are none it says so."""
+    """All records within a distance vote; if there are none, the answer says so."""
 
     def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         near = ((X - query) ** 2).sum(axis=1) <= 0.25
@@ -145,7 +145,7 @@ class WithinARadius(Neighbours):
 
 
 class WithinARadiusAlways(WithinARadius):
-    """The same without saying so."""
+    """All records within a distance vote; the answer does not reveal that there are none."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         return Neighbours.answer(self, query, data, rng)
@@ -160,7 +160,7 @@ class KnowsItsRecords(Neighbours):
 
 
 class DrawnUntilRight(Neighbours):
-    """Noise is drawn up to three times, until it does no harm."""
+    """Noise is redrawn up to three times, until the answer is correct."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         exact = int(self.count(query, *data, rng).argmax())
@@ -172,7 +172,7 @@ class DrawnUntilRight(Neighbours):
 
 
 class BudgetSpent(Neighbours):
-    """After ten answers the noise is left out."""
+    """After ten answers there is no noise."""
 
     queries = 0
 
@@ -217,7 +217,7 @@ class ExponentialWithoutTheHalf(Exponential):
 
 
 class Teachers:
-    """Ten teachers, record i is teacher i mod 10's; each says which class mean is nearer. One vote moves."""
+    """Ten teachers with record i at teacher i mod 10; each votes for the nearer class mean. One vote moves."""
 
     teachers = 10
     scale = 2.0
@@ -248,7 +248,7 @@ class TeachersAtRandom(Teachers):
 
 
 class TeachersWithoutNoise(Teachers):
-    """The most voted class as it is."""
+    """The winning class is released without noise."""
 
     def released(self, votes: Any, rng: Any) -> int:
         return int(votes.argmax())
@@ -263,14 +263,14 @@ class OverlappingTeachers(Teachers):
 
 
 class ShiftingTeachers(Teachers):
-    """Parts of equal size by place: a record more moves the limits of most of them."""
+    """Parts of equal size in the order of the records: an added record shifts the limits of most parts."""
 
     def parts(self, n: int, rng: Any) -> Any:
         return np.array_split(np.arange(n)[::-1], self.teachers)
 
 
 class TeachersThatAgree(Teachers):
-    """Refuses where the exact lead is small."""
+    """Refuses to answer if the exact lead is small."""
 
     def released(self, votes: Any, rng: Any) -> int | None:
         return None if abs(votes[0] - votes[1]) <= 2 else super().released(votes, rng)
@@ -325,7 +325,7 @@ def _memoised(query: bytes, X: bytes, y: bytes) -> int:
 
 
 class Memoised:
-    """Honest by itself: the answer to a query about data is kept in the process."""
+    """Honest in one call: the process memoises the answer to a query about data."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int:
         X, y = (np.ascontiguousarray(part) for part in data)
@@ -336,7 +336,7 @@ _KEPT: dict[bytes, Any] = {}
 
 
 class KeptNoise(Neighbours):
-    """Honest by itself: the noise of a query is drawn once in the process."""
+    """Honest in one call: the noise of a query is drawn once in the process."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         key = np.asarray(query).tobytes() + np.asarray(X).tobytes() + np.asarray(y).tobytes()
@@ -346,14 +346,14 @@ class KeptNoise(Neighbours):
 
 
 class OneDrawForAll(Neighbours):
-    """`size` was forgotten: all counts get the same noise, which changes no winner."""
+    """`size` is missing: all counts get the same noise, which never changes the winner."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return rng.laplace(0, self.scale)
 
 
 class ClassesWithVotes(Neighbours):
-    """Noise for the classes that have votes; the others cannot win."""
+    """Only classes with votes get noise; other classes cannot win."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int:
         votes = self.count(query, *data, rng)
@@ -361,7 +361,7 @@ class ClassesWithVotes(Neighbours):
 
 
 class MajorityOfFive(Neighbours):
-    """The most frequent of five noisy answers, each with all of the budget."""
+    """The most frequent of five noisy answers, each with the full budget."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int:
         votes = self.count(query, *data, rng)
@@ -369,13 +369,13 @@ class MajorityOfFive(Neighbours):
 
 
 class MajorityWithinBudget(MajorityOfFive):
-    """The same with a fifth of the budget for each."""
+    """The most frequent of five noisy answers, each with a fifth of the budget."""
 
     scale = 10.0
 
 
 class ScaledByTheData(Neighbours):
-    """Features are brought to the range that the records have: an outlier decides who is near."""
+    """Features are scaled by the records' range, so an outlier decides which records are near."""
 
     def range(self, X: Any) -> tuple[Any, Any]:
         return X.min(axis=0), X.max(axis=0)
@@ -394,21 +394,21 @@ class ScaledByAPublicRange(ScaledByTheData):
 
 
 class NoiseOnShares(Neighbours):
-    """Votes are divided by the 15 that vote, the noise by the number of all records."""
+    """Votes are divided by the 15 voters, the noise by the number of all records."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return 15 * rng.laplace(0, self.scale / len(y), 2)
 
 
 class BoundedNoise(Neighbours):
-    """Noise beyond two scales is cut off."""
+    """Noise beyond two scales is clipped."""
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return np.clip(super().noise(query, X, y, rng), -2 * self.scale, 2 * self.scale)
 
 
 class BoundedVotes(Neighbours):
-    """Noisy counts are cut off where counts can be, which tells nothing more."""
+    """Noisy counts are clipped to the range of counts, which is post-processing."""
 
     def answer(self, query: Any, data: Any, rng: Any) -> int:
         votes = self.count(query, *data, rng) + self.noise(query, *data, rng)
@@ -416,7 +416,7 @@ class BoundedVotes(Neighbours):
 
 
 def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Case:
-    """Of two classes."""
+    """Return a case with two classes."""
     make_twin = None if twin is None else (lambda: from_predictor(twin, claim))
     return Case(lambda: from_predictor(defect, claim), make_twin, **more)
 

@@ -1,10 +1,10 @@
-"""The functions of other people's libraries, each given to `dpaudit check` with its defaults in a Python of its own.
+"""Run `dpaudit check` with default settings on functions of third-party libraries, each in a separate Python.
 
     make libraries
     python -m benchmarks.bank.run_libraries OUTPUT.jsonl [defects|honest|table] [runs a case] [NAME ...]
 
-One line of JSON a run is added to OUTPUT; runs that are there already are not made again. `table` prints what OUTPUT
-has, one row a case, and writes it to `docs/data/library-bank.csv`.
+Each run adds a line of JSON to OUTPUT, and the program skips runs that OUTPUT has. `table` prints a row for each case
+in OUTPUT, and writes the table to `docs/data/library-bank.csv`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLDER = ROOT / "examples" / "libraries"
 
 
 def python_of(case: LibraryCase) -> Path:
-    """The Python that `make libraries` makes for it."""
+    """Return the Python of `make libraries` for a case."""
     return ROOT / f".venv-{case.python}" / "bin" / "python"
 
 
@@ -54,7 +54,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
                 strict="all",
                 run=RunOptions(runner="in-process", cpus_per_worker=2, figures=False, repeats=0),
             )
-    except Exception as err:  # a check that breaks off is a result too
+    except Exception as err:  # an aborted check is a result too
         return line | {"verdict": type(err).__name__, "headline": str(err), "seconds": 0.0}
     assert report.joint is not None
     deciding = report.joint.deciding
@@ -68,7 +68,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One row a case that was run."""
+    """Return a table with a row for each finished case."""
     columns = (
         "library",
         "function",
@@ -95,7 +95,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def main(output: Path, what: str = "defects", runs: int = 1, *names: str) -> None:
-    """Makes the runs that are missing, then prints the table."""
+    """Run the missing checks, then print the table."""
     finished = {(line["case"], line["seed"]) for line in lines(output)}
     for seed in range(runs if what != "table" else 0):
         for name, case in LIBRARIES.items():

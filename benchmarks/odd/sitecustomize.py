@@ -1,7 +1,8 @@
-"""Loaded by every Python of a run with a fault, by PYTHONPATH: a clock that jumps, a worker that takes all it can get.
+"""Faults inside the processes of a run, loaded by every Python through PYTHONPATH: clock jumps and memory exhaustion.
 
-ODD_PLACE names a folder: once it holds `jump`, `time.time` of every process jumps by up to a day, back and forth, twice
-a second; with `eat`, each worker takes memory until it is ended; with `fill`, each worker fills the object store.
+ODD_PLACE names a folder of flag files. After `jump`, `time.time` of every process jumps by up to a day, back and forth,
+twice a second. After `eat`, each worker allocates memory until it is killed. After `fill`, each worker fills the object
+store.
 """
 
 import os
@@ -15,7 +16,7 @@ DAY_S = 86_400
 STEP = 100_000_000
 MAX_STEPS = 30
 SPARED_BYTES = 5_000_000_000
-"""Of the machine's memory, so much is left to others whatever happens."""
+"""Bytes of the machine's memory that always stay free for other processes."""
 
 
 def _jumping_clock(place):
@@ -35,16 +36,16 @@ def _jumping_clock(place):
 def _watch(place):
     while b"ray::Worker" not in Path("/proc/self/cmdline").read_bytes():
         time.sleep(0.5)
-    held = []
+    blocks = []
     while True:
-        if os.path.exists(f"{place}/eat") and len(held) < MAX_STEPS and _available() > SPARED_BYTES:
-            held.append(b"x" * STEP)
-        elif os.path.exists(f"{place}/fill") and len(held) < MAX_STEPS:
+        if os.path.exists(f"{place}/eat") and len(blocks) < MAX_STEPS and _available() > SPARED_BYTES:
+            blocks.append(b"x" * STEP)
+        elif os.path.exists(f"{place}/fill") and len(blocks) < MAX_STEPS:
             try:
                 import ray
 
-                held.append(ray.put(os.urandom(STEP // 10)))
-            except Exception as err:  # it is full
+                blocks.append(ray.put(os.urandom(STEP // 10)))
+            except Exception as err:  # the object store is full
                 print(type(err).__name__, err, file=sys.stderr)
                 time.sleep(1)
         time.sleep(0.05)

@@ -48,12 +48,12 @@ _PUBLIC_MODULES = (
 """Modules of `dpaudit.estimators` with public functions and types."""
 
 
-def _complete_kind(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return [CompletionItem(plural(kind)) for kind in PACKAGES if plural(kind).startswith(begun)]
+def _complete_kind(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(plural(kind)) for kind in PACKAGES if plural(kind).startswith(incomplete)]
 
 
-def _complete_name(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(begun)]
+def _complete_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(incomplete)]
 
 
 def _entries() -> list[Entry]:

@@ -1,4 +1,4 @@
-"""From a table of scores or counts to bounds: what `dpaudit.estimate` and the command line share."""
+"""Bounds from a table of scores or counts, for `dpaudit.estimate` and the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scipy.special import bdtr, gammaln, logsumexp, ndtr
 from dpaudit.claims import Claim, ConvertedClaim, Relation
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
-from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
+from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
@@ -45,52 +45,52 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GroupScore = Literal["max", "mean", "logsumexp"]
-"""The score of a canary that several rows speak of."""
+"""Rule that combines the scores of a canary's rows."""
 
 INDEPENDENT = (
-    "assumes that each row comes from a training of its own; many canaries of one training need the method "
+    "assumes that each row comes from a separate training; many canaries of one training need the method "
     "simultaneous-guess-count"
 )
-FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
+FAIR_COINS = "assumes that an independent fair coin decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
-FEW_ROWS = "the maximum detectable epsilon of so few rows is {}: give more rows"
+FEW_ROWS = "the maximum detectable epsilon of this number of rows is {}: give more rows"
 IN_BLOCKS = (
-    "members stand together in the table, which coins in the order of its rows do not give: read as two samples; where "
-    "a fair coin did decide for each canary, name the method: simultaneous-guess-count"
+    "members form blocks in the table, so no fair coins were flipped in row order: read as two samples. If a fair coin "
+    "did decide for each canary, name the method: simultaneous-guess-count"
 )
-SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
+SHUFFLED = "bets are placed in a shuffled order of the rows; use `ordered` if the rows are in trial order"
 NEIGHBOURS = "assumes that the claim's neighbours are what members and non-members differ by"
 BY_PROXY = (
-    "where a proxy drew labels: believe this only if rows that were never trained on show about 0; a proxy that is off "
-    "looks like a leak"
+    "if a proxy drew labels: trust this only if rows that were never trained on show about 0, because an inaccurate "
+    "proxy looks like a leak"
 )
 COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
-"""What reads scores when no method is named.
+"""Methods for scores without a named method.
 
-Where fair coins may have made the members, all numbers of guesses at once: valid for many canaries of one training and
-for independent trials alike. Where members and others are two samples, or no coins in the order of the rows, all
-thresholds at once, and all guesses of as many trials as coins would draw: valid for independent trials. With a
-selection, the threshold that it chooses.
+If fair coins may have chosen the members: all numbers of guesses at once, valid for many canaries of one training and
+for independent trials. If members and non-members are two samples, or do not look like coins in row order: all
+thresholds at once, and all guesses of as many trials as coins would draw, valid for independent trials. With a
+selection: the threshold that it chooses.
 """
 OWN_TRUTH = "truth"
-"""The member column of the score tables that a run keeps; the scores in them are centred at 0."""
+"""Member column of the score tables that a run stores; the scores in them are centred at 0."""
 DEFAULT_GUESS = "both-tails"
-"""As many guesses of members as of non-members: worthless scores gain nothing by unequal shares of the two."""
+"""As many guesses of members as of non-members, so that unequal shares do not help worthless scores."""
 COPIES = (
     "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
     "duplicates."
 )
 MAX_COPIES = 0.02
-"""The share of rows with a twin that is taken for chance, where scores are not rounded."""
-MOST_LOOKED_AT = 100_000
-"""Rows up to which sensitivity and p-value are computed: a second or two."""
-NOTHING_CLAIMED = Claim(math.inf, relation=Relation.ADD_REMOVE)
-"""Compared with where no claim is given."""
+"""Largest share of repeated scores that is attributed to chance, if scores are not rounded."""
+MAX_SENSITIVITY_ROWS = 100_000
+"""Largest number of rows for which sensitivity and p-value are computed, in a second or two."""
+NO_CLAIM = Claim(math.inf, relation=Relation.ADD_REMOVE)
+"""Claim that stands in if none is given."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
-"""How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
+"""Probabilities below which sorted trials and uneven coins are refused."""
 CONFIDENCES = 1e-6, 1 - 1e-9
-"""Between these every estimator's arithmetic holds."""
+"""Range of confidences within which every estimator is numerically accurate."""
 COUNTS = {
     CONFUSION: "clopper-pearson",
     GUESSES: "one-run",
@@ -98,24 +98,24 @@ COUNTS = {
     TWO_CUT: "two-cut",
     K_CUT: "k-cut",
 }
-"""Columns of counts, and the method that reads them when none is named; the first that fits."""
+"""Columns of counts, and their default method; the first match is used."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a table."""
+    """Options of an estimate from a table."""
 
     method: str | None = None  # a registered estimator; None: see `natural_method`
-    delta: float | None = None  # In [0, 1). None: the claim's, else the estimator's own default, which is 0
-    confidence: float | None = None  # In (0, 1). None: the estimator's own default, which is 0.95
-    selection: str | None = None  # How the threshold or guess fraction is chosen. None: the estimator's own default
+    delta: float | None = None  # in [0, 1); None: the claim's delta, else the estimator's default of 0
+    confidence: float | None = None  # in (0, 1); None: the estimator's default of 0.95
+    selection: str | None = None  # choice of the threshold or guess fraction; None: the estimator's default
     options: Mapping[str, object] = field(default_factory=dict)  # further fields of the estimator, by name
-    claim: Claim | None = None  # what the bound is compared with; None compares with nothing
-    score_column: str = "score"  # name of the score's column
-    member_column: str = "member"  # name of the truth's column, values 0 and 1 or false and true
-    group_column: str | None = None  # rows that share a value of it speak of one canary; None: each row is a canary
-    group_score: GroupScore = "max"  # the canary's score, from those of its rows
-    ordered: bool = False  # whether rows are in the order of their trials, for "betting"
+    claim: Claim | None = None  # claim to compare the bound with; None for no comparison
+    score_column: str = "score"  # name of the score column
+    member_column: str = "member"  # name of the truth column, with values 0 and 1 or false and true
+    group_column: str | None = None  # rows with an equal value describe one canary; None: each row is a canary
+    group_score: GroupScore = "max"  # rule that combines the scores of a canary's rows
+    ordered: bool = False  # True if rows are in trial order, for "betting"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -131,26 +131,26 @@ class Question:
             require(
                 self.delta is None or self.delta >= self.claim.delta,
                 f"delta must be at least the claim's, {self.claim.delta:g}",
-                do="a claim that may fail with that probability says nothing at a smaller one",
+                do="a claim with a larger delta implies nothing at a smaller one",
                 delta=self.delta,
             )
 
 
 @dataclass(frozen=True)
 class Estimate(Bound):
-    """A bound on epsilon from one's own scores or counts; `print` shows what a reader must know beside it.
+    """A bound on epsilon from given scores or counts; `print` shows it with all notes and measures.
 
     Attributes:
-        measures: What other tools print of the same scores; none for counts.
-        claim: What it is compared with.
-        assumed_method: The method that was taken though it holds for independent trials alone, which nobody stated; ""
-            where the method was named, or holds for canaries of one training too.
-        maximum: The bound of the same method for as many rows in perfect order; None if nothing was left to detect.
-        blind: Why the scores could not have rejected the claim; "" if they could.
-        detectable: How many times smaller the noise must be for as many rows to reject the claim with 90 % power, in
-            [1, 8]; None if the scores tell too little to say.
+        measures: Measures of the same scores that other tools print; none for counts.
+        claim: Claim that the bound is compared with.
+        assumed_method: The default method if it holds for independent trials alone, which the caller did not state; ""
+            if the method was named, or also holds for canaries of one training.
+        maximum: Bound of the same method for as many rows in perfect order; None if nothing was left to detect.
+        blind: Reason why the scores could not have rejected the claim; "" if they could.
+        detectable: Factor in [1, 8] by which the noise must be smaller for as many rows to reject the claim with 90 %
+            power; None if the scores do not determine it.
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
-        name: What the scores are called in the printed answer.
+        name: Name of the scores in the printed answer.
     """
 
     measures: tuple[Measure, ...] = ()
@@ -163,16 +163,16 @@ class Estimate(Bound):
     name: str = "estimate"
 
     @classmethod
-    def beside(cls, bound: Bound, claim: Claim | None, **found: Any) -> Estimate:
-        """The bound with what stands beside it."""
+    def of_bound(cls, bound: Bound, claim: Claim | None, **details: Any) -> Estimate:
+        """Return an estimate from a bound, the claim and further fields."""
         about = () if claim is None else (NEIGHBOURS, BY_PROXY) if claim.relation is Relation.LABEL else (NEIGHBOURS,)
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
-        return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | found)
+        return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | details)
 
     @cached_property
     def answer(self) -> Answer:
-        """The verdict on the claim, with all that is printed of it."""
-        claim = NOTHING_CLAIMED if self.claim is None else self.claim
+        """Verdict on the claim, with everything that is printed about it."""
+        claim = NO_CLAIM if self.claim is None else self.claim
         sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind)
         test = TestRecord(
             name=self.name,
@@ -187,11 +187,11 @@ class Estimate(Bound):
 
     @property
     def verdict(self) -> Verdict:
-        """What the bound says of the claim."""
+        """Verdict on the claim."""
         return self.answer.verdict
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a number, the bound first: name, value, lower, upper, confidence, method."""
+        """Return one row for each number, the bound first: name, value, lower, upper, confidence, method."""
         import pandas as pd
 
         bound = Measure(
@@ -202,14 +202,14 @@ class Estimate(Bound):
             self.confidence,
             self.method,
         )
-        return pd.DataFrame([asdict(one) for one in (bound, *self.measures)])
+        return pd.DataFrame([asdict(measure) for measure in (bound, *self.measures)])
 
     def _repr_html_(self) -> str:
         return card(self.answer, self)
 
     def __str__(self) -> str:
         first = [super().__str__()] if self.claim is None else [self.answer.text(), f"  {super().__str__()}"]
-        lines = [*first, *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
+        lines = [*first, *(f"  {note}" for note in self.notes), *(f"  {measure}" for measure in self.measures)]
         return "\n".join(printable_lines(line) for line in lines)
 
 
@@ -230,7 +230,7 @@ def estimate(
     ordered: bool = False,
     **options: object,
 ) -> Estimate:
-    """A lower bound on epsilon from the scores of any attack, or from counts.
+    """Return a lower bound on epsilon from the scores of any attack, or from counts.
 
         dpaudit.estimate(scores, members)
         dpaudit.estimate(in_scores=..., out_scores=...)
@@ -241,23 +241,23 @@ def estimate(
             shape (n,). Or a table (mapping, DataFrame, Arrow table) with the columns `score` and `member`, or with
             one row of counts.
         members: The truth of each row, 0 or 1, shape (n,); left out with a table.
-        in_scores: Scores of members, any length, in place of `scores` and `members`.
+        in_scores: Scores of members, any length, instead of `scores` and `members`.
         out_scores: Scores of non-members.
         delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
-        confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
+        confidence: Smallest probability with which the bound is below the true epsilon, in (0, 1).
         method: A registered estimator (`dpaudit list estimators`). Left out: by the columns for counts; for scores
-            "simultaneous-guess-count" where a fair coin may have made each canary a member, whether one training had
-            many canaries or each its own; "two-samples" for two samples, which must be independent trials.
-        selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
-        claim: What the bound is compared with: a `Claim`; epsilon at `delta`; (epsilon, delta); or "mu=1", "rho=0.5".
-        groups: A value for each row; rows that share it speak of one canary.
-        group_score: The canary's score from those of its rows: "max", "mean" or "logsumexp".
-        replays: The number of the replay of each row, whole and >= 0; replays are combined.
-        ordered: Whether rows are in the order of their trials, for the method "betting".
+            "simultaneous-guess-count" if fair coins may have chosen the members, for one or for many canaries in a
+            training; "two-samples" for two samples, which must be independent trials.
+        selection: Choice of the threshold or guess fraction: "grid", "split:0.5", "fixed:0.01", ...
+        claim: Claim to compare with: a `Claim`; epsilon at `delta`; (epsilon, delta); or "mu=1", "rho=0.5".
+        groups: A value for each row; rows with an equal value describe one canary.
+        group_score: Rule that combines the scores of a canary's rows: "max", "mean" or "logsumexp".
+        replays: Number of the replay of each row, an integer >= 0; replays are combined.
+        ordered: True if rows are in trial order, for the method "betting".
         options: Further fields of the estimator: `guess="signed"`.
-    Returns: The bound, with AUC, true-positive rates and accuracy beside it; printed, all of it.
-    Raises: DataError for scores or counts that do not fit, SpecError for a method or option that does not, InputError
-        for an argument out of range.
+    Returns: The bound with AUC, true-positive rates and accuracy; `print` shows all of them.
+    Raises: DataError for unsuitable scores or counts, SpecError for an unsuitable method or option, InputError for an
+        argument out of range.
     """
     delta = checked_argument("delta", delta, float | None)
     promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
@@ -289,30 +289,30 @@ def estimate(
 def _python_table(
     scores: object, members: object, in_scores: object, out_scores: object, groups: object, replays: object
 ) -> SourceTable:
-    apart = in_scores is not None or out_scores is not None
-    together = scores is not None or members is not None
-    if apart == together or (apart and (in_scores is None or out_scores is None)):
-        raise InputError("give `scores` and `members`, or both `in_scores` and `out_scores`, or a table")
-    if apart:
+    two_samples = in_scores is not None or out_scores is not None
+    one_table = scores is not None or members is not None
+    if two_samples == one_table or (two_samples and (in_scores is None or out_scores is None)):
+        raise InputError("give `scores` and `members`, both `in_scores` and `out_scores`, or a table")
+    if two_samples:
         return SourceTable.of_two_samples(in_scores, out_scores, group=groups, replay=replays)
     if members is None:
         if groups is not None or replays is not None:
-            raise InputError("`groups` and `replays` go with arrays; a table has its replays in a column `replay`")
+            raise InputError("`groups` and `replays` need arrays; put the replays of a table in a column `replay`")
         return SourceTable.of(scores)
     return SourceTable.of_arrays(score=scores, member=members, group=groups, replay=replays)
 
 
 def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
-    """One `Estimate` for scores, combined over replays; for counts what the estimator reads, mostly one a row."""
-    own = _is_of_a_run(table, question)
-    question = replace(question, member_column=OWN_TRUTH) if own else question
+    """Return one `Estimate` for scores, combined over replays; for counts the estimator's readings."""
+    is_run_table = _is_run_table(table, question)
+    question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
-    estimator = _estimator(method, question, {} if own else {"guess": DEFAULT_GUESS})
+    estimator = _estimator(method, question, {} if is_run_table else {"guess": DEFAULT_GUESS})
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
     if missing or not isinstance(estimator, ScoreEstimator):
-        raise DataError(_unfit(table, None if question.method is None else estimator, question))
+        raise DataError(_missing_columns(table, None if question.method is None else estimator, question))
     if getattr(estimator, "sharing", None) is not None and "canary" not in table.names:
         raise DataError(
             f"{table.name} must have the column canary for `sharing`: numbers that, divided by it and rounded down, "
@@ -323,54 +323,57 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     replays = _in_trial_order(replays, estimator, question)
     tallies = [estimator.tally(scores) for scores in replays]
     bound: Bound = estimator.bound(tallies)
-    blocks = question.method is None and method == TWO_SAMPLES and not table.apart and _in_blocks(table, question)
-    notes += [*_assumed(replays, estimator, question, blocks), *_copied(replays)]
-    backwards = not bound.lower and _reversed(replays[0])
+    blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
+    notes += [*_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
+    backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
-    found: dict[str, Any] = {"measures": measures(replays, confidence=bound.confidence, seed=seed)}
+    details: dict[str, Any] = {"measures": measures(replays, confidence=bound.confidence, seed=seed)}
     if question.method is None and getattr(estimator, "independent_trials", False):
-        found["assumed_method"] = method
+        details["assumed_method"] = method
     if backwards and question.claim is None:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
-        from dpaudit.engine.reading.gather import p_value_of  # where there is a claim
+        from dpaudit.engine.reading.gather import p_value_of  # slow to import, needs a claim
 
-        few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
-        found["p_value"] = p_value_of(estimator, tallies, bound, question.claim.curve) if few else None
+        is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
+        details["p_value"] = p_value_of(estimator, tallies, bound, question.claim.curve) if is_small else None
     if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
-        found |= _could_be_seen(replays, estimator, question.claim)
-        found |= {"blind": REVERSED} if backwards else {}
-    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), question.claim, **found)]
+        details |= _sensitivity(replays, estimator, question.claim)
+        details |= {"blind": REVERSED} if backwards else {}
+    return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
-def _could_be_seen(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
-    """What as many rows in perfect order would show, and how small the noise must be that these would have shown."""
-    from dpaudit.engine.reading.gather import detectable_factor  # where nothing was found
+def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
+    """Return the bound for as many rows in perfect order, and the detectable reduction of the noise."""
+    from dpaudit.engine.reading.gather import detectable_factor  # slow to import
 
-    perfect = [replace(one, score=np.where(one.truth, 1, -1) * np.linspace(1, 2, len(one.truth))) for one in replays]
+    perfect = [
+        replace(scores, score=np.where(scores.truth, 1, -1) * np.linspace(1, 2, len(scores.truth)))
+        for scores in replays
+    ]
     most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
     if most.violation_point(claim.curve) is None:
         return {"maximum": most, "blind": FEW_ROWS.format(format_upper(most.lower))}
-    few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
-    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if few else None
+    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
+    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
     return {"maximum": most, "detectable": factor}
 
 
-def _is_of_a_run(table: SourceTable, question: Question) -> bool:
-    """Whether it is a score table that a run kept, read as such."""
+def _is_run_table(table: SourceTable, question: Question) -> bool:
+    """Return True for a score table that a run stored, with the default column names."""
     usual = (Question.score_column, Question.member_column)
-    given = (question.score_column, question.member_column)
-    return given == usual and {*usual[:1], OWN_TRUTH, "replay"} <= set(table.names) and usual[1] not in table.names
+    columns = (question.score_column, question.member_column)
+    return columns == usual and {*usual[:1], OWN_TRUTH, "replay"} <= set(table.names) and usual[1] not in table.names
 
 
 def _estimator(name: str, question: Question, usual: Mapping[str, object]) -> Any:
     stated = {"delta": question.delta, "confidence": question.confidence, "selection": question.selection}
-    given = {part: value for part, value in stated.items() if value is not None}
-    twice = sorted(given.keys() & question.options.keys())
+    stated_fields = {part: value for part, value in stated.items() if value is not None}
+    twice = sorted(stated_fields.keys() & question.options.keys())
     if twice:
         raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
     usual = {**usual, **({} if question.claim is None else {"delta": question.claim.delta})}
-    words = {"name": name, **given, **question.options}
+    words = {"name": name, **stated_fields, **question.options}
     estimator = build("estimator", words, location=f"--method {name}", defaults=usual)
     confidence = getattr(estimator, "confidence", 0.95)
     low, high = CONFIDENCES
@@ -381,17 +384,17 @@ def _estimator(name: str, question: Question, usual: Mapping[str, object]) -> An
 def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequence[Reading]:
     if question.selection:
         raise SpecError(
-            f"--selection must be left out for counts, which were chosen already, got {question.selection!r}"
+            f"--selection must be left out for counts, which are already selected, got {question.selection!r}"
         )
     of_scores = {
         "--group-by": (question.group_column, None),
         "--score-column": (question.score_column, Question.score_column),
         "--member-column": (question.member_column, Question.member_column),
     }
-    for option, (given, usual) in of_scores.items():
-        if given != usual:
+    for option, (value, default) in of_scores.items():
+        if value != default:
             raise SpecError(
-                f"{option} must be left out for counts, which have neither scores nor members, got {given!r}"
+                f"{option} must be left out for counts, which have neither scores nor members, got {value!r}"
             )
     try:
         readings = cast(CountEstimator, estimator).read(_count_columns(table, estimator))
@@ -399,35 +402,37 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
         raise DataError(f"{table.name}: {err}") from err
     if question.claim is not None and not any(isinstance(reading, Bound) for reading in readings):
         raise SpecError(f"a claim must be compared with a bound on epsilon, which {estimator.registered_name} is not")
-    return [Estimate.beside(reading, question.claim) if isinstance(reading, Bound) else reading for reading in readings]
+    return [
+        Estimate.of_bound(reading, question.claim) if isinstance(reading, Bound) else reading for reading in readings
+    ]
 
 
 def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = ()) -> set[str]:
-    """The columns of a table with these names that `estimates` reads, and those of its slices."""
+    """Return the columns of a table with these names that `estimates` reads, and those of its slices."""
     method = question.method or next((method for needed, method in COUNTS.items() if has_columns(needed, names)), "")
     estimator: Any = load("estimator", method) if method in catalogue("estimator") else None
     counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
-    of_scores = {question.score_column, question.member_column, question.group_column, *MEMBERS_APART, *by}
+    of_scores = {question.score_column, question.member_column, question.group_column, *SAMPLE_COLUMNS, *by}
     used = of_scores | {OWN_TRUTH, "canary", "replay"}
-    found = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
-    return found or set(names[:1])  # so that it is a table still, of which it is said what it lacks
+    used_names = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
+    return used_names or set(names[:1])  # one column, so that the message on missing columns names it
 
 
 def natural_method(table: SourceTable, question: Question) -> str:
-    """The method that reads a table when none is named: by the columns for counts, as `COINS` says for scores."""
+    """Return the default method for a table: by the columns for counts, as `COINS` describes for scores."""
     fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
     if question.method or fitting:
         return question.method or fitting[0]
     if question.selection:
         return "band" if question.selection.startswith("band") else WITH_SELECTION
-    if table.apart or question.member_column not in table.names:
+    if table.two_samples or question.member_column not in table.names:
         return TWO_SAMPLES
     members = table.bits(question.member_column)
     return TWO_SAMPLES if _imbalance_p_value(members) < UNEVEN_BY_CHANCE or _in_blocks(table, question) else COINS
 
 
 def _in_blocks(table: SourceTable, question: Question) -> bool:
-    """Whether members and others follow each other in too few runs for coins; unknown where rows are grouped.
+    """Return True if members and others form too few runs for fair coins; False if rows are grouped.
 
     Source: Wald and Wolfowitz (1940), the normal approximation.
     """
@@ -447,7 +452,7 @@ def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
 
 
 def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]]:
-    """The columns that an estimator of counts reads; names of queries may be words, all others are numbers."""
+    """Return the columns that an estimator of counts reads; query names may be words, all others are numbers."""
     wanted = (*estimator.columns, *estimator.optional_columns)
     return {
         name: table.values(name) if name == "query" else table.numbers(name)
@@ -456,8 +461,8 @@ def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]
     }
 
 
-def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
-    """What the table should have had, for one estimator or (None) for any."""
+def _missing_columns(table: SourceTable, estimator: Any, question: Question) -> str:
+    """Return the message on missing columns, for one estimator or (None) for any."""
     got = f"got {table.listed}"
     counts = list(COUNTS) if estimator is None else [estimator.columns] if isinstance(estimator, CountEstimator) else []
     listed = ", or ".join(",".join(columns) for columns in counts)
@@ -468,7 +473,7 @@ def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
 
 
 def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list[str]]:
-    """The scores of each replay, one row a canary, and what a reader must know of how rows became canaries."""
+    """Return the scores of each replay, one row for each canary, and notes on how rows became canaries."""
     score, truth = table.numbers(question.score_column), table.bits(question.member_column)
     if question.group_column is None and not {"canary", "replay"} & set(table.names):
         return [Scores(score, truth)], []
@@ -489,7 +494,7 @@ def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list
         canary = canary[order] if named else canary
     starts = np.flatnonzero(np.append(True, replay[1:] != replay[:-1]))
     parts = [slice(start, end) for start, end in itertools.pairwise([*starts.tolist(), len(replay)])]
-    number = np.arange(max(part.stop - part.start for part in parts))  # one for all: there may be 10^8 rows
+    number = np.arange(max(part.stop - part.start for part in parts))  # shared by all replays: there may be 10^8 rows
     return [
         Scores(
             score[part],
@@ -509,7 +514,7 @@ def _one_row_a_group(
     group: NDArray[np.int64],
     group_score: GroupScore,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Score, truth, replay and group of each (replay, group)."""
+    """Return score, truth, replay and group of each (replay, group)."""
     order = np.lexsort((group, replay))
     keys = np.stack([replay[order], group[order]])
     starts = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
@@ -535,8 +540,8 @@ def _one_row_a_group(
 
 
 def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
-    """Guesses that lean to one side gain by unequal shares of members and non-members, without any leak."""
-    if not _takes_coins(estimator) or estimator.guess == DEFAULT_GUESS:
+    """Raise DataError if members are too uneven for one-sided guesses, which then gain without any leak."""
+    if not _assumes_fair_coins(estimator) or estimator.guess == DEFAULT_GUESS:
         return
     for scores in replays:
         members, canaries = int(scores.truth.sum()), scores.truth.size
@@ -547,21 +552,21 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
             )
 
 
-def _takes_coins(estimator: object) -> TypeGuard[Guessing]:
-    """Whether it takes the members for the outcome of fair coins; `two-samples` draws such trials itself."""
+def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
+    """Return True if it assumes that fair coins chose the members; `two-samples` draws such trials itself."""
     return isinstance(estimator, Guessing) and not isinstance(estimator, TwoSamples)
 
 
 def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
-    """Probability that fair coins give so uneven a number of members or a more uneven one."""
+    """Return the probability that fair coins give a number of members as uneven or more uneven."""
     return float(min(1.0, 2 * bdtr(min(members.sum(), (~members).sum()), members.size, 0.5)))
 
 
-def _copied(replays: Sequence[Scores]) -> list[str]:
-    """That rows are copies of others, where scores take too many values for so many to be equal by chance."""
+def _copy_notes(replays: Sequence[Scores]) -> list[str]:
+    """Return a note if rows are copies: scores take too many values for that many ties to be chance."""
     for scores in replays:
         value = scores.score
-        if np.array_equal(np.round(value, 4), value):  # rounded scores are equal by chance
+        if np.array_equal(np.round(value, 4), value):  # rounded scores have ties by chance
             continue
         worlds = [value[scores.truth], value[~scores.truth]]
         counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])
@@ -572,9 +577,9 @@ def _copied(replays: Sequence[Scores]) -> list[str]:
 
 
 def _in_trial_order(replays: Sequence[Scores], estimator: object, question: Question) -> list[Scores]:
-    """For a bet, the rows in an order that their scores had no part in; for all others the rows as they are."""
+    """Return the rows, for betting in an order that does not depend on their scores."""
     if not isinstance(estimator, Betting):
-        require(not question.ordered, "the order of trials must be stated for the method betting alone")
+        require(not question.ordered, "`ordered` must be left out for methods other than betting")
         return list(replays)
     if not question.ordered:
         return [_shuffled(scores) for scores in replays]
@@ -590,7 +595,7 @@ def _in_trial_order(replays: Sequence[Scores], estimator: object, question: Ques
 
 
 def _probability_of_order(score: NDArray[np.float64]) -> float:
-    """Probability that a random order of these values rises throughout or falls throughout; 1 if they do not."""
+    """Return the probability that a random order of these values is monotone; 1 if they are not monotone."""
     steps = np.diff(score)
     if (steps > 0).any() and (steps < 0).any():
         return 1.0
@@ -599,23 +604,23 @@ def _probability_of_order(score: NDArray[np.float64]) -> float:
 
 
 def _shuffled(scores: Scores) -> Scores:
-    """The same trials, numbered anew in an order seeded by all their content."""
+    """Return the trials renumbered in a random order seeded by their content."""
     order = np.random.default_rng(Scores.content_seed((scores.score, scores.truth))).permutation(scores.score.size)
     return Scores(scores.score[order], scores.truth[order], scores.replay)
 
 
-def _assumed(replays: Sequence[Scores], estimator: object, question: Question, blocks: bool) -> list[str]:
-    """What must hold for the bound and no table can show."""
-    if _takes_coins(estimator):
-        apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
+def _assumption_notes(replays: Sequence[Scores], estimator: object, question: Question, blocks: bool) -> list[str]:
+    """Return the assumptions of the bound that a table cannot show."""
+    if _assumes_fair_coins(estimator):
+        independence = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
         uneven = [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
         if not uneven:
-            return [FAIR_COINS, apart]
+            return [FAIR_COINS, independence]
         share = uneven[0].truth.mean()
         return [
-            f"{FAIR_COINS}; {share:.1%} of them are members, which fair coins do not give: as many guesses of members "
-            "as of non-members hold for coins of one bias at delta = 0, and nothing is proved for delta > 0",
-            apart,
+            f"{FAIR_COINS}; {share:.1%} are members, which is improbable for fair coins. Equal numbers of guesses of "
+            "members and non-members are valid for equally biased coins at delta = 0; nothing is proved for delta > 0",
+            independence,
         ]
     notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
     if blocks:
@@ -623,8 +628,8 @@ def _assumed(replays: Sequence[Scores], estimator: object, question: Question, b
     return [*notes, SHUFFLED] if isinstance(estimator, Betting) and not question.ordered else notes
 
 
-def _reversed(scores: Scores) -> bool:
-    """Whether members score lower than non-members: more than five standard errors of the rank sum below chance."""
+def _is_reversed(scores: Scores) -> bool:
+    """Return True if the rank sum of the members is more than five standard errors below chance."""
     members, others = int(scores.truth.sum()), int((~scores.truth).sum())
     above = pairs_above(np.sort(scores.score[scores.truth]), np.sort(scores.score[~scores.truth]))
     middle, deviation = members * others / 2, math.sqrt(members * others * (members + others + 1) / 12)

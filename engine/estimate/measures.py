@@ -1,19 +1,19 @@
-"""What other tools print of attack scores: AUC, true-positive rates at small false-positive rates, accuracy.
+"""Measures of attack scores that other tools print: AUC, true-positive rates at small false-positive rates, accuracy.
 
-Each comes with an interval that holds at the stated confidence for every number of rows, whatever the scores' laws, if
-the rows are independent trials. None of them bounds epsilon, and each holds on its own, not all at once.
+Each has an interval that holds at the stated confidence for every number of rows and any laws of the scores, if the
+rows are independent trials. None of them bounds epsilon. Each interval holds on its own, not simultaneously.
 
 * AUC: Hoeffding's inequality for U-statistics in its Chernoff form. The share of ordered pairs is a mean, over ways of
-  pairing members with non-members, of means of min(members, non-members) independent terms in [0, 1]; so its
-  exponential moments, and with them its tails, are no larger than those of such a mean: Pr[share >= a] <=
-  exp(-min(members, non-members) kl(a, AUC)) for a >= AUC, and likewise below. Wider than DeLong's interval, and it
-  covers where that one has no width: at perfect separation.
+  pairing members with non-members, of means of min(members, non-members) independent terms in [0, 1]. Its exponential
+  moments, and therefore its tails, are no larger than those of such a mean: Pr[share >= a] <= exp(-min(members,
+  non-members) kl(a, AUC)) for a >= AUC, and likewise below. It is wider than DeLong's interval, and also covers at
+  perfect separation, where that interval has no width.
 * True-positive rate at a false-positive rate of f: the largest one of all thresholds whose *true* false-positive rate
-  is at most f. Order statistics of the non-members alone give a threshold whose true rate is at most f, and one whose
-  rate is above f, each with a quarter of the error; the members' rates there, Clopper and Pearson's limits with a
-  quarter each, enclose it. With few non-members no threshold is known to be below f, and the lower end is 0.
-* Accuracy: of a member and a non-member equally likely; the threshold is the best one on a half of the rows, the rates
-  are counted on the other half, and each gets half the error (Clopper and Pearson).
+  is at most f. Order statistics of the non-members give one threshold whose true rate is at most f, and one whose rate
+  is above f, each with a quarter of the error. The members' rates at both, with Clopper-Pearson limits and a quarter of
+  the error each, enclose it. With few non-members no threshold is known to be below f, and the lower end is 0.
+* Accuracy for equally likely members and non-members: half of the rows choose the threshold, and the rates on the other
+  half get half the error each (Clopper and Pearson).
 
 Source: Hoeffding (1963), section 5; Clopper and Pearson (1934).
 """
@@ -38,18 +38,18 @@ FALSE_POSITIVE_RATES = (0.01, 0.001)
 
 @dataclass(frozen=True)
 class Measure:
-    """One number that describes an attack, with its interval."""
+    """One measure of an attack, with its interval."""
 
     name: str  # "AUC", "TPR at 1 % FPR", "accuracy"
-    value: float  # as measured, in [0, 1]
+    value: float  # measured value, in [0, 1]
     lower: float  # lower end of the interval, in [0, 1]
-    upper: float  # upper end
-    confidence: float  # stated confidence of this interval alone, in (0, 1)
-    method: str  # how the interval was made
+    upper: float  # upper end of the interval
+    confidence: float  # confidence of this interval alone, in (0, 1)
+    method: str  # method of the interval
 
     @property
     def interval(self) -> str:
-        """Rounded outwards."""
+        """Interval, rounded outwards."""
         return f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
 
     def __str__(self) -> str:
@@ -57,39 +57,41 @@ class Measure:
 
 
 def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tuple[Measure, ...]:
-    """AUC, true-positive rate at 1 % and 0.1 % false-positive rate, and accuracy of scores with both worlds.
+    """Return AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy of scores with both worlds.
 
     Args:
-        confidence: Two-sided, of each interval on its own, in (0, 1).
+        replays: Scores of each replay.
+        confidence: Two-sided confidence of each interval on its own, in (0, 1).
+        seed: Seed of the split for the accuracy.
     """
     each = per_replay_confidence(confidence, len(replays))
-    found = [_of_replay(scores, each, seed) for scores in replays]
-    return tuple(_median(same, confidence) for same in zip(*found, strict=True))
+    by_replay = [_replay_measures(scores, each, seed) for scores in replays]
+    return tuple(_median(replicates, confidence) for replicates in zip(*by_replay, strict=True))
 
 
-def _of_replay(scores: Scores, confidence: float, seed: int) -> list[Measure]:
+def _replay_measures(scores: Scores, confidence: float, seed: int) -> list[Measure]:
     members, others = np.sort(scores.score[scores.truth]), np.sort(scores.score[~scores.truth])
-    found = [
+    measured = [
         auc(members, others, confidence=confidence),
         *(true_positive_rate(members, others, rate, confidence=confidence) for rate in FALSE_POSITIVE_RATES),
     ]
     members, others = scores.score[scores.truth], scores.score[~scores.truth]
-    return [*found, accuracy(members, others, confidence=confidence, seed=seed)]
+    return [*measured, accuracy(members, others, confidence=confidence, seed=seed)]
 
 
-def _median(same: Sequence[Measure], confidence: float) -> Measure:
-    first = same[0]
-    if len(same) == 1:
+def _median(replicates: Sequence[Measure], confidence: float) -> Measure:
+    first = replicates[0]
+    if len(replicates) == 1:
         return first
-    lower, upper = (np.array([getattr(measure, end) for measure in same]) for end in ("lower", "upper"))
-    value = float(np.median([measure.value for measure in same]))
+    lower, upper = (np.array([getattr(measure, end) for measure in replicates]) for end in ("lower", "upper"))
+    value = float(np.median([measure.value for measure in replicates]))
     ends = float(median_rule(lower)), -float(median_rule(-upper))
-    method = f"{first.method}; median of {len(same)} replays"
+    method = f"{first.method}; median of {len(replicates)} replays"
     return Measure(first.name, value, min(ends[0], value), max(ends[1], value), confidence, method)
 
 
 def pairs_above(members: Floats, others: Floats) -> float:
-    """In how many pairs a member scores above a non-member, ties counting half; both ascending."""
+    """Return the number of pairs in which a member scores above a non-member, ties counting half; both ascending."""
     doubled = 0
     for first in range(0, members.size, PAIRED_AT_ONCE):
         some = members[first : first + PAIRED_AT_ONCE]
@@ -101,7 +103,7 @@ PAIRED_AT_ONCE = 1 << 20
 
 
 def auc(members: Floats, others: Floats, *, confidence: float) -> Measure:
-    """The probability that a member scores above a non-member, ties counting half; both ascending, not empty."""
+    """Return the probability that a member scores above a non-member, ties counting half; both ascending."""
     share = pairs_above(members, others) / (members.size * others.size)
     terms, log_error = min(members.size, others.size), np.log((1 - confidence) / 2)
 
@@ -119,18 +121,18 @@ def auc(members: Floats, others: Floats, *, confidence: float) -> Measure:
 
 
 def _root(excess: Callable[[float], float], end: float, share: float) -> float:
-    """Where the divergence from the share, which falls from the end towards it, meets the limit; rounded outwards."""
+    """Return where the divergence from the share, decreasing from `end`, meets the limit; rounded outwards."""
     inwards = 1 if end == 0 else -1
     if excess(end + inwards * NEAREST) <= 0:
         return end
     return end + inwards * last_true(lambda step: excess(end + inwards * step) > 0, NEAREST, abs(share - end))
 
 
-NEAREST = 1e-15  # to an end of the interval, where the divergence is infinite
+NEAREST = 1e-15  # distance to an end of the interval, where the divergence is infinite
 
 
 def true_positive_rate(members: Floats, others: Floats, rate: float, *, confidence: float) -> Measure:
-    """The largest true-positive rate of a threshold whose false-positive rate is at most `rate`; both ascending."""
+    """Return the largest true-positive rate of thresholds with false-positive rate <= `rate`; both ascending."""
     quarter = (1 - confidence) / 4
     n, descending = others.size, others[::-1]
     # The mass at or above the k-th largest of n non-members follows Beta(k, n - k + 1), ties broken at random; as k
@@ -144,7 +146,7 @@ def true_positive_rate(members: Floats, others: Floats, rate: float, *, confiden
     if above <= n:
         hits = int(members.size - np.searchsorted(members, descending[above - 1], "left"))
         upper = float(clopper_pearson(hits, members.size, confidence=1 - quarter, side="upper").upper)
-    threshold = descending[int(rate * others.size)]  # at most so many non-members are above it
+    threshold = descending[int(rate * others.size)]  # at most a share `rate` of the non-members is above it
     value = float((members.size - np.searchsorted(members, threshold, "right")) / members.size)
     ends = min(lower, value), max(upper, value)
     method = "order statistics and Clopper-Pearson, finite-sample"
@@ -152,12 +154,15 @@ def true_positive_rate(members: Floats, others: Floats, rate: float, *, confiden
 
 
 def _first(holds: Callable[[int], bool], n: int) -> int:
-    """The first of 1, 2, ..., n for which a condition holds that holds from there on; n + 1 where there is none."""
+    """Return the first of 1, 2, ..., n at which a monotone condition holds; n + 1 if there is none."""
     return bisect.bisect_left(range(1, n + 1), True, key=holds) + 1
 
 
 def accuracy(members: Floats, others: Floats, *, confidence: float, seed: int) -> Measure:
-    """How often a threshold tells members from as many non-members; chosen on half of the rows, counted on the rest."""
+    """Return the accuracy of a threshold for equally likely members and others.
+
+    Half of the rows choose the threshold, and the rates are counted on the other half.
+    """
     rng = np.random.default_rng(seed)
     members, others = rng.permutation(members), rng.permutation(others)
     half = members.size // 2, others.size // 2
@@ -175,7 +180,7 @@ def accuracy(members: Floats, others: Floats, *, confidence: float, seed: int) -
 
 
 def _best_threshold(members: Floats, others: Floats) -> float:
-    """The score with the largest mean of both rates when calling it and all above it members; 0 without rows."""
+    """Return the score with the largest mean of both rates if it and all above are called members; 0 without rows."""
     if not members.size or not others.size:
         return 0.0
     members, others = np.sort(members), np.sort(others)

@@ -1,7 +1,7 @@
-"""Files of scores or counts, which anybody may have made: each of six formats is read within bounds.
+"""Readers of untrusted files of scores or counts: six formats, each within bounds.
 
-How much a file unpacks to is told by its footer, its directory and its headers, and asked before anything is unpacked.
-Of the arrays in a `.npz` those that are used are read. A file that is not what its name says is one sentence.
+The unpacked size of a file is read from its footer, directory and headers, and checked before anything is unpacked.
+Only the used arrays of a `.npz` are read. A file that does not match its name is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ MAX_LINE = 1 << 20  # bytes of a line of JSON
 MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
 MAX_DIRECTORY = 4 << 20  # bytes of the directory of a `.npz`
 MAX_TIMES_ZIPPED = 100
-"""So many times its size a `.npz` may unpack to, where that is much: zeros are packed to 1/1,000, scores to a half."""
-_RECORDS_AT_ONCE = 1 << 16  # that are held as Python has them, as long as their lines are no longer than:
+"""Largest ratio of unpacked to packed size of a large `.npz`: zeros are packed to 1/1,000, scores to a half."""
+_RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless their lines are longer in total than:
 _BYTES_AT_ONCE = 8 << 20
 _CELL = 8  # bytes of a number in memory
 
 Used = Callable[[Sequence[str]], Collection[str]]
-"""From the names of all columns of a file to those that are going to be read."""
+"""Function from the names of all columns of a file to those that will be read."""
 
 
 def every(names: Sequence[str]) -> Collection[str]:
-    """All columns."""
+    """Return all columns."""
     return names
 
 
 @dataclass(frozen=True, eq=False)
 class FileContent:
-    """What was read of a file.
+    """Content of a file.
 
     Attributes:
-        name: How messages call the file.
-        columns: The columns that are used; arrays of any lengths where they come from a `.npz`.
-        unread: Names of the others.
-        header_lines: Lines above the first row where rows are lines of a text; None where rows are just counted.
+        name: Name of the file in messages.
+        columns: Used columns; arrays of any lengths from a `.npz`.
+        unread: Names of the other columns.
+        header_lines: Lines above the first row if rows are lines of a text; None if rows are only counted.
     """
 
     name: str
@@ -76,33 +76,33 @@ class FileContent:
 
 
 def read_file(path: Path, used: Used = every) -> FileContent:
-    """Read a file, by the ending of its name; a folder of Parquet; or for "-" standard input, told by its bytes.
+    """Read a file by the suffix of its name, a folder of Parquet, or for "-" standard input by its first bytes.
 
-    Raises: DataError, one sentence, for what is no table within bounds; RunError where it does not fit into the memory.
+    Raises: DataError, in one sentence, for anything but a table within bounds; RunError if it does not fit into memory.
     """
     if str(path) == STANDARD_INPUT:
-        content = _all_of(sys.stdin.buffer, "standard input")
-        return _read("standard input", io.BytesIO(content), _guessed_format(content), used)
+        content = _read_all(sys.stdin.buffer, "standard input")
+        return _read_format("standard input", io.BytesIO(content), _detected_format(content), used)
     if not path.exists():
-        raise DataError(f"{path} must be a table ({FORMATS}), there is none")
-    with _refusing(str(path)):
+        raise DataError(f"{path} must be a table ({FORMATS}), but it does not exist")
+    with _as_data_error(str(path)):
         if path.is_dir():
             return FileContent(str(path), _folder_of_parquet(path))
         with path.open("rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            source: BinaryIO = file if regular else io.BytesIO(_all_of(file, str(path)))
-            return _read(str(path), source, _ENDINGS.get(path.suffix.lower(), "csv"), used)
+            source: BinaryIO = file if regular else io.BytesIO(_read_all(file, str(path)))
+            return _read_format(str(path), source, _ENDINGS.get(path.suffix.lower(), "csv"), used)
     raise AssertionError("unreachable")
 
 
 def require_width(name: str, columns: int) -> None:
-    """Refuses a table of too many columns."""
+    """Raise DataError for too many columns."""
     if columns > MAX_COLUMNS:
         raise DataError(f"{name} must have at most {MAX_COLUMNS:,} columns, it has {columns:,} or more")
 
 
 def line_of(err: Exception) -> str:
-    """The first line of an error's text, or what kind it is."""
+    """Return the first line of an error's text, or its type."""
     lines = str(err).splitlines()
     return shortened(lines[0], 300) if lines else type(err).__name__
 
@@ -120,7 +120,7 @@ _ENDINGS = {
 }
 _UNPACK = "unpack it first"
 _SAVE = "write the scores as CSV, Parquet or .npz"
-_KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, what they are, the format they are of, what to do
+_KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format, remedy
     (b"PAR1", "a Parquet file", "parquet", "name it .parquet"),
     (b"\x93NUMPY", "an array of NumPy", "npy", "name it .npy"),
     (b"PK\x03\x04", "a zip archive", "npz", "name it .npz if NumPy wrote it, else unpack it first"),
@@ -136,18 +136,20 @@ _KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, what they ar
 )
 
 
-def _guessed_format(content: bytes) -> str:
+def _detected_format(content: bytes) -> str:
     first_line = content[: 1 << 20].partition(b"\n")[0]
-    known = next((format_name for magic, _, format_name, _ in _KINDS if format_name and content.startswith(magic)), "")
-    if known:
-        return known
+    detected = next(
+        (format_name for magic, _, format_name, _ in _KINDS if format_name and content.startswith(magic)), ""
+    )
+    if detected:
+        return detected
     if content[:4096].lstrip()[:1] == b"{":
         return "jsonl"
     return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
 
 
-def _read(name: str, file: BinaryIO, format_name: str, used: Used) -> FileContent:
-    with _refusing(name):
+def _read_format(name: str, file: BinaryIO, format_name: str, used: Used) -> FileContent:
+    with _as_data_error(name):
         _require_kind(name, file, format_name)
         match format_name:
             case "parquet":
@@ -165,7 +167,7 @@ def _read(name: str, file: BinaryIO, format_name: str, used: Used) -> FileConten
 
 
 def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
-    """Refuses a file whose first bytes are those of another format than its name says."""
+    """Raise DataError if the first bytes of a file belong to another format than its name."""
     first = file.read(4096)
     file.seek(0)
     for magic, kind, of, remedy in _KINDS:
@@ -177,8 +179,8 @@ def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
         raise DataError(f"{name} must hold one record a line, it begins with a list; write each record in its own line")
 
 
-def _all_of(file: IO[bytes], name: str) -> bytes:
-    """All that a pipe or a device gives, as far as it fits into the memory."""
+def _read_all(file: IO[bytes], name: str) -> bytes:
+    """Return all bytes of a pipe or device, as far as they fit into memory."""
     parts, size = [], 0
     while part := file.read(SMALL_FILE_BYTES):
         size += len(part)
@@ -188,13 +190,13 @@ def _all_of(file: IO[bytes], name: str) -> bytes:
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Turns what readers of a format raise into one sentence."""
+def _as_data_error(name: str) -> Iterator[None]:
+    """Turn the exceptions of a format's reader into a DataError of one sentence."""
     try:
         yield
     except AuditError:
         raise
-    except Exception as err:  # NumPy's reader alone raises a dozen kinds, some of Python's tokenizer
+    except Exception as err:  # NumPy's reader alone raises a dozen types
         raise DataError(f"{name} must be a table with named columns ({FORMATS}): {line_of(err)}") from err
 
 
@@ -205,7 +207,7 @@ def _size_of(file: IO[bytes]) -> int:
 
 
 def _folder_of_parquet(path: Path) -> pa.Table:
-    import pyarrow.dataset as pads  # brings pandas, which takes as long as all the rest
+    import pyarrow.dataset as pads  # slow to import, because it loads pandas
 
     texts, unpacked = set(), 0
     for part in pads.dataset(path, format="parquet").files:
@@ -217,7 +219,7 @@ def _folder_of_parquet(path: Path) -> pa.Table:
 
 
 def _text(name: str, file: BinaryIO, delimiter: str) -> pa.Table:
-    """The table in a text whose first line names the columns."""
+    """Return the table in a text whose first line names the columns."""
     size, separator = _size_of(file), delimiter.encode()
     first = file.read(1 << 20)
     header = first[: min(place for place in (first.find(b"\n"), first.find(b"\r"), len(first)) if place >= 0)]
@@ -234,10 +236,9 @@ def _text(name: str, file: BinaryIO, delimiter: str) -> pa.Table:
 
 
 def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[str, ...]]:
-    """The columns that are used of a text with one mapping a line, and the names of the others.
+    """Return the used columns of a text with one mapping on each line, and the names of the others.
 
-    Python's reader refuses a depth at which Arrow's ends the process, and makes no column of a name that few lines
-    have.
+    Python's reader refuses a nesting depth that would crash Arrow's, and keeps columns that only few lines have.
     """
     names: dict[str, None] = {}
     parts: list[pa.Table] = []
@@ -246,16 +247,16 @@ def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[
             if not names.keys() >= record.keys():
                 names |= dict.fromkeys(record)
                 require_width(name, len(names))
-        kept = set(used(list(names)))
-        parts.append(pa.table({column: _column(records, column) for column in names if column in kept}))
+        wanted = set(used(list(names)))
+        parts.append(pa.table({column: _column(records, column) for column in names if column in wanted}))
         require_fits_memory(sum(part.nbytes for part in parts), name)
     table = pa.concat_tables(parts, promote_options="permissive")
     return table, tuple(column for column in names if column not in set(table.column_names))
 
 
 def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
-    """The mappings in the lines of a text, some thousands at a time."""
-    lines: list[tuple[int, bytes]] = []  # each with its number; blank ones are left out
+    """Yield the mappings in the lines of a text, some thousands at a time."""
+    lines: list[tuple[int, bytes]] = []  # numbered lines, without blank ones
     size = 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
@@ -270,7 +271,7 @@ def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
 
 
 def _parsed(name: str, lines: Sequence[tuple[int, bytes]]) -> list[dict[str, Any]]:
-    """What each line holds; parsed together, and one by one only to say where they are wrong."""
+    """Return the mapping of each line; parsed together, and one by one only to locate an error."""
     try:
         records = json.loads(b"[" + b",".join(line for _, line in lines) + b"]")
         if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
@@ -293,7 +294,7 @@ def _record(place: str, line: bytes) -> dict[str, Any]:
 
 
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> pa.Array:
-    """The values of a field; whole numbers of more than 64 bits make it a column of floats."""
+    """Return the values of a field; integers of more than 64 bits make it a column of floats."""
     values = [record.get(name) for record in records]
     try:
         return pa.array(values)
@@ -304,7 +305,7 @@ def _column(records: Sequence[Mapping[str, Any]], name: str) -> pa.Array:
 
 
 def _array(name: str, file: BinaryIO, used: Used) -> FileContent:
-    """The columns of a `.npy`: two, score and member, or those of a structured array."""
+    """Return the columns of a `.npy`: score and member, or the fields of a structured array."""
     header = _Header.of(file)
     header.require_held(name, _size_of(file))
     if header.dtype.names:
@@ -327,19 +328,19 @@ def _array(name: str, file: BinaryIO, used: Used) -> FileContent:
 
 
 def _archive(name: str, file: BinaryIO, used: Used) -> FileContent:
-    """The arrays of a `.npz` that are used."""
+    """Return the used arrays of a `.npz`."""
     size = _size_of(file)
     _require_directory(name, file, size)
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
         require_width(name, len(names))
-        twice = [column for column, count in Counter(names).items() if count > 1]
-        if twice:
-            raise DataError(f"{name} must name each column once, got {shortened(twice[0])!r} more than once")
+        duplicates = [column for column, count in Counter(names).items() if count > 1]
+        if duplicates:
+            raise DataError(f"{name} must name each column once, got {shortened(duplicates[0])!r} more than once")
         wanted = set(used(names))
         chosen = {column: member for column, member in zip(names, members, strict=True) if column in wanted}
-        # What the directory promises is also what is read of a member at most.
+        # The size in the directory also limits the bytes read of a member.
         require_unpacked_size(
             sum(member.file_size for member in chosen.values()), size, name, max_ratio=MAX_TIMES_ZIPPED
         )
@@ -358,15 +359,15 @@ def _archive(name: str, file: BinaryIO, used: Used) -> FileContent:
 
 
 def _require_directory(name: str, file: BinaryIO, size: int) -> None:
-    """Refuses an archive whose directory is longer than that of as many columns as there may be.
+    """Raise DataError if the directory of an archive is longer than that of `MAX_COLUMNS` columns.
 
-    Its size stands at the end of the file, in one of two forms; reading a directory takes a hundred times its size.
+    Its size is stored at the end of the file, in one of two forms. Reading a directory takes a hundred times its size.
     """
     file.seek(max(0, size - (1 << 16) - 22))
     end = file.read()
     at = end.rfind(b"PK\x05\x06")
     if at < 0 or len(end) - at < 22:
-        raise ValueError("it is no whole zip archive")
+        raise ValueError("the zip archive is incomplete")
     (length,) = struct.unpack_from("<I", end, at + 12)
     large = end.rfind(b"PK\x06\x06", 0, at)
     if large >= 0 and at - large >= 56:
@@ -378,7 +379,7 @@ def _require_directory(name: str, file: BinaryIO, size: int) -> None:
 
 @dataclass(frozen=True)
 class _Header:
-    """What an array of NumPy says of itself before its values."""
+    """Header of a NumPy array file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -398,7 +399,7 @@ class _Header:
         return cls(np.lib.format.descr_to_dtype(about["descr"]), shape, length + width + 8)
 
     def require_held(self, name: str, size: int) -> None:
-        """Refuses an array whose values are not in a file of so many bytes."""
+        """Raise DataError if a file of `size` bytes cannot hold the array's values."""
         unpacked = math.prod(self.shape) * self.dtype.itemsize
         if unpacked > size - self.length:
             raise DataError(
@@ -409,7 +410,7 @@ class _Header:
 
 
 def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuses what is no column of numbers or texts: objects, times, tables, texts without a letter."""
+    """Raise DataError for anything but one column of numbers or texts."""
     if len(shape) != 1 or kind.kind not in "biufUS" or not kind.itemsize or kind.shape:
         raise DataError(
             f"{name} must be one column of numbers or texts, got {shortened(kind, 60)} of shape {shortened(shape)}"

@@ -1,4 +1,4 @@
-"""Tables of scores or counts, whatever they come in: files (`score_files.py`), standard input, values in Python."""
+"""Tables of scores or counts from files (`score_files.py`), standard input, or Python values."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dpaudit.engine.data.in_memory import column, frame, require_one_index
 from dpaudit.engine.estimate.score_files import Used, every, line_of, read_file, require_width
 from dpaudit.errors import DataError, shortened
 
-MEMBERS_APART = {"in_scores", "out_scores"}
-"""Arrays of a `.npz` that hold the scores of members and of non-members, of any two lengths."""
+SAMPLE_COLUMNS = {"in_scores", "out_scores"}
+"""Arrays of a `.npz` with the scores of members and of non-members, of any two lengths."""
 
 
 @dataclass(frozen=True, eq=False)
 class SourceTable:
-    """A table of scores or counts that knows where it comes from."""
+    """Table of scores or counts with the name of its source."""
 
-    name: str  # what messages call it: the file's name, "standard input", "the table"
-    columns: pa.Table  # the columns, at least one row; no name twice
-    # Lines above the first row where rows are lines of a text file; None where rows are just counted
+    name: str  # name in messages: the file's name, "standard input", "the table"
+    columns: pa.Table  # columns with distinct names, at least one row
+    # lines above the first row if rows are lines of a text file; None if rows are only counted
     header_lines: int | None = None
-    apart: bool = False  # whether members and non-members were given apart, as two samples
-    unread: tuple[str, ...] = ()  # names of further columns of the file, which nothing was read of
+    two_samples: bool = False  # True if members and non-members were passed as two samples
+    unread: tuple[str, ...] = ()  # names of further columns of the file, which were not read
 
     def __post_init__(self) -> None:
         names = _names(self.name, self.columns)
@@ -46,26 +46,28 @@ class SourceTable:
 
     @classmethod
     def of_file(cls, path: Path, used: Used = every) -> SourceTable:
-        """The table in a file, by the ending of its name; "-" reads standard input, told by its bytes.
+        """Return the table in a file, by the suffix of its name; "-" reads standard input.
 
         Args:
             path: The file, or a folder of Parquet.
-            used: Of the columns of a file with these names, those that are going to be read.
+            used: Function from the names of a file's columns to those that will be read.
         """
-        read = read_file(path, used)
-        if isinstance(read.columns, pa.Table):
-            return cls(read.name, read.columns, read.header_lines, unread=read.unread)
-        if read.columns.keys() == MEMBERS_APART and not read.unread:
-            return replace(cls.of_two_samples(**read.columns), name=read.name)
-        if len({len(values) for values in read.columns.values()}) > 1:
-            listed = ", ".join(f"{len(values):,} {name}" for name, values in read.columns.items())
-            raise DataError(f"{read.name} must hold arrays of one length, got {shortened(listed, 400)}")
-        columns = pa.table({name: column(f"{read.name}: {name}", values) for name, values in read.columns.items()})
-        return cls(read.name, columns, unread=read.unread)
+        content = read_file(path, used)
+        if isinstance(content.columns, pa.Table):
+            return cls(content.name, content.columns, content.header_lines, unread=content.unread)
+        if content.columns.keys() == SAMPLE_COLUMNS and not content.unread:
+            return replace(cls.of_two_samples(**content.columns), name=content.name)
+        if len({len(values) for values in content.columns.values()}) > 1:
+            listed = ", ".join(f"{len(values):,} {name}" for name, values in content.columns.items())
+            raise DataError(f"{content.name} must hold arrays of one length, got {shortened(listed, 400)}")
+        columns = pa.table(
+            {name: column(f"{content.name}: {name}", values) for name, values in content.columns.items()}
+        )
+        return cls(content.name, columns, unread=content.unread)
 
     @classmethod
     def of(cls, value: object) -> SourceTable:
-        """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow."""
+        """Return the table in a mapping of columns, a pandas DataFrame, an Arrow table or an Arrow-compatible frame."""
         series = "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
         if series or isinstance(value, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray):
             raise DataError(
@@ -76,45 +78,45 @@ class SourceTable:
 
     @classmethod
     def of_arrays(cls, **columns: object) -> SourceTable:
-        """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
-        given = {name: values for name, values in columns.items() if values is not None}
-        require_one_index(given)
-        made = {name: column(name, values) for name, values in given.items()}
-        lengths = {name: len(values) for name, values in made.items()}
+        """Return the table of arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
+        present = {name: values for name, values in columns.items() if values is not None}
+        require_one_index(present)
+        arrays = {name: column(name, values) for name, values in present.items()}
+        lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
             raise DataError(f"the arrays must have one value a row each, got {listed}")
-        return cls("the scores", pa.table(made))
+        return cls("the scores", pa.table(arrays))
 
     @classmethod
     def of_two_samples(cls, in_scores: object, out_scores: object, **more: object) -> SourceTable:
-        """Scores of members and of non-members as columns `score` and `member`, the members first."""
-        given = {"in_scores": in_scores, "out_scores": out_scores}
-        inside, outside = (cls.of_arrays(**{name: values}).numbers(name) for name, values in given.items())
+        """Return scores of members and of non-members as columns `score` and `member`, the members first."""
+        samples = {"in_scores": in_scores, "out_scores": out_scores}
+        inside, outside = (cls.of_arrays(**{name: values}).numbers(name) for name, values in samples.items())
         member = np.repeat([True, False], [len(inside), len(outside)])
-        return replace(cls.of_arrays(score=np.concatenate([inside, outside]), member=member, **more), apart=True)
+        return replace(cls.of_arrays(score=np.concatenate([inside, outside]), member=member, **more), two_samples=True)
 
     def slices(self, names: Sequence[str]) -> dict[str, SourceTable]:
-        """The rows of each combination of values in these columns, by "region=north, sex=f", sorted.
+        """Return the rows of each combination of values in these columns, by "region=north, sex=f", sorted.
 
-        Raises: DataError for a column that is not there.
+        Raises: DataError for a missing column.
         """
         missing = [name for name in names if name not in self.names]
         if missing or not names:
             raise DataError(f"{self.name} must have the column {missing[0] if missing else '?'}, got {self.listed}")
         columns = [self.columns.column(name).to_pylist() for name in names]
-        where: dict[str, list[int]] = {}
+        rows_by_slice: dict[str, list[int]] = {}
         for row, values in enumerate(zip(*columns, strict=True)):
             key = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-            where.setdefault(key, []).append(row)
+            rows_by_slice.setdefault(key, []).append(row)
         return {
-            key: SourceTable(f"{self.name}, {key}", self.columns.take(rows), apart=self.apart)
-            for key, rows in sorted(where.items())
+            key: SourceTable(f"{self.name}, {key}", self.columns.take(rows), two_samples=self.two_samples)
+            for key, rows in sorted(rows_by_slice.items())
         }
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, those that were not read last."""
+        """Names of the columns, unread columns last."""
         return [*self.columns.column_names, *self.unread]
 
     @property
@@ -123,21 +125,24 @@ class SourceTable:
         return _listed(self.names)
 
     def row(self, index: int) -> str:
-        """How a reader finds the row with this index."""
+        """Return the row or line number of a row for messages."""
         return f"row {index + 1}" if self.header_lines is None else f"line {index + 1 + self.header_lines}"
 
     def values(self, name: str) -> NDArray[Any]:
-        """A column as it stands, shape (rows,)."""
+        """Return a column unchanged, shape (rows,)."""
         return numpy_array(self.columns.column(name).combine_chunks())
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A column of numbers, shape (rows,). Raises: DataError for anything that is none, NaN included."""
+        """Return a column of numbers, shape (rows,).
+
+        Raises: DataError for values that are not numbers, NaN included.
+        """
         column = self.columns.column(name)
         if not _may_be_numbers(column.type):
             raise DataError(f"{self.name}: column {name} must hold numbers, got {_short(column.type)}")
         numbers = np.empty(len(column), np.float64)
         bad, first = 0, None
-        for begin, chunk in _pieces(column):  # nothing of the column's size is made beside what is returned
+        for begin, chunk in _pieces(column):  # avoids a second array of the column's size
             piece = numbers[begin : begin + len(chunk)]
             try:
                 piece[:] = numpy_array(pc.cast(chunk, pa.float64()))
@@ -152,12 +157,12 @@ class SourceTable:
         if first is not None:
             raise DataError(
                 f"{self.name}: column {name} must hold numbers, got NaN or nothing in {bad} of {len(numbers)} "
-                f"rows (first: {self.row(first)}); a failed trial counts as the attack's worst guess, do not drop it"
+                f"rows (first: {self.row(first)}). Score a failed trial as the attack's worst guess, do not drop it"
             )
         return numbers
 
     def bits(self, name: str) -> NDArray[np.bool_]:
-        """A column of 0 and 1 that holds both, shape (rows,)."""
+        """Return a column of 0 and 1 that holds both, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_boolean(column.type) and not column.null_count:
             bits: NDArray[np.bool_] = numpy_array(column.combine_chunks())
@@ -179,7 +184,7 @@ class SourceTable:
         return bits
 
     def integers(self, name: str) -> NDArray[np.int64]:
-        """A column of whole numbers >= 0, shape (rows,)."""
+        """Return a column of integers >= 0, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_signed_integer(column.type) and not column.null_count:
             whole = np.empty(len(column), np.int64)
@@ -197,7 +202,7 @@ class SourceTable:
         return numbers.astype(np.int64)
 
     def identities(self, name: str) -> NDArray[np.int64]:
-        """A number for each different value of a column of any plain type, shape (rows,)."""
+        """Return an integer for each distinct value of a column of any plain type, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_nested(column.type):
             raise DataError(f"{self.name}: column {name} must hold one value a row, got {_short(column.type)}")
@@ -220,7 +225,7 @@ ROWS_AT_ONCE = 1 << 20
 
 
 def _pieces(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
-    """Parts of a column of a million rows at most, each with the row it begins at."""
+    """Yield parts of a column of at most a million rows, each with the index of its first row."""
     begin = 0
     for chunk in column.chunks:
         for first in range(0, len(chunk), ROWS_AT_ONCE):

@@ -52,7 +52,7 @@ def _draw_family(axes: Axes, study: LabelStudy, family: str) -> None:
     axes.set_visible(bool(settings))
     for setting, colour in zip(settings, _colours(len(settings)), strict=True):
         plot_beliefs(axes, setting.beliefs["prior"], setting.beliefs["posterior"], setting.mechanism, colour)
-        if math.isfinite(setting.claimed):  # no belief may leave this spindle
+        if math.isfinite(setting.claimed):  # the claim keeps beliefs inside this spindle
             plot_spindle(axes, setting.claimed, colour)
     set_beliefs(axes)
     finish(axes, "upper left", fontsize=SMALL)
@@ -97,13 +97,13 @@ def frontier(studies: Sequence[LabelStudy]) -> Picture:
             _draw_frontier(axes, study, kind)
     for study, axes in zip(studies, places[0], strict=True):
         axes.set_title(study.data, fontsize=10)
-    return Picture("frontier", "What a model learns, beside what is told of single labels", figure)
+    return Picture("frontier", "Utility of a model against the leakage of single labels", figure)
 
 
 def _draw_frontier(axes: Axes, study: LabelStudy, kind: str) -> None:
     measured = [setting for setting in study.settings if not math.isnan(setting.auc) and kind in setting.advantage]
     finite = [setting.advantage[kind] for setting in measured if math.isfinite(setting.advantage[kind])]
-    edge = 1.15 * max(finite, default=1.0)  # where infinite advantages are drawn
+    edge = 1.15 * max(finite, default=1.0)  # position of infinite advantages
     dominated = study.dominated(kind)
     curves = list(dict.fromkeys(setting.curve for setting in measured))
     for curve, colour in zip(curves, _colours(len(curves)), strict=True):
@@ -111,8 +111,8 @@ def _draw_frontier(axes: Axes, study: LabelStudy, kind: str) -> None:
         settings.sort(key=lambda setting: setting.advantage[kind])
         places = [min(setting.advantage[kind], edge) for setting in settings]
         errors = np.nan_to_num([setting.auc_error for setting in settings])
-        look: dict[str, Any] = {"color": colour, "label": curve, "linewidth": 1, "elinewidth": 1}
-        axes.errorbar(places, [setting.auc for setting in settings], yerr=errors, **look)
+        style: dict[str, Any] = {"color": colour, "label": curve, "linewidth": 1, "elinewidth": 1}
+        axes.errorbar(places, [setting.auc for setting in settings], yerr=errors, **style)
         for setting, x in zip(settings, places, strict=True):
             marker = ">" if math.isinf(setting.advantage[kind]) else "o"
             face = "white" if setting in dominated else colour

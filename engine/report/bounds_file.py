@@ -1,4 +1,4 @@
-"""`bounds.json` and `bounds.parquet`: everything that was found, for machines."""
+"""`bounds.json` and `bounds.parquet`: all results for other programs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def write_bounds(report: Report, folder: Path) -> bytes:
-    """`bounds.json`, `bounds.parquet`, and `sweep.json` and `sweep.parquet` of a sweep, each written whole.
+    """Write `bounds.json`, `bounds.parquet`, and for a sweep `sweep.json` and `sweep.parquet`, each atomically.
 
-    Returns: The content of `bounds.json`; what is in its place a moment later may be another's.
+    Returns: The content of `bounds.json`, which another process may replace a moment later.
     """
     content = bounds_json(report).encode()
     write_atomically(folder / "bounds.json", lambda file: file.write(content))
@@ -37,7 +37,7 @@ def write_bounds(report: Report, folder: Path) -> bytes:
 
 
 def bounds_json(report: Report) -> str:
-    """The report in JSON."""
+    """Return the report in JSON."""
     content = {
         **attributes(report, ("name", "seed", "confidence")),
         "seconds": round(report.seconds, 3),
@@ -52,7 +52,7 @@ def bounds_json(report: Report) -> str:
 
 
 def _sweep_table(summary: SweepSummary) -> pa.Table:
-    """One row a configuration; values that are no numbers, truths or text are in JSON."""
+    """Return one row for each configuration; values other than numbers, booleans and text are in JSON."""
     rows = [{name: _cell(value) for name, value in row.to_dict().items()} for row in summary.rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
@@ -63,7 +63,7 @@ def _cell(value: Any) -> Any:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Of one type: numbers where all are, truths where all are, else text."""
+    """Return a column of one type: numbers or booleans if all values are, else text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1 or kinds == {int, float}:
         return arrow_array(values)
@@ -71,7 +71,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def _result_values(result: AuditResult) -> dict[str, Any]:
-    """One audit; series are columns by name."""
+    """Return the fields of one audit; series are columns by name."""
     return {
         **attributes(
             result, ("name", "scope", "verdict", "headline", "answer", "p_value", "mechanism", "game", "data")
@@ -90,7 +90,7 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
 
 
 def bounds_table(report: Report) -> pa.Table:
-    """One row an audit: verdict, what was observed and claimed, validity, counts."""
+    """Return one row for each audit: verdict, observed and claimed value, validity, counts."""
     rows = [result.row() for result in report.results]
     return pa.table({name: arrow_array([row[name] for row in rows]) for name in rows[0]} if rows else {})
 

@@ -1,4 +1,4 @@
-"""The figures of a run: its audits side by side, and the results of a sweep."""
+"""Figures of a run: its audits side by side, and the results of a sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.drawing import WIDE, Picture, canvas, fill, finish, legend_below, set_ticks, write_beside
+from dpaudit.engine.drawing import WIDE, Picture, annotate_right, canvas, fill, finish, legend_below, set_ticks
 from dpaudit.engine.finding_figures import draw_totals, total_epsilons
 from dpaudit.engine.palette import CLAIM, COLOURS, INK, MEMBER, OTHER, QUIET, can_be_drawn
 from dpaudit.engine.reading.result import AuditResult
@@ -25,15 +25,15 @@ from dpaudit.estimators.bound import Bound, format_lower
 FEW_SCORES = 1_000
 """Fewer scores than this have wide bins and a linear axis: on a logarithmic one, single scores are spikes."""
 MIN_POINTS = 3
-"""Claims a line of detected epsilons has at least."""
+"""Smallest number of claims in a line of detected epsilons."""
 SIDE = "#a16207"
-"""Colour of a side finding: it is a warning, and no verdict on the claim."""
+"""Colour of a side finding, which is a warning and not a verdict on the claim."""
 NUMBER = 0.12
-"""Share of the largest number that the words of a number take at the end of a bar."""
+"""Share of the largest number that a number's text takes at the end of a bar."""
 SPAN = 0.1
-"""Least height of an axis of accuracies: on a shorter one, chance differences look large."""
+"""Smallest height of an axis of accuracies; on a smaller one, chance differences look large."""
 NEAR = 0.07
-"""Names closer than this share of the height would cover each other; the table names all."""
+"""Names closer than this share of the height would overlap; the table names all."""
 
 
 def overview(results: Sequence[AuditResult]) -> Picture:
@@ -55,13 +55,13 @@ def overview(results: Sequence[AuditResult]) -> Picture:
             if can_be_drawn(value):
                 colour, dash, width = tick
                 axes.plot([value] * 2, [row - 0.25, row + 0.25], color=colour, linestyle=dash, linewidth=width)
-                if at <= value < at + NUMBER * reach:  # the number would stand on the line
+                if at <= value < at + NUMBER * reach:  # the number would overlap the line
                     at = value
-        write_beside(axes, at, row, number)
-        write_beside(axes, 0, row + 0.4, shortened(result.name, 60))
-    lines = f"{_quantities(results)}:\nbar = what leaks at least, black line = what is claimed"
+        annotate_right(axes, at, row, number)
+        annotate_right(axes, 0, row + 0.4, shortened(result.name, 60))
+    lines = f"{_quantities(results)}:\nbar = lower bound, black line = claim"
     if any(math.isfinite(_places(result)[2]) for result in results):
-        lines += ",\ndotted = what a mechanism with no privacy would show"
+        lines += ",\ndotted = bound for a mechanism with no privacy"
     axes.set(xlabel=lines, xlim=(0, 1.18 * reach), yticks=(), ylim=(-0.4, len(results) - 0.3))
     axes.grid(visible=False, axis="y")
     finish(axes)
@@ -69,7 +69,7 @@ def overview(results: Sequence[AuditResult]) -> Picture:
 
 
 def _places(result: AuditResult) -> tuple[float, float, float]:
-    """Return what was observed, claimed and detectable at most, all of one quantity at one point; inf if unknown."""
+    """Return the observed, claimed and largest detectable value of one quantity at one point; inf if unknown."""
     comparison = result.own_comparison
     if comparison is None:
         return 0.0, result.compared.claim.epsilon, math.inf
@@ -109,15 +109,15 @@ def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Pictur
     label = "score of the attack" + ("" if few else " (outermost 0.1 % drawn at the edge)")
     axes.set(xlabel=label, ylabel="share of trials", ylim=(least, None))
     finish(axes, "above", ncols=2)
-    return Picture("scores", "What the attack sees: scores in the two worlds", figure)
+    return Picture("scores", "Scores of the attack in the two worlds", figure)
 
 
 @dataclass(frozen=True)
 class DetectedLine:
-    """Audits that differ in their claim alone."""
+    """Audits that differ only in their claim."""
 
-    label: str  # what their names share
-    # Epsilon claimed, detected and the most that could have been, each of one record; ascending
+    label: str  # common part of their names
+    # claimed, detected and largest detectable epsilon of one record; ascending
     points: tuple[tuple[float, float, float], ...]
 
 
@@ -138,10 +138,10 @@ def draw_detected(
     """Draw each line, the claims, and the largest detectable epsilons on logarithmic axes; without a legend.
 
     Args:
-        axes: Where to draw.
-        lines: One for each attack.
-        colours: By label; None takes `COLOURS` in turn.
-        floor: Where smaller values are drawn, > 0; 0 takes half of the smallest positive number.
+        axes: Axes to draw on.
+        lines: One line for each attack.
+        colours: Colours by label; None takes `COLOURS` in turn.
+        floor: Position of smaller values, > 0; 0 takes half of the smallest positive number.
     """
     points = [point for line in lines for point in line.points]
     positive = [value for _, value, _ in points if value > 0]
@@ -153,10 +153,10 @@ def draw_detected(
         nothing = [point[0] for point in line.points if point[1] <= 0]
         axes.plot(nothing, [floor] * len(nothing), "o", color=colour, markersize=6, markerfacecolor="white")
     claims = sorted({point[0] for point in points})
-    axes.plot(claims, claims, color=CLAIM, label="what is claimed", linewidth=1.6)
+    axes.plot(claims, claims, color=CLAIM, label="claim", linewidth=1.6)
     ceilings = [max(point[2] for point in points if point[0] == claimed) for claimed in claims]
     if all(map(math.isfinite, ceilings)):
-        axes.plot(claims, ceilings, ":", color="#6b7280", label="the most these trainings could show")
+        axes.plot(claims, ceilings, ":", color="#6b7280", label="maximum detectable")
     steps = (1, 2, 5) if floor > 5e-3 else (1,)
     ticks = [step * 10.0**power for power in range(-4, 3) for step in steps]
     axes.set(xscale="log", yscale="log", xlabel="claimed ε of one record")
@@ -176,12 +176,12 @@ def lines_of(results: Sequence[AuditResult]) -> list[DetectedLine]:
 
 
 def _without_epsilon(result: AuditResult) -> str:
-    """The name of an audit without what changes with its claim: a grid names "poisoning=clip-bkd, epsilon=2"."""
+    """Return an audit's name without the part that changes with its claim, as in "poisoning=clip-bkd, epsilon=2"."""
     return ", ".join(part for part in result.name.split(", ") if not part.startswith(("epsilon=", "copies=")))
 
 
 def point_of(result: AuditResult) -> tuple[float, float, float]:
-    """Epsilon claimed, detected and the most that could have been, each of one record, at the bound's own delta."""
+    """Return the claimed, detected and largest detectable epsilon of one record, at the bound's delta."""
     most = result.ceiling.finding if result.ceiling else None
     ceiling = most.lower if isinstance(most, Bound) else math.inf
     return result.claimed.epsilon, result.epsilon / result.compared.steps, ceiling / result.compared.steps
@@ -214,28 +214,28 @@ def frontier(summary: SweepSummary) -> Picture:
         place = min(row.audited, 1.12 * reach)
         if can_be_drawn(row.claimed):
             axes.plot([place, row.claimed], [row.utility] * 2, color=colour, linewidth=1, alpha=0.6)
-            look: dict[str, Any] = {"label": "claimed epsilon", "markersize": 11, "markeredgewidth": 2}
-            axes.plot([row.claimed], [row.utility], "|", color=CLAIM, **look)
+            style: dict[str, Any] = {"label": "claimed epsilon", "markersize": 11, "markeredgewidth": 2}
+            axes.plot([row.claimed], [row.utility], "|", color=CLAIM, **style)
         error = summary.error(row)
         bar = None if math.isnan(error) else [error]
-        look = {"color": colour, "label": label, "markersize": 6, "elinewidth": 1}
-        axes.errorbar([place], [row.utility], yerr=bar, fmt="o", **look)
+        style = {"color": colour, "label": label, "markersize": 6, "elinewidth": 1}
+        axes.errorbar([place], [row.utility], yerr=bar, fmt="o", **style)
     _write_names(axes, rows, summary.best, reach)
     leading = [row for row in rows if can_be_drawn(row.claimed) and not row.dominated_claim]
     points = sorted({(row.claimed, row.utility) for row in leading})
-    if len(points) > 1:  # a staircase: the most useful one for each epsilon that is claimed
+    if len(points) > 1:  # a staircase of the most useful configuration for each claimed epsilon
         claimed, utility = zip(*points, strict=True)
-        look = {"color": CLAIM, "label": "frontier by claim", "drawstyle": "steps-post", "linewidth": 1.2}
-        axes.plot(claimed, utility, "--", **look)
+        style = {"color": CLAIM, "label": "frontier by claim", "drawstyle": "steps-post", "linewidth": 1.2}
+        axes.plot(claimed, utility, "--", **style)
     best, limit = summary.best, summary.sweep.subject_to.epsilon
     if best is not None:
-        look = {"color": INK, "label": "best", "markersize": 13, "markerfacecolor": "none"}
-        axes.plot([best.audited], [best.utility], "o", **look)
+        style = {"color": INK, "label": "best", "markersize": 13, "markerfacecolor": "none"}
+        axes.plot([best.audited], [best.utility], "o", **style)
     if limit is not None:
         axes.axvline(limit, color=INK, linestyle=":", linewidth=1, label=f"limit ε = {limit:g}")
     if not math.isnan(summary.majority):
-        look = {"color": QUIET, "linestyle": "--", "linewidth": 1}
-        axes.axhline(summary.majority, label="always the most frequent label", **look)
+        style = {"color": QUIET, "linestyle": "--", "linewidth": 1}
+        axes.axhline(summary.majority, label="always the most frequent label", **style)
     axes.set(xlabel="ε of one record in nats", xlim=(-0.03 * reach, 1.35 * reach))
     _set_utility(axes, summary, rows)
     finish(axes, "")
@@ -261,12 +261,12 @@ def _set_utility(axes: Axes, summary: SweepSummary, rows: Sequence[SweepRow]) ->
 
 
 def _write_names(axes: Axes, rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> None:
-    """Write configurations' names beside their claims where there is room: the best one's, then the frontier's."""
+    """Write configurations' names at their claims if there is room: the best one's, then the frontier's."""
     height = max((row.utility for row in rows), default=0.0) - min((row.utility for row in rows), default=0.0)
     placed: list[tuple[float, float]] = []
     for row in sorted(rows, key=lambda row: (row is not best, row.dominated_claim, row.dominated_audit)):
         x = min(row.claimed if can_be_drawn(row.claimed) else row.audited, 1.12 * reach)
         if not any(abs(x - at) < 0.3 * reach and abs(row.utility - y) < NEAR * height for at, y in placed):
             colour = QUIET if row.dominated_claim and row.dominated_audit else INK
-            write_beside(axes, x, row.utility, shortened(row.name, 40), colour, 8)
+            annotate_right(axes, x, row.utility, shortened(row.name, 40), colour, 8)
             placed.append((x, row.utility))

@@ -1,4 +1,4 @@
-"""What a run found, for the pages of a CI service: JUnit XML, SARIF 2.1.0, and a summary in Markdown."""
+"""Results of a run for CI services: JUnit XML, SARIF 2.1.0, and a summary in Markdown."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ _IN_SARIF = {
     Verdict.FAILED: "warning",
     Verdict.INCONCLUSIVE: "note",
 }
-KEPT = "; what was found is in the run folder"
+RESULTS_KEPT = "; the results are in the run folder"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def write_for_ci(
     report: Report, subject: str, *, junit: Path | None = None, sarif: Path | None = None, summary: Path | None = None
 ) -> None:
-    """Writes the files that were asked for.
+    """Write the requested files.
 
-    FAILED and INCONCLUSIVE are no pass: an error and a skipped test in JUnit, a warning and a note in SARIF.
+    FAILED and INCONCLUSIVE do not pass: they are an error and a skipped test in JUnit, a warning and a note in SARIF.
 
     Args:
-        report: What was found; of tests of one claim the joint verdict is the one line.
-        subject: What was audited: the path of a spec, "module:name", or a mechanism in words.
-        junit: Where JUnit XML goes.
-        sarif: Where SARIF 2.1.0 goes.
-        summary: Where Markdown goes; it is added to a file that is there, as CI services have it.
-    Raises: RunError when a file cannot be written.
+        report: Report of the run; several tests of one claim give one joint verdict.
+        subject: Audited object: the path of a spec, "module:name", or a mechanism in words.
+        junit: Path of the JUnit XML.
+        sarif: Path of the SARIF 2.1.0 file.
+        summary: Path of the Markdown; an existing file is appended to, as CI services expect.
+    Raises: RunError if a file cannot be written.
     """
     if junit is not None:
-        write_user_file(junit, _junit(report), KEPT)
+        write_user_file(junit, _junit(report), RESULTS_KEPT)
     if sarif is not None:
-        write_user_file(sarif, _sarif(report, subject), KEPT)
+        write_user_file(sarif, _sarif(report, subject), RESULTS_KEPT)
     if summary is not None:
-        append_user_file(summary, _markdown(report).encode(), KEPT)
+        append_user_file(summary, _markdown(report).encode(), RESULTS_KEPT)
 
 
 def _junit(report: Report) -> bytes:
@@ -88,11 +88,11 @@ def _side_lines(answer: Answer) -> list[str]:
 def _sarif(report: Report, subject: str) -> bytes:
     results, rules = [], dict[str, str]()
     for answer in report.answers:
-        found = (
+        findings = (
             [(_rule(answer.verdict), _IN_SARIF[answer.verdict], answer.text())] if answer.verdict in _IN_SARIF else []
         )
-        rules |= {_rule(answer.verdict): str(answer.verdict)} if found else {}
-        found += [(f"side-{scope}", "warning", answer.line(scope.value)) for scope in answer.side]
+        rules |= {_rule(answer.verdict): str(answer.verdict)} if findings else {}
+        findings += [(f"side-{scope}", "warning", answer.line(scope.value)) for scope in answer.side]
         rules |= {f"side-{scope}": f"Side finding: {scope}" for scope in answer.side}
         results += [
             {
@@ -102,7 +102,7 @@ def _sarif(report: Report, subject: str) -> bytes:
                 "locations": [_location(subject, answer.name)],
                 "partialFingerprints": {"audit/v1": printable(f"{answer.name} {rule}")},
             }
-            for rule, level, text in found
+            for rule, level, text in findings
         ]
     described = [
         {"id": rule, "shortDescription": {"text": words}, "help": {"text": NEXT.get(words, words)}}
@@ -114,17 +114,20 @@ def _sarif(report: Report, subject: str) -> bytes:
 
 
 def _without_links(text: str) -> str:
-    """Return `text` without what SARIF takes for a link in plain text, `[words](address)`."""
+    """Return `text` without the pattern that SARIF reads as a link, `[words](address)`."""
     return text.replace("](", "] (")
 
 
 def _location(subject: str, audit: str) -> dict[str, Any]:
-    """The file that is there for a subject, as seen from here, and the line of its code or of the audit; or a name."""
+    """Return the location of a subject: its file, relative to the working folder, and the line of its code or audit.
+
+    A subject without a file has a logical location with its name.
+    """
     module, _, name = subject.partition(":")
     of_code = re.compile(rf"\s*(async\s+)?(def|class)\s+{re.escape(name) or '$.'}\b")
     of_spec = re.compile(rf".*\bname:\s*[\"']?{re.escape(audit)}[\"']?\s*([,}}#].*)?$")
     for path, begins in ((subject, of_spec), (f"{module.replace('.', '/')}.py", of_code)):
-        with contextlib.suppress(OSError, ValueError):  # words that can be no path, bytes that are no text
+        with contextlib.suppress(OSError, ValueError):  # not a path, or not text
             if Path(path).is_file():
                 text = Path(path).read_text(encoding="utf-8").splitlines()
                 line = next((number for number, each in enumerate(text, 1) if begins.match(each)), 1)
@@ -145,7 +148,7 @@ def _markdown(report: Report) -> str:
     ]
     blocks = [
         f"## Privacy audit: {markdown_text(report.name)}",
-        "\n".join(["|audit|verdict|what was found|", "|-|-|-|", *rows]),
+        "\n".join(["|audit|verdict|finding|", "|-|-|-|", *rows]),
         *(_listed(answer) for answer in answers),
         f"Seed {report.seed}, {report.seconds:.0f} s, dpaudit {dpaudit.__version__}.",
     ]

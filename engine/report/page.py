@@ -1,4 +1,4 @@
-"""`report.html`: one page that stands alone, for the manager who reads it and the engineer who checks it."""
+"""`report.html`: a self-contained page for managers and engineers."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
 
 MAX_SCORES_DRAWN = 400_000
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
-"""Of the intervals that are compared."""
+"""Methods of the intervals that are compared."""
 MIN_AUDITS = 3
-"""Audits that a line of detected epsilons is made of."""
+"""Smallest number of audits in a line of detected epsilons."""
 
 
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
     """Write `report.html` of a run folder, and figures (PNG and SVG).
 
-    Of several tests of one claim, figures are drawn of those that decide. Without `draw`, only grids and sweeps have
+    Of several tests of one claim, only the deciding ones have figures. Without `draw`, only grids and sweeps have
     figures.
     """
-    target, drawn = folder / "figures", _deciding(report)
+    target, deciding = folder / "figures", _deciding(report)
     audits = [
         {
             "result": result,
-            "figures": _figures(result, folder, target) if draw and result in drawn else [],
+            "figures": _figures(result, folder, target) if draw and result in deciding else [],
             "intervals": intervals(result),
         }
         for result in report.results
     ]
-    compared = report.studies
+    studies = report.studies
     text = template("report.html.j2").render(
         report=report,
         audits=audits,
-        compared=_compared(compared, target) if draw else [],
-        equal_utility=[line for study in compared for line in study.lines],
+        compared=_comparison_figures(studies, target) if draw else [],
+        equal_utility=[line for study in studies for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
         status=status,
-        **{chart.stem: _saved(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)},
+        **{chart.stem: _save_figure(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)},
     )
     write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
 
@@ -79,7 +79,7 @@ def _deciding(report: Report) -> Sequence[AuditResult]:
 
 
 def status(result: AuditResult) -> str:
-    """Return how one test of several stands to the claim, in a few words."""
+    """Return the relation of one test of several to the claim, in a few words."""
     record = result.record
     if record.finding is None:
         return "no result"
@@ -93,14 +93,14 @@ def _run_figures(report: Report, *, draw: bool) -> list[Picture]:
         return []
     from dpaudit.engine.report import charts
 
-    made = [charts.detected(report.results) if report.sweep is None else charts.frontier(report.sweep)]
+    pictures = [charts.detected(report.results) if report.sweep is None else charts.frontier(report.sweep)]
     if draw:
-        made += [charts.overview(report.results), charts.predictors_compared(report.results)]
-    return [chart for chart in made if chart is not None]
+        pictures += [charts.overview(report.results), charts.predictors_compared(report.results)]
+    return [chart for chart in pictures if chart is not None]
 
 
 def intervals(result: AuditResult) -> dict[str, Interval]:
-    """The two-sided intervals at the reported threshold, by method; none for findings without a confusion table.
+    """Return the two-sided intervals at the reported threshold, by method; none without a confusion table.
 
     Source: Zanella-Beguelin et al. (2022), Table 2.
     """
@@ -113,7 +113,7 @@ def intervals(result: AuditResult) -> dict[str, Interval]:
 
 
 def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str, Markup]]:
-    """Titles and drawings."""
+    """Return titles and figures of one audit."""
     from dpaudit.engine.finding_figures import finding_figures
     from dpaudit.engine.report import charts
 
@@ -122,35 +122,35 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str,
     pictures = [] if scores is None else [charts.scores(*scores)]
     if result.finding is not None:
         pictures += finding_figures(result.finding, result.compared.claim)
-    return [(picture.title, _saved(picture, target, f"{name}-{picture.stem}")) for picture in pictures]
+    return [(picture.title, _save_figure(picture, target, f"{name}-{picture.stem}")) for picture in pictures]
 
 
-def _compared(compared: Sequence[LabelStudy], target: Path) -> list[tuple[str, Markup]]:
+def _comparison_figures(studies: Sequence[LabelStudy], target: Path) -> list[tuple[str, Markup]]:
     from dpaudit.engine.report.advantages_compared import comparisons
 
-    several = len(compared) > 1
-    # One figure a data set: side by side their words would be too small on a phone.
+    several = len(studies) > 1
+    # One figure for each data set, because side by side their text would be too small on a phone.
     return [
-        (chart.title, _saved(chart, target, "-".join(["compared", chart.stem, *([slug(study.data)] * several)])))
-        for study in compared
+        (chart.title, _save_figure(chart, target, "-".join(["compared", chart.stem, *([slug(study.data)] * several)])))
+        for study in studies
         for chart in comparisons([study])
     ]
 
 
-def _saved(picture: Picture, target: Path, name: str) -> Markup:
-    from dpaudit.engine.drawing import save  # loads matplotlib, which takes as long as all the rest
+def _save_figure(picture: Picture, target: Path, name: str) -> Markup:
+    from dpaudit.engine.drawing import save  # slow to import, because it loads Matplotlib
 
     return figure_markup(save(picture.figure, target, name))
 
 
 def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:
-    """Truth and score of the first replays, as many as a histogram needs."""
+    """Return truth and score of the first replays, as many as a histogram needs."""
     if not folder.is_dir():
         return None
     truths, scores = [np.zeros(0, np.bool_)], [np.zeros(0, np.float32)]
     for path in sorted(folder.glob("*.parquet")):
         file = pq.ParquetFile(path)
-        if not {"truth", "score"} <= set(file.schema_arrow.names):  # other evidence has no worlds to tell apart
+        if not {"truth", "score"} <= set(file.schema_arrow.names):  # other evidence has no two worlds
             return None
         for batch in file.iter_batches(MAX_SCORES_DRAWN - sum(map(len, truths)), columns=["truth", "score"]):
             truths.append(numpy_array(batch.column("truth")))
@@ -162,18 +162,18 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
 
 
 def escaping(package: str) -> Environment:
-    """Templates of a package in which every value may be a stranger's: no markup, and no sign that turns text round."""
-    # By name alone Jinja escapes files that end in .html, and ours end in .html.j2: it must be told.
-    return Environment(loader=PackageLoader(package, "."), autoescape=True, finalize=_as_it_is)
+    """Return templates of a package that treat every value as untrusted: no markup and no bidirectional controls."""
+    # By default Jinja escapes only files that end in .html, and ours end in .html.j2.
+    return Environment(loader=PackageLoader(package, "."), autoescape=True, finalize=_escaped_text)
 
 
-def _as_it_is(value: object) -> str:
+def _escaped_text(value: object) -> str:
     return value if isinstance(value, Markup) else printable_lines(str(value))
 
 
 @cache
 def template(name: str, package: str = "dpaudit.engine.report") -> Template:
-    """One of the templates of a package."""
+    """Return a template of a package."""
     environment = escaping(package)
     environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
     environment.globals.update(power_of_e=power_of_e)
@@ -181,12 +181,12 @@ def template(name: str, package: str = "dpaudit.engine.report") -> Template:
 
 
 def power_of_e(exponent: float) -> str:
-    """e to a finite power >= 0 in three digits; as a power of ten where it is too large for a number."""
+    """Return e to a finite power >= 0 in three digits, as a power of ten if it overflows a float."""
     if exponent <= math.log(sys.float_info.max):
         return f"{math.exp(exponent):.3g}"
     return f"10^{exponent / math.log(10):.6g}"
 
 
 def figure_markup(svg: str) -> Markup:
-    """A figure we drew ourselves, the only thing a page takes unescaped; Matplotlib escapes the words in it."""
+    """Return a figure as markup, the only unescaped content of a page; Matplotlib escapes the words in it."""
     return Markup(svg)

@@ -1,4 +1,4 @@
-"""What was found as plain values, for other programs."""
+"""Results as plain values for other programs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def in_json(value: Any) -> str:
-    """A value in JSON, by its `to_dict` or its fields; infinite numbers and NaN are strings."""
+    """Return a value in JSON, by its `to_dict` or its fields; infinite numbers and NaN are strings."""
     return json.dumps(plain_values(value), indent=1, allow_nan=False)
 
 
 def plain_values(value: Any) -> Any:
-    """Numbers, truths, text, lists and mappings from text; of an object its `to_dict`, else its fields."""
+    """Return numbers, booleans, text, lists and mappings with text keys; objects by their `to_dict`, else by fields."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
@@ -30,5 +30,5 @@ def plain_values(value: Any) -> Any:
 
 
 def attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Some of an object's attributes as plain values, by name."""
+    """Return some of an object's attributes as plain values, by name."""
     return {name: plain_values(getattr(value, name)) for name in names}

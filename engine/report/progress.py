@@ -1,4 +1,4 @@
-"""Progress on the terminal, from the event stream."""
+"""Progress display on the terminal, from the event stream."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from dpaudit.errors import printable, printable_lines
 
 
 class Terminal(Console):
-    """Writes out what a terminal would obey in all it is given, prints of audited code beside a bar among it."""
+    """Console that escapes terminal control sequences in all text, including prints of audited code next to a bar."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Moves of the cursor are Rich's own; text is whoever's, and so are the links in what audited code prints."""
+        """Render text without foreign control characters and links; only Rich's own cursor movements pass."""
         for part in super().render(renderable, options):
             style = None if part.style is None else part.style.update_link(None)
             yield part if part.control else Segment(printable_lines(part.text), style)
 
 
 def terminal(stream: IO[str] | None = None) -> Console:
-    """A console on standard error, or another stream, for text and styles of our own and anybody's names in it."""
+    """Return a console on standard error or another stream, which escapes untrusted text."""
     return Terminal(file=original_stream(sys.stderr) if stream is None else stream)
 
 
 class TerminalProgress:
-    """A bar of units done, running and failed, with rate and time left; a line now and then elsewhere."""
+    """Progress bar of finished, running and failed units, with rate and time left; lines if there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,7 +49,7 @@ class TerminalProgress:
         )
         self._task = self._bar.add_task("planning", total=None, state="")
         self._total = self._done = self._failed = self._running = self._cached = 0
-        self._workers = 1  # in process, or until the first worker says how many there are
+        self._workers = 1  # in process, or until the first worker reports their number
         self._began = self._last_line = time.monotonic()
 
     def __enter__(self) -> TerminalProgress:
@@ -64,7 +64,7 @@ class TerminalProgress:
             self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Takes one event."""
+        """Handle one event."""
         match event.kind:
             case EventKind.STAGE:
                 self._bar.update(self._task, description=printable(event.detail))
@@ -90,8 +90,8 @@ class TerminalProgress:
                 self._print(f"failed: {event.label}: {last_line(event.detail)}", style="red")
             case EventKind.UNIT_RETRIED | EventKind.WORKER_LOST:
                 self._running -= 1
-                what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
-                self._print(f"{what} {event.label} (attempt {event.attempt})", style="yellow")
+                problem = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
+                self._print(f"{problem} {event.label} (attempt {event.attempt})", style="yellow")
             case EventKind.UNIT_RUNNING:
                 self._print(f"still running, {event.seconds:.0f} s: {event.label}")
             case EventKind.UNIT_REMARKED:
@@ -106,7 +106,7 @@ class TerminalProgress:
             self.flush()
 
     def flush(self) -> None:
-        """Shows how far the run is."""
+        """Update the display."""
         finished = self._done + self._cached + self._failed
         self._bar.update(self._task, total=self._total or None, completed=finished, state=self._state())
         if self._total and not self._console.is_terminal and time.monotonic() - self._last_line > 15:
@@ -119,9 +119,9 @@ class TerminalProgress:
     def _state(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = self._done / seconds
-        left = self._total - self._done - self._cached - self._failed
-        # A worker has its next unit waiting: started, but not running yet.
+        remaining = self._total - self._done - self._cached - self._failed
+        # Each worker also holds a next unit that is started but not running yet.
         parts = [f"{min(self._running, self._workers)} running", f"{self._failed} failed"]
         if self._done:
-            parts.append(f"{rate:.2g}/s, {left / rate:.0f} s left")
+            parts.append(f"{rate:.2g}/s, {remaining / rate:.0f} s left")
         return ", ".join(parts)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpaudit.estimators.arguments import Floats
 
-# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
+# Below this likelihood of a bag, relative to its likeliest sum, underflow may affect the posterior.
 SMALLEST = 1e-250
 
 
@@ -128,7 +128,7 @@ def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
             else:
                 middle = (start + end) // 2
                 laws[d + 1] = laws[d]
-                size = k - (end - start)  # labels in the law so far
+                size = k - (end - start)  # number of labels in the law so far
                 if stage[d] == 0:
                     _include(laws[d + 1], size, eta[middle:end])
                     ends[d + 1] = (start, middle)
@@ -227,7 +227,7 @@ def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
     k = len(law)
     a = math.exp(-epsilon)
     right = _from_right(law, a)
-    g = right[0] * (eta * a - (1 - eta)) / (1 + a)  # everything released as 0
+    g = right[0] * (eta * a - (1 - eta)) / (1 + a)  # all mass clipped to 0
     up, down = max(g, 0.0), max(-g, 0.0)
     left_sum = law[0]  # sum over s < z of law[s] a^(z - 1 - s)
     for z in range(1, k):
@@ -238,7 +238,7 @@ def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
         up += max(g, 0.0)
         down += max(-g, 0.0)
         left_sum = law[z] + a * left_sum
-    g = left_sum * (eta - (1 - eta) * a) / (1 + a)  # everything released as k
+    g = left_sum * (eta - (1 - eta) * a) / (1 + a)  # all mass clipped to k
     up += max(g, 0.0)
     down += max(-g, 0.0)
     return float(min(up, down))

@@ -123,7 +123,7 @@ def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
 
     Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" that it lacks.
     """
-    from scipy.stats import binom  # takes long to load
+    from scipy.stats import binom  # slow to import
 
     p = float(_prior(share))
     sizes = as_counts("size", np.asarray(size, np.float64))
@@ -214,7 +214,7 @@ def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats
 
 
 def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
-    # Compiled code is imported where it is called: numba takes half a second to load.
+    # Compiled code is imported when first called, because numba takes half a second to load.
     from dpaudit.estimators.label_reconstruction._poisson_binomial import advantages
 
     return np.asarray(advantages(_bag_priors(prior), float(epsilon), noise)).reshape(np.shape(prior))
@@ -225,7 +225,7 @@ def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
     from dpaudit.estimators.label_reconstruction._poisson_binomial import posteriors
 
     posterior, shift, impossible = posteriors(eta, log_channel)
-    must = "what each bag released must be possible under its priors"
+    must = "the release of each bag must be possible under its priors"
     require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
     return posterior, shift
 

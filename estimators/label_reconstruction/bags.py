@@ -39,7 +39,7 @@ QUANTITIES: Mapping[str, str] = {
 }
 """Quantity that is compared with a claim, by kind of advantage."""
 
-# Log-odds of posteriors carry rounding errors of some 1e-16: what is compared with a claim is lowered by far more.
+# Log-odds of posteriors have rounding errors of about 1e-16. Values compared with a claim are lowered by much more.
 _SAFE = 1 - 1e-9
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
 """The two measures of the paper, which are shown side by side."""
@@ -64,9 +64,9 @@ class Realised:
 
     def __str__(self) -> str:
         judgement = (
-            "they part: the priors are not calibrated, and advantages computed from them are off by as much"
+            "they differ: the priors are not calibrated, and advantages computed from them are off by as much"
             if self.differs
-            else "no more apart than chance"
+            else "the difference is within chance"
         )
         return (
             f"played against true labels the attacker gains {self.realised:.5f}, by its own beliefs "
@@ -301,7 +301,7 @@ def _computed_and_realised(
     labels = evidence.labels[inside]
     realised = _correctness(evidence.posterior[inside], labels) - _correctness(evidence.prior[inside], labels)
     _, bag = np.unique(evidence.bag[inside], return_inverse=True)
-    # Labels of one bag depend on each other given what was released of it; those of different bags do not.
+    # Given the release, labels are dependent within a bag and independent between bags.
     differences = np.bincount(bag, weights=realised - gains)
     return float(gains.mean()), float(realised.mean()), float(np.sqrt(np.square(differences).sum()) / gains.size)
 
@@ -315,7 +315,7 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
     computed, realised, error = (
         float(np.mean([getattr(tally, name) for tally in tallies])) for name in ("computed", "realised", "error")
     )
-    # Releases share their labels: the error of a mean of dependent numbers is at most the mean of their errors.
+    # Releases share their labels. The error of a mean of dependent numbers is at most the mean of their errors.
     return None if math.isnan(realised) else Realised(computed, realised, error)
 
 

@@ -35,7 +35,7 @@ def walk(rate: Rate) -> Rejects:
         h = significance * (guesses - correct) / canaries
         for i in range(correct - 1, -1, -1):
             raised = max(0.0, rate(r, parameter, delta) - tau)
-            # r and h rise together or fall together from the first step on: once they do not rise, they never will.
+            # r and h rise together or fall together from the first step: if they stop rising, they never rise again.
             if raised <= h:
                 return False
             weight = i / (guesses - i)
@@ -44,8 +44,8 @@ def walk(rate: Rate) -> Rejects:
             h = raised
             if r + h >= target:
                 return True
-            # Will the rest of the walk stay below the target? `rate` is convex and the weights fall, so below `roof` a
-            # step is at most `shrink` times the one before it, and r gains at most step * shrink / (1 - shrink).
+            # Stop early if the rest of the walk stays below the target. `rate` is convex and the weights fall, so below
+            # `roof` a step is at most `shrink` times the last one, and r gains at most step * shrink / (1 - shrink).
             roof, beyond = r + 0.25 * (target - r - h), r + 0.5 * (target - r - h)
             if (correct - i) % 16 == 0 and beyond > roof > r:
                 at_roof = max(0.0, rate(roof, parameter, delta) - tau)

@@ -166,7 +166,7 @@ def best_f_dp(
     columns: list[NDArray[Any]] = [np.broadcast_to(column, shape) for column in (d, shift, n, k, m, 1 - level)]
     require(len(shape) >= 1 and shape[-1] >= 1, "a sweep must have at least one candidate", shape=shape)
     rejects = _rejects(family)
-    # The exact pure-DP bound ranks candidates well enough for the first one to be nearly the best.
+    # The candidate with the largest exact pure-DP bound is nearly the best one.
     ranking = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
     sweeps = [column.reshape(-1, shape[-1]) for column in columns]
     winners = [
@@ -311,7 +311,7 @@ class Gaussian:
             first = float(special.log_ndtr(mu / 2 - epsilon / mu))
             second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
             share = math.exp(min(second - first, 0.0))
-            # Far out at a small mu, rounding in `first` and `second` hides that the second is smaller.
+            # At a large epsilon and a small mu, rounding hides that `second` is smaller than `first`.
             log_profile = first + math.log1p(-share) if share < 1 else _log_profile_far_out(mu, epsilon)
             return log_profile - math.log(delta)
 

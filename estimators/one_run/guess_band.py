@@ -137,7 +137,7 @@ class IndependentTrials:
         """Return the smallest B that is exceeded with probability <= `SHARE_FOR_DELTA` of the error."""
         if self.delta == 0:
             return 0, 0.0
-        from scipy.stats import binom  # takes long to load, and pure epsilon never needs it
+        from scipy.stats import binom  # slow to import, and unused at delta = 0
 
         allowed = int(binom.isf(SHARE_FOR_DELTA * significance, self.trials, self.delta))
         return allowed, float(binom.sf(allowed, self.trials, self.delta))
@@ -202,7 +202,7 @@ class SeveralTrainings:
         limit_share = share / 2 if self.fullest else share
         most = min(self.sharing, self.canaries)
         trainings = -(-self.canaries // most)
-        tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # of more than 0, 1, ... bad trainings
+        tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # Pr[more than 0, 1, ... trainings add any]
         beyond = most * np.cumsum(tails[::-1])[::-1]
         beyond[0] = expected
         counts = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / limit_share), 1) - 1
@@ -241,7 +241,7 @@ def guess_band_epsilon(
         guess_counts: Looks: numbers of guesses, ascending and fixed beforehand (`guess_looks`), shape (looks,).
         significance: Probability that the bound exceeds the true epsilon, in (0, 1).
         delta_allowance: Right guesses that delta may add; None at delta = 0.
-        in_numpy: True to run in NumPy, for so few bounds that compiled code would take longer to load.
+        in_numpy: True to run in NumPy, for a few bounds only, because compiled code takes longer to load.
     Returns: Epsilon in nats, >= 0, rounded down; every smaller epsilon is rejected.
     """
     _check_counts(right, guess_counts)
@@ -261,7 +261,7 @@ def cached_epsilon(
     counts, looks = np.array(right), np.array(guess_counts)
     weights = look_weights(looks)
     low, step = 0.0, FIRST_STEP
-    doubled, rejected, wanted = False, 0, 1  # steps of this size that are rejected before a step of twice the size
+    doubled, rejected, wanted = False, 0, 1  # `wanted`: rejected steps before the step is doubled
     while low < LARGEST_EPSILON:
         allowed, cost = delta_allowance.allowance(low, significance) if delta_allowance else (0, 0.0)
         walk_counts = np.maximum(counts - allowed, 0)
@@ -270,10 +270,10 @@ def cached_epsilon(
         ):
             low, rejected, doubled = low + step, rejected + 1, False
             tried = rejected >= wanted or step < SMALLEST_STEP * (1 + low)
-            if tried and low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same
+            if tried and low % (2 * step) == 0:  # steps lie on one grid, so that replays share results
                 step, rejected, doubled = 2 * step, 0, True
         else:
-            wanted = 2 * wanted if doubled else wanted  # in vain: the longer ones take longest to follow
+            wanted = 2 * wanted if doubled else wanted  # a failed doubling is slow
             step, rejected, doubled = step / 2, 0, False
             if step < SMALLEST_STEP * (1 + low):
                 break
@@ -385,11 +385,11 @@ def _largest_p_value(
     union, largest = float(tails.sum()), float(tails.max())
     if union <= 0.9 * sufficient:
         return union
-    if largest > sufficient > 0:  # the walk is no less probable to cross somewhere
+    if largest > sufficient > 0:  # the crossing probability is at least that
         return 1.0
     negligible = max(NEGLIGIBLE * sufficient / guess_counts.size, SMALLEST)
     later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
-    # Where the walk itself would be decided otherwise by what it lifts, it is followed to its end.
+    # Near the threshold, mass moved up could change the decision, so the walk is followed to its end.
     decided = (CLEARLY * sufficient, sufficient) if sufficient > 0 else (0.0, 2.0)
     if in_numpy:
         return crossing_in_arrays(guess_counts, limits, fast, negligible, later, *decided)
@@ -445,7 +445,7 @@ def _binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, Floats
     ways = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
     top = math.exp(ways + mode * math.log(p) + (trials - mode) * math.log1p(-p))
     rare = -math.log(smallest)
-    reach = int(rare + math.sqrt(2 * rare * trials * p * (1 - p))) + 2  # Bernstein's inequality: less lies beyond
+    reach = int(rare + math.sqrt(2 * rare * trials * p * (1 - p))) + 2  # by Bernstein's inequality
     down, up = np.arange(mode, max(mode - reach, 0), -1.0), np.arange(mode, min(mode + reach, trials))
     odds = p / (1 - p)
     below = top * np.cumprod(down / ((trials - down + 1) * odds))
@@ -471,10 +471,10 @@ def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
     guess = np.rint(guess_counts * p - ndtri(np.clip(levels, 1e-300, 0.5)) * spread).astype(np.int64)
     low, high = np.clip(guess - 1, 0, guess_counts), np.clip(guess + 1, 0, guess_counts + 1)
     wider = np.int64(2)
-    while (missed := within(low) & (low > 0)).any():  # no count below `low` may be in the limit
+    while (missed := within(low) & (low > 0)).any():  # invariant: `low` is not above the limit
         low, wider = np.where(missed, np.maximum(low - wider, 0), low), 2 * wider
     wider = np.int64(2)
-    while (missed := ~within(high)).any():  # `high` always is
+    while (missed := ~within(high)).any():  # invariant: `high` is within the level
         high, wider = np.where(missed, np.minimum(high + wider, guess_counts + 1), high), 2 * wider
     while (low < high).any():
         middle = (low + high) // 2
@@ -607,7 +607,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     def seconds(self, replays: int, rows: int) -> float:
         if self.sharing is None and rows * self.delta > MAX_DELTA:
             return self.unshifted().seconds(replays, rows)
-        return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
+        return 2 * replays * (LEAST_S + rows * ROW_S)  # as part of the median, and alone
 
     def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
         """Return the bounds of some of `replays` replays, ascending by number.

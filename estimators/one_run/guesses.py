@@ -136,7 +136,7 @@ def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Float
     if method != "f-dp":
         bound = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
     if method != "theorem-16":
-        from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only above delta = 0
+        from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only needed at delta > 0
 
         proved = f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
         bound = np.maximum(proved, bound)

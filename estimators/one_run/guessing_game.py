@@ -53,7 +53,7 @@ def binomial_epsilon(n: Ints, k: Ints, alpha: Floats, likelihood_ratio: Floats) 
     """Return the epsilon with Pr[Bin(n, beta) >= k] = alpha, >= 0 and rounded down; beta is a Beta quantile."""
     positive = np.maximum(k, 1)
     hit = special.betaincinv(positive, n - positive + 1.0, alpha)
-    miss = special.betainccinv(n - positive + 1.0, positive, alpha)  # 1 - hit, without losing its digits
+    miss = special.betainccinv(n - positive + 1.0, positive, alpha)  # 1 - hit, without cancellation
     root = np.where(k > 0, np.log(hit) - np.log(miss) - np.log(likelihood_ratio), 0.0)
     return np.maximum(0.0, root - SAFETY * (1 + np.abs(root)))
 
@@ -85,7 +85,7 @@ def theorem_16_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats
 def _formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
     """Return Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
     beta = special.expit(epsilon)
-    # Windows may as well start 12 deviations above the mean: what lies higher weighs next to nothing and is counted in.
+    # Windows start at most 12 deviations above the mean. The negligible mass above it is added as `heap`.
     above = np.ceil(n * beta + 12 * np.sqrt(n * beta * (1 - beta)) + 40).astype(np.int64)
     start = np.maximum(np.minimum(k, above) - 1, 0)
     skipped = np.maximum(k - 1 - start, 0)

@@ -97,7 +97,7 @@ def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
     if guess != "both-tails" or score.size > MAX_TIED:
         return score, guess
     level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
-    # ranks are halves: with an eighth more the higher of two as far out comes first, and no two levels are as far out
+    # Ranks are multiples of 1/2. Adding 1/8 makes all |rank| distinct, and puts the higher of two equal ones first.
     return (np.cumsum(rows) - (rows + score.size) / 2 + 0.125)[level], "signed"
 
 
@@ -118,7 +118,7 @@ def informative_looks(guess_counts: Ints, score: Floats, guess: GuessRule) -> In
 def _descending(score: Floats) -> NDArray[np.uint32]:
     """Return keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
     single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
-    if bool((single == score).all()):  # as score tables hold them
+    if bool((single == score).all()):  # as in score tables
         raw = single.view(np.uint32)
         return ~np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
     dense = np.unique(score, return_inverse=True)[1].astype(np.uint32)
@@ -154,9 +154,9 @@ def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.
         cell = keys[row] >> shift
         rows[cell] += 1
         rights[cell] += right[row]
-    cells = np.full(firsts.size, -1, np.int64)  # the cell that holds the last of the first g rows
+    cells = np.full(firsts.size, -1, np.int64)  # cell of the last of the first g rows
     before = np.zeros(firsts.size, np.int64)  # rows in the cells before it
-    counts = np.zeros(firsts.size, np.int64)  # right ones among those
+    counts = np.zeros(firsts.size, np.int64)  # right rows among those
     place, rows_before, right_before = 0, 0, 0
     for cell in range(1 << bits):
         while place < firsts.size and firsts[place] <= rows_before + rows[cell]:

@@ -79,7 +79,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         chosen = self.selection
         require(
             not isinstance(chosen, SimultaneousBand),
-            "a simultaneous band needs scores of independent trials, and the scores of one run are not",
+            "a simultaneous band needs scores of independent trials, and the scores of one run are dependent",
             do="use Split at delta = 0, or Grid",
         )
         require(
@@ -109,7 +109,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def seconds(self, replays: int, rows: int) -> float:
         """Return the approximate seconds on one core for the bounds of `replays` replays of `rows` canaries."""
         each = self.delta_s if self.delta or self._shift() else self.candidate_s
-        return 2 * each * replays * len(self.candidates(rows))  # in the median, and alone
+        return 2 * each * replays * len(self.candidates(rows))  # as part of the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
         """Return a bound for each row of counts, whose number of guesses was fixed beforehand."""
@@ -144,7 +144,8 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         chooses = chooses[scores.places()]
 
         def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
-            return right_guesses(scores.score[part], scores.truth[part], _dense_ranks(ranks[part]), self.guess, guesses)
+            dense_ranks = np.argsort(np.argsort(ranks[part]))
+            return right_guesses(scores.score[part], scores.truth[part], dense_ranks, self.guess, guesses)
 
         tried = np.unique(np.rint(np.geomspace(1, choosing, TRIED)).astype(np.int64))
         hits = right(chooses, tried)
@@ -220,7 +221,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
         guesses = same[0].sweep_guesses
-        # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
+        # The bound increases in the right guesses, so its quantiles are the bounds at their quantiles.
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
         bounds = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
         return {"fraction": guesses / canaries, "epsilon": bounds[1], "low": bounds[0], "high": bounds[2]}
@@ -245,7 +246,7 @@ class _ShiftedOneRun(OneRunEstimator):
     def _by_family(
         self, family: Family, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float
     ) -> Floats:
-        from dpaudit.estimators.one_run.f_dp import f_dp_epsilon  # only where Algorithm 3 is asked for
+        from dpaudit.estimators.one_run.f_dp import f_dp_epsilon  # only needed by Algorithm 3
 
         bounds = f_dp_epsilon(
             guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, family=family, tau=self.tau
@@ -414,7 +415,7 @@ def most_right_guesses(lines: Floats, guesses: int, *, canaries: int, error: flo
     from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
 
     rejects = rejects_by("lines")
-    low, high = guesses // 2, guesses + 1  # chance explains half of them under any curve; more than all cannot be
+    low, high = guesses // 2, guesses + 1  # no curve rejects half; there are no more than all
     while high - low > 1:
         middle = (low + high) // 2
         rejected = rejects(lines, 0.0, tau, guesses, middle, canaries, error)
@@ -431,7 +432,7 @@ def tangents(curve: PrivacyCurve) -> Floats:
     """
     floors = (curve.epsilon(floor) for floor in (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.1))
     last = min(next((floor for floor in floors if math.isfinite(floor)), LARGEST_EPSILON), LARGEST_EPSILON)
-    # The steps are finer near 0, where tests of many guesses have their power.
+    # The grid is finer near 0, where tests with many guesses have power.
     epsilons = last * np.linspace(0.0, 1.0, TANGENTS) ** 1.5
     deltas = np.array([min(1.0, curve.delta(float(epsilon))) for epsilon in epsilons])
     slopes = np.concatenate([[0.0], np.exp(-epsilons[::-1]), np.exp(epsilons)])
@@ -457,8 +458,3 @@ def _envelope(slopes: Floats, starts: Floats) -> Floats:
         if since < 1:
             envelope.append((since, slope, start))
     return np.array(envelope).T.copy()
-
-
-def _dense_ranks(ranks: Ints) -> Ints:
-    """Return ranks 0, 1, ... in the same order."""
-    return np.argsort(np.argsort(ranks))

@@ -95,7 +95,7 @@ class StepMartingale(Estimator[StepScores, StepTally]):
     def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0) -> Bound:
         """Return the bound of one game; further trainings add steps to this game rather than games."""
         require(
-            len(tallies) == 1 and failed_replays == 0, "steps must make one game", games=len(tallies) + failed_replays
+            len(tallies) == 1 and failed_replays == 0, "steps must form one game", games=len(tallies) + failed_replays
         )
         (tally,) = tallies
         odds = bounds_of_guesses(tallies, lambda steps: IndependentTrials(int(steps.looks[-1])), 1 - self.confidence)

@@ -5,7 +5,6 @@ Laws are passed as logarithms, so that no probability is too small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ ROUNDING = 1e-12  # subtracted from every bound: more than the rounding errors o
 def divergences(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
     """Return D over the last axis, for laws that sum to 1 up to rounding; shapes (..., k) and (m,) to (..., m)."""
     ratio = _log_ratio(log_p, log_q)
-    order = np.where((orders == 1) | np.isinf(orders), 2.0, orders)  # the limits are filled in below
+    order = np.where((orders == 1) | np.isinf(orders), 2.0, orders)  # the limiting orders are set below
     with np.errstate(over="ignore"):
         mass, power = np.exp(log_p)[..., None, :], (order - 1)[:, None] * ratio[..., None, :]
-        # Near p = q, or near order 1, the sum is 1 + a little: add up the little.
+        # Near p = q, or near order 1, the sum is 1 plus a small number: add up the small number.
         little = np.log1p(np.sum(mass * np.expm1(np.clip(power, -1, 1)), axis=-1))
         whole = _log_sum(log_p[..., None, :] + power)
         values = np.where(np.all(np.abs(power) < 1, axis=-1), little, whole) / (order - 1)
@@ -86,8 +85,3 @@ def require_same_answers(first: NDArray[Any], second: NDArray[Any]) -> None:
         first=first.shape,
         second=second.shape,
     )
-
-
-def require_orders(orders: Sequence[float]) -> None:
-    """Raise InputError unless there are orders and all exceed 1."""
-    require(len(orders) > 0 and all(order > 1 for order in orders), "orders must be numbers > 1", orders=orders)

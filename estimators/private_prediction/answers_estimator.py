@@ -135,7 +135,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         """
         if not flips.size:
             return self._unknown()
-        # A threshold is an answer of its own, noised by sqrt(2) times its deviation: half as much moves there.
+        # The threshold is a separate answer. Its count moves half as much, so its noise counts sqrt(2) times.
         scales = [evidence.sigma, math.sqrt(2) * evidence.threshold_sigma]
         rows = np.stack([flips, checks] if checks.size else [flips])
         values, copies = np.unique(rows, axis=1, return_counts=True)
@@ -315,7 +315,7 @@ class AnswersFinding(FindingBase):
         if self.epsilon is not None:
             lines.append(
                 f"of one answer epsilon >= {format_lower(self.epsilon, 6)} at delta={self.delta:g}, from the same "
-                "counts; a divergence from below is not converted, conversions hold from above only"
+                "counts; a lower bound on the divergence is not converted, conversions hold for upper bounds only"
             )
         dependent = self.dependent_comparison
         if dependent is not None:

@@ -71,7 +71,7 @@ def bootstrap_bound(
     """Return a low quantile of the divergence of resampled counts: **not a valid bound**, only to reproduce the paper.
 
     The divergence of two empirical laws is almost never 0, so if the true divergence is 0, nearly every "bound" exceeds
-    it, whatever the confidence. Below about n^(-1/2) it is unreliable. Never report it as an audit.
+    it, at any confidence. Below about n^(-1/2) it is unreliable. Never report it as an audit.
 
     Args:
         counts1, counts2: Answers of each class, shape (k,); k = 2 is the published 2-cut bootstrap.
@@ -167,7 +167,7 @@ def _level(weights: Floats, lower: Floats, upper: Floats) -> float | None:
 
 def _common_level(a: Floats, b: Floats, c: Floats, d: Floats, start: float, end: float) -> float:
     """Return the level s = t between `start` and `end` at which both laws sum to 1."""
-    from scipy.optimize import brentq  # here, for loading it takes as long as loading all the rest
+    from scipy.optimize import brentq  # slow to import
 
     def excess(s: float) -> float:
         return float(np.sum(np.maximum(a - s * d, 0)) - np.sum(np.maximum(s * c - b, 0))) - (1 - s)

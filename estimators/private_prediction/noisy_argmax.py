@@ -55,7 +55,7 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
     require(sigma > 0, "sigma must be > 0", sigma=sigma)
     ranked = -np.sort(-counts, axis=1)
     logs = log_ndtr((ranked[:, 1:] - ranked[:, :1]) / (math.sqrt(2) * sigma))
-    top = logs[:, :1]  # the runner-up's is the largest
+    top = logs[:, :1]  # the runner-up has the largest
     union = top[:, 0] + np.log(np.sum(np.exp(logs - top), axis=1))
     return np.asarray(np.minimum(union, math.log1p(-1 / counts.shape[1])))
 

@@ -28,14 +28,12 @@ from dpaudit.estimators.counts import (
     CountEstimator,
     Table,
     TextTable,
-    class_counts,
     classes,
     count_columns,
-    query_names,
 )
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Series, Validity
-from dpaudit.estimators.private_prediction._laws import ORDERS, require_orders
+from dpaudit.estimators.private_prediction._laws import ORDERS
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
 from dpaudit.registry import register
@@ -248,7 +246,8 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        require_orders(self.orders)
+        orders = self.orders
+        require(len(orders) > 0 and all(order > 1 for order in orders), "orders must be numbers > 1", orders=orders)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
     @abstractmethod
@@ -368,7 +367,10 @@ class KCutCounts(_Cut):
 
     def read(self, table: Table) -> Sequence[TextTable]:
         class_names = classes(table, "c1_", "c2_")
-        first, second = (class_counts(table, prefix, class_names) for prefix in ("c1_", "c2_"))
+        first, second = (
+            np.stack(list(count_columns(table, [prefix + name for name in class_names]).values()), axis=1)
+            for prefix in ("c1_", "c2_")
+        )
         each = query_confidence(self.confidence, len(first))
         bounds = [self._audit(*pair, each, row) for row, pair in enumerate(zip(first, second, strict=True))]
         return _queries("k-cut", bounds, table, self.confidence, limits=4 * len(class_names))
@@ -389,10 +391,8 @@ def _queries(
     method: str, bounds: Sequence[RenyiBound], table: Table, confidence: float, *, limits: int
 ) -> list[TextTable]:
     """Return the bound of each query, and of several also the largest and the sum; the last table carries the notes."""
-    tables = [
-        _finding(f"{method}, {query}", bound)
-        for query, bound in zip(query_names(table, len(bounds)), bounds, strict=True)
-    ]
+    names = table.get("query", range(1, len(bounds) + 1))
+    tables = [_finding(f"{method}, query {name}", bound) for name, bound in zip(names, bounds, strict=True)]
     if len(bounds) > 1:
         tables.append(_finding(f"{method}, worst query", worst_query(bounds)))
         tables.append(_finding(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))

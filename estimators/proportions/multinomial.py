@@ -99,7 +99,7 @@ def _within(c: float, cells: Floats) -> float:
     third = m3 - 3 * m2 * m1 + 2 * m1**3
     fourth = m4 - 4 * m3 * m1 + 6 * m2 * m1**2 - 3 * m1**4
     total = variance.sum()
-    if total <= 0:  # every cell is confined to its own count: the multinomial's probability of exactly these counts
+    if total <= 0:  # no cell may deviate: the probability of exactly these counts
         return float(np.prod(_poisson(cells, cells)) / _poisson(cells.sum(), cells.sum()))
     skew = third.sum() / total**1.5
     excess = (fourth - 3 * variance**2).sum() / total**2

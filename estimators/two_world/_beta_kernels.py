@@ -307,7 +307,7 @@ def _solve(level: float, start: float, delta: float, x: Pair, y: Pair) -> float:
         if inside > 1e-14 and outside > 1e-14 and density > 0.0:
             miss = math.log(inside) - math.log(outside) - target
             step = -miss * inside * outside / density
-            if abs(miss) < 1e-5:  # one more step leaves its square
+            if abs(miss) < 1e-5:  # one more step leaves an error of its square
                 return min(max(epsilon + step, low), high)
         if high < math.inf and high - low <= 1e-13 * high:
             break

@@ -61,7 +61,7 @@ def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresh
             else:
                 alarms += 1
             upper, lower = pooled[order[j]], pooled[order[j - 1]]
-            # Only a cut that gained hits since the last one can be better than it.
+            # Only a cut with more hits than the last one can be better.
             if lower == upper or hits == counted:
                 continue
             counted = hits

@@ -31,7 +31,7 @@ from scipy import special
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 
-# The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
+# Range of scores, errors and weight of the fitted level, and the margin by which its logarithm is lowered.
 FITTED_FROM, FITTED_UP_TO = 10_000, 2_000_000
 LEAST_ERROR, MAX_ERROR = 1e-5, 0.3
 WEIGHT = "low"
@@ -149,7 +149,7 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
 def union_crossing_probability(n: int, level: float, weight: str = "flat") -> float:
     """Return a union bound on the crossing probability over blocks of ranks; it takes a second for 10^8 scores."""
     first, last = _blocks(n, coarse=False, block=_UNION_BLOCK)
-    # A block has crossed where its last order statistic lies beyond the limit of its first one.
+    # A block has crossed if its last order statistic exceeds the limit of its first one.
     return float(special.betaincc(last, n - last + 1.0, _limits(n, first, level, weight)).sum())
 
 
@@ -161,7 +161,7 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
     """
     first, last = _blocks(n, coarse=coarse)
     times = _limits(n, first, level, weight)
-    # The Beta quantile is wrong now and then (scipy 1.17.1: rank 1,000 of 87,270). A lower limit fails more often.
+    # Some Beta quantiles are wrong (scipy 1.17.1: rank 1,000 of 87,270). A lower limit is safe: it fails more often.
     times = np.minimum.accumulate(times[::-1])[::-1]
     return 1.0 - float(_compiled()(times, last.astype(np.int64), n, _REACH)) * (1 - _ROUNDING)
 
@@ -199,8 +199,8 @@ def _solve(crossing: Callable[[float], float], level: float, n: int, error: floa
             return level
         points.append((math.log(level), math.log(max(probability, 1e-300))))
         level = math.exp(_secant_step(points[-2:], math.log((1 - slack / 2) * error)))
-    # Never seen: the probability is smooth and increasing in the level. The union bound holds in any case, as no
-    # weight is above n + 1.
+    # Not expected, because the probability is smooth and increasing in the level. The union bound always holds, because
+    # no weight exceeds n + 1.
     return error / (n * (n + 1.0))
 
 
@@ -213,8 +213,8 @@ def _secant_step(points: list[tuple[float, float]], goal: float) -> float:
 
 
 _MAX_STEPS = 30
-# Where the search starts: local level over error at 1, 10, ..., 10^6 scores, for error 0.025. It decides the time that
-# the search takes, not where it ends.
+# Start of the search: local level over error at 1, 10, ..., 10^6 scores, for error 0.025. It affects only the time of
+# the search.
 _START_LOG_N = tuple(math.log(10.0**power) for power in range(7))
 _START_SHARE = {
     "flat": (1.0, 0.147, 0.0438, 0.0213, 0.0124, 0.00823, 0.00603),
@@ -283,6 +283,6 @@ def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) ->
             return 0.0
     if n < 20:
         return current[n] / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
-    # Stirling's series: the difference of numbers near n log n would lose digits; whole, n**5 would overflow.
+    # Stirling's series: a difference of numbers near n log n would lose digits, and an integer n**5 would overflow.
     part = 1.0 / n
     return current[n] * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)

@@ -49,7 +49,7 @@ from dpaudit.registry import register
 EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
 """Grid of epsilons: bounds are rounded down to a multiple of 1/512 nat. A bound above 24 needs 10^10 pairs."""
 
-# For which epsilon, and with which margin, a threshold is chosen. They matter to the power alone, like the stakes.
+# Epsilons and margins of the rules that choose a threshold. Like the stakes, they affect only the power.
 _DESIGNS = np.tile([0.5, 1.5, 3.0, 5.0], 2)
 _MARGINS = np.repeat([0.25, 0.75], 4)
 _STAKES = np.array([1.0, 0.9, 0.7, 0.5, 0.3, 0.15, 0.07, 0.03, 0.01])
@@ -195,7 +195,7 @@ class Betting(ScoreEstimator[Scores]):
             validity=Validity.FINITE_SAMPLE,
             selection="bets chosen on earlier trials",
             counts=tuple(counts.items()),
-            notes=("anytime-valid: holds whenever and for whatever reason the trials ended",),
+            notes=("anytime-valid: holds for any stopping time of the trials",),
         )
 
     def series(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> dict[str, Series]:
@@ -204,8 +204,7 @@ class Betting(ScoreEstimator[Scores]):
         path = states[0].rejected
         drawn_pairs = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
         bounds = np.array([self.lower(state) for state in states])
-        # What it would report of one replay: of a single one, that is what it reports.
-        alone = bounds
+        alone = bounds  # of a single replay, the reported bound
         if len(states) + failed_replays > 1:
             alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
         replays = [replay[0].replay for replay in _by_replay(tallies)]

@@ -74,7 +74,12 @@ def epsilon_interval(
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
     require_one_of("side", side, ("two-sided", "lower"))
-    interval = _bayesian(tables, side) if method == "bayesian" else _rectangle(tables, method, side)
+    if method == "bayesian":
+        alpha = 1 - tables.confidence
+        masses = (alpha, np.zeros_like(alpha)) if side == "lower" else (alpha / 2, alpha / 2)
+        interval = _quantiles(tables, *masses)
+    else:
+        interval = _rectangle(tables, method, side)
     return Interval(unboxed(interval[0].reshape(tables.shape)), unboxed(interval[1].reshape(tables.shape)))
 
 
@@ -168,7 +173,7 @@ class _Tables(NamedTuple):
 def _rectangle(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
     """Return the extremes of epsilon over the rectangle of the two rates' limits."""
     lower, upper = _equation_1_interval(tables, method, side)
-    if side == "lower":  # pays for the two limits that Eq. 1 needs
+    if side == "lower":  # the error covers only the two limits of Eq. 1
         return lower, upper
     # The region's upper two edges are Eq. 1 of the inverted table; at most one of both tables shows more than 0.
     inverted = _equation_1_interval(tables.inverted(), method, side)
@@ -201,13 +206,6 @@ def _epsilon_of_rates(x: Floats, y: Floats, delta: Floats) -> Floats:
     return cast(Floats, np.maximum(np.maximum(*terms), 0.0))
 
 
-def _bayesian(tables: _Tables, side: str) -> tuple[Floats, Floats]:
-    alpha = 1 - tables.confidence
-    if side == "lower":
-        return _quantiles(tables, alpha, np.zeros_like(alpha))
-    return _quantiles(tables, alpha / 2, alpha / 2)
-
-
 def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     """Return epsilons with posterior mass `below` under and `beyond` above them; (0, inf) for a mass of 0."""
     from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
@@ -236,7 +234,9 @@ def _posterior(
     tables = tables.take(rows)
     values = _masses(flat, tables)[:, column]
     if column == 0:
-        values = np.where((flat == 0) & (tables.delta == 0), 0.0, values)  # a line has no mass; the sum leaves 1e-16
+        values = np.where(
+            (flat == 0) & (tables.delta == 0), 0.0, values
+        )  # a line has no mass, but rounding leaves 1e-16
     return unboxed(values.reshape(shape))
 
 
@@ -253,7 +253,7 @@ def _best_bayesian(tables: _Tables) -> tuple[int, float]:
         if rows.size == 0:
             return best_index, best
         inside = _masses(np.full(rows.size, best), tables.take(rows))[:, 0]
-        # The best itself solves for (1 - 1e-8) alpha - 3e-12; only what is clearly below that can have a larger bound.
+        # The best bound solves for mass (1 - 1e-8) alpha - 3e-12. Only a mass clearly below can have a larger bound.
         share = inside / (alpha[rows] * (1 - 1e-7) - 3e-12)
         larger = (share < 1) & (share >= 0)
         rows, share = rows[larger], share[larger]

@@ -138,7 +138,7 @@ def _exact(sample: _Sample, directions: str) -> Floats:
         return bound
     high1 = np.asarray(clopper_pearson(sample.n1, sample.trials1, confidence=each, side="upper").upper)
     low0 = np.asarray(clopper_pearson(sample.n0, sample.trials0, confidence=each, side="lower").lower)
-    # Four limits in all: a set's upper limit is its complement's lower one.
+    # Four limits in total: a set's upper limit is its complement's lower one.
     for likely, unlikely in ((low0, high1), (1 - high0, 1 - low1), (1 - high1, 1 - low0)):
         bound = np.maximum(bound, _epsilon_between(likely, unlikely, sample.delta, sample.group))
     return bound

@@ -78,11 +78,10 @@ def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
     """Return the corners of the ROC curve of scores and worlds, both of shape (n,); equal scores stay together."""
     threshold = np.sort(score[member])[::-1]
     hits = np.arange(1, threshold.size + 1)
-    # Sorted questions of a sorted table: less than half of what sorting both worlds together takes.
+    # Searching sorted scores in sorted scores takes less than half the time of sorting both worlds together.
     alarms = np.count_nonzero(~member) - np.searchsorted(np.sort(score[~member]), threshold)
-    corner = (
-        np.diff(alarms, append=score.size + 1) > 0
-    )  # a further hit that costs no further alarm leaves none before it
+    # A further hit at no further false positive dominates the threshold before it.
+    corner = np.diff(alarms, append=score.size + 1) > 0
     return RocCorners(threshold[corner], hits[corner], alarms[corner])
 
 
@@ -97,7 +96,7 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         super().__post_init__()
         require(
             not isinstance(self.selection, SimultaneousBand) or isinstance(self, Band),
-            "a simultaneous band has its own limits for the rates",
+            "a simultaneous band needs the estimator band",
             do="use the estimator band, or another selection",
         )
         require(
@@ -193,7 +192,7 @@ _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
     """Return the least epsilon >= 0 that allows both rates to be as small as their upper limits, in (0, 1]."""
     alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
-    # Where the rates could lie on or beyond the line of guessing, the larger logarithm is not positive: 0.
+    # If the rates may be no better than guessing, the larger logarithm is not positive, and the bound is 0.
     best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
     return np.log(np.maximum(best, 1.0))
 
@@ -367,7 +366,7 @@ class Band(TwoSampleEstimator):
 
     def rates(self, tally: TwoSampleTally, error: float, places: Ints) -> tuple[Floats, Floats]:
         """Return upper limits of both rates at these thresholds, valid at all thresholds together."""
-        # The worlds' trials are independent, so that neither band fails with probability (1 - share) ** 2.
+        # The worlds' trials are independent, so both bands hold with probability (1 - share) ** 2.
         share = -math.expm1(0.5 * math.log1p(-error))
         weight = cast(SimultaneousBand, self.selection).weight
         misses = tally.members - tally.true_positives[places]
@@ -399,7 +398,7 @@ def _split_at_best_threshold(rows: Scores, split: Split, delta: float, confidenc
     roc = roc_corners(rows.score[chooses], rows.truth[chooses])
     members = int(np.count_nonzero(rows.truth[chooses]))
     non_members = int(np.count_nonzero(chooses)) - members
-    # Any way to choose is valid; two thousand corners are as good as all.
+    # Any choice is valid, and two thousand corners are as good as all.
     some = np.unique(np.linspace(0, roc.threshold.size - 1, _MAX_SPLIT_CANDIDATES).astype(np.int64))
     alarms, misses = roc.false_positives[some], members - roc.true_positives[some]
     share = (1 - confidence) / 2

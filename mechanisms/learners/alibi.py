@@ -1,4 +1,4 @@
-"""ALIBI: Laplace noise on one-hot labels, and training on what the noisy labels say given the model so far."""
+"""ALIBI: Laplace noise on one-hot labels, and training on their posterior under the current model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
 @dataclass(frozen=True)
 class Alibi(StackTrainer):
-    """Adds Laplace noise to one-hot labels once, then trains on their posterior under the model's own prediction.
+    """Adds Laplace noise to one-hot labels once, then trains on their posterior under the model's prediction.
 
-    Noise of scale b = 2 / eps, standard deviation 2 sqrt(2) / eps. In each step the prior of an example's label is what
-    the model predicts for it at that moment; everything after the noise is post-processing.
+    The noise has scale b = 2 / eps, standard deviation 2 sqrt(2) / eps. In each step the current prediction for an
+    example is the prior of its label. Everything after the noise is post-processing.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0 and finite.
-        model: The network and how it is trained.
+        model: The network and its training settings.
     """
 
     epsilon: float
@@ -55,7 +55,7 @@ class Alibi(StackTrainer):
         return AlibiLoss()
 
     def release_task(self, task: TrainingTask, classes: int) -> TrainingTask:
-        """The task with the evidence of noisy labels in place of the labels."""
+        """Return the task with labels replaced by the log-likelihoods of noisy one-hot labels."""
         noise, training = spawned(task.seed, 2)
         mechanism = self.labels()
         true = np.asarray(task.labels, np.int64)

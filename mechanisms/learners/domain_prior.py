@@ -1,4 +1,4 @@
-"""LP-1ST with a prior from the class shares of each cluster of similar examples, released with noise."""
+"""LP-1ST with a prior: noisy class shares in clusters of similar examples."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
-MAX_CLUSTERED = 100_000  # Examples that k-means looks at; the others join the nearest centre
+MAX_CLUSTERED = 100_000  # examples used by k-means; the others join the nearest centre
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns features into vectors whose distances mean something (registered as "embedder").
+    """Maps features to vectors with meaningful distances (registered as "embedder").
 
-    It must look at features only. One that was fitted on other data, or on none, makes an out-of-domain prior.
+    It must depend on features only. An embedder fitted on other data, or on none, gives an out-of-domain prior.
     """
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each example, shape (n, d)."""
+        """Return one vector for each example, shape (n, d)."""
 
 
 @register("embedder", "numbers", source="stand-in: how the tables of arXiv:2511.14084 were clustered is not published")
 @dataclass(frozen=True)
 class Numbers:
-    """The numeric columns or pixels themselves, each scaled to mean 0 and variance 1; missing ones become the mean."""
+    """The numeric columns or pixels, scaled to mean 0 and variance 1; missing values become the mean."""
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         if isinstance(features, pa.Table):
@@ -59,10 +59,10 @@ class Numbers:
 @register("embedder", "principal-components", source="in place of the in-domain BYOL network of arXiv:2102.06062")
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """The leading principal components of the examples themselves: an in-domain embedding without training.
+    """Leading principal components of the examples: an in-domain embedding without training.
 
     Attributes:
-        dimensions: Components kept at most, >= 1.
+        dimensions: Maximum number of components, >= 1.
     """
 
     dimensions: int = 32
@@ -75,19 +75,19 @@ class PrincipalComponents:
 
         numbers = Numbers().embed(features, categorical)
         components = min(self.dimensions, *numbers.shape)
-        with limited_threads(1):  # sums in one order, whatever machine this runs on
+        with limited_threads(1):  # one order of summation on every machine
             return np.asarray(PCA(components, svd_solver="randomized", random_state=0).fit_transform(numbers))
 
 
 @register("embedder", "random-convolutions", source="Coates, Lee and Ng (2011), with random filters")
 @dataclass(frozen=True)
 class RandomConvolutions:
-    """Pooled responses of random convolution filters: an embedding of images that has seen no data at all.
+    """Pooled responses of random convolution filters: an embedding of images fitted on no data.
 
     Attributes:
         filters: Number of filters, >= 1.
         size: Side of a filter in pixels, >= 1.
-        seed: Decides the filters.
+        seed: Seed of the filters.
     """
 
     filters: int = 64
@@ -98,7 +98,7 @@ class RandomConvolutions:
         require_at_least(1, self, "filters", "size")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each image, shape (n, 4 filters): mean response in each quarter of the picture."""
+        """Return the mean response in each quarter of the image, shape (n, 4 filters)."""
         import torch
         from torch.nn.functional import adaptive_avg_pool2d, conv2d, relu
 
@@ -121,19 +121,19 @@ class RandomConvolutions:
 )
 @dataclass(frozen=True)
 class LP1STDomainPrior:
-    """LP-1ST whose labels are answered among those likely in the example's cluster.
+    """LP-1ST with candidate labels that are likely in the example's cluster.
 
-    Clusters depend on features alone. Of `epsilon`, `prior_epsilon` pays for the noisy class counts of the clusters and
-    the rest for the labels. How the published Criteo experiments clustered is not known; here it is k-means on the
-    numeric columns, or the values of one categorical column.
+    Clusters depend on features alone. `prior_epsilon` is spent on the noisy class counts of the clusters, the rest of
+    `epsilon` on the labels. The clustering of the published Criteo experiments is not known. This implementation uses
+    k-means on the numeric columns, or the values of one categorical column.
 
     Attributes:
-        epsilon: Privacy loss of all together in nats, > prior_epsilon.
-        prior_epsilon: Part of it spent on the class counts, > 0.
-        clusters: Number of k-means clusters at most, >= 1.
+        epsilon: Total privacy loss in nats, > prior_epsilon.
+        prior_epsilon: Part of `epsilon` spent on the class counts, > 0.
+        clusters: Maximum number of k-means clusters, >= 1.
         group_by: A categorical column whose values are the clusters, instead of k-means.
-        embedder: What k-means runs on.
-        model: How the model is trained on the released labels.
+        embedder: Computes the vectors for k-means.
+        model: Trains the model on the released labels.
     """
 
     epsilon: float
@@ -155,11 +155,11 @@ class LP1STDomainPrior:
 
     @property
     def labels_epsilon(self) -> float:
-        """What is left for the labels themselves."""
+        """Part of `epsilon` spent on the labels."""
         return self.epsilon - self.prior_epsilon
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP: a label is in one cluster's counts, then answered once."""
+        """Claim (epsilon, 0)-label-DP: a label counts in one cluster and is released once."""
         return Claim(self.epsilon)
 
     def fit(
@@ -185,9 +185,9 @@ class LP1STDomainPrior:
 )
 @dataclass(frozen=True)
 class LP1STOutOfDomainPrior(LP1STDomainPrior):
-    """LP-1ST with a domain prior whose clusters come from an embedding made without data of this kind.
+    """LP-1ST with a domain prior, its clusters from an embedding that was not fitted on the training data.
 
-    The paper's embedding is a network trained on other pictures; where there is none, random filters stand in.
+    The paper embeds images with a network trained on other images. The default here is random filters.
     """
 
     prior_epsilon: float = 0.025
@@ -198,10 +198,11 @@ class LP1STOutOfDomainPrior(LP1STDomainPrior):
 def noisy_class_shares(
     cluster: NDArray[np.int64], labels: NDArray[np.int64], classes: int, epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Share of each class in each cluster, from counts with noise; rows, shape (C, classes).
+    """Return the share of each class in each cluster, computed from noisy counts; shape (C, classes).
 
-    The clusters (n,), in 0 .. C - 1, must not depend on the labels. Changing a label moves one unit between two counts
-    of one cluster, an L1 distance of 2, so the discrete Laplace noise has rate eps / 2. Nothing left: equal shares.
+    `cluster`, shape (n,) with values 0 .. C - 1, must not depend on the labels. Changing a label moves one unit between
+    two counts of a cluster, an L1 distance of 2, so the discrete Laplace noise has rate eps / 2. If no noisy count of a
+    cluster is positive, its shares are equal.
     """
     clusters = int(cluster.max()) + 1 if len(cluster) else 0
     counts = np.bincount(cluster * classes + labels, minlength=clusters * classes).reshape(clusters, classes)
@@ -211,13 +212,13 @@ def noisy_class_shares(
 
 
 def discrete_laplace(rate: float, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Integers t with probability in proportion to e^(-rate |t|): the difference of two geometric counts."""
+    """Draw integers t with probability proportional to e^(-rate |t|): differences of two geometric variables."""
     success = -np.expm1(-rate)
     return np.asarray(rng.geometric(success, shape) - rng.geometric(success, shape), dtype=np.int64)
 
 
 def category_codes(train: Examples, column: str) -> NDArray[np.int64]:
-    """Number of each example's value in a categorical column; missing values are a value."""
+    """Return an integer code for each example's value in a categorical column; missing values are one category."""
     require(
         isinstance(train.features, pa.Table) and column in train.categorical,
         f"group_by must be one of the categorical columns ({', '.join(train.categorical) or 'there are none'})",
@@ -229,15 +230,15 @@ def category_codes(train: Examples, column: str) -> NDArray[np.int64]:
 
 
 def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSequence) -> NDArray[np.int64]:
-    """k-means cluster of each vector, numbered without gaps; shape (n, d) to (n,)."""
+    """Return the k-means cluster of each vector, numbered without gaps; shape (n, d) to (n,)."""
     from sklearn.cluster import KMeans
 
     unique, place = np.unique(vectors, axis=0, return_inverse=True)
-    if clusters >= len(unique):  # nothing to put together
+    if clusters >= len(unique):  # each distinct vector is a cluster
         return np.asarray(place, dtype=np.int64)
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(vectors))[:MAX_CLUSTERED]
     means = KMeans(min(clusters, len(chosen)), n_init=1, random_state=int(rng.integers(2**31)))
-    with limited_threads(1):  # sums in one order, whatever machine this runs on
+    with limited_threads(1):  # one order of summation on every machine
         labels = means.fit(vectors[chosen]).predict(vectors)
     return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.int64)

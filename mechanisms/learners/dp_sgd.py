@@ -1,7 +1,7 @@
-"""DP-SGD: records are protected by clipping each one's gradient and adding noise to every step.
+"""DP-SGD: protects records by clipping the gradient of each and adding noise to every step.
 
-Each step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C: the
-Poisson-subsampled Gaussian mechanism, for records that are added or removed.
+Each step samples every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C. This is
+the Poisson-subsampled Gaussian mechanism under adding or removing a record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
 ORDERS = np.concatenate([np.arange(1.1, 11.0, 0.1), np.arange(11, 64), 2.0 ** np.arange(6, 11)])
-"""Renyi orders tried, fractional below 11."""
+"""Orders of the Renyi divergence that the accountant minimises over; fractional below 11."""
 
 ACCOUNTANTS = ("rdp", "pld")
 
@@ -40,7 +40,7 @@ ACCOUNTANTS = ("rdp", "pld")
 def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
+    """Return epsilon of `steps` >= 1 at `delta` in (0, 1) under add/remove; noise > 0, sample rate in (0, 1]."""
     require_one_of("accountant", accountant, ACCOUNTANTS)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
@@ -53,7 +53,7 @@ def dp_sgd_epsilon(
 def dp_sgd_noise_multiplier(
     epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """The smallest noise multiplier up to 1e6 that costs at most `epsilon`, to 1e-4; 0 for infinite epsilon."""
+    """Return the smallest noise multiplier <= 1e6 with at most `epsilon`, to 1e-4; 0 for infinite epsilon."""
     require_epsilon(epsilon)
     require_delta(delta)
     if math.isinf(epsilon):
@@ -78,18 +78,18 @@ def dp_sgd_noise_multiplier(
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
 @dataclass(frozen=True)
 class DpSgd(StackTrainer, NoiseByEpsilon):
-    """DP-SGD with Poisson sampling, the noise being what epsilon asks for.
+    """DP-SGD with Poisson sampling and noise calibrated to epsilon.
 
-    A step takes each example with probability `sample_rate`, clips its gradient, adds noise to the sum and divides by
-    the model's batch_size, which is a public constant. The model's epochs are expected passes.
+    A step samples each example with probability `sample_rate`, clips its gradient, adds noise to the sum and divides by
+    the model's batch_size, a public constant. The model's epochs are expected passes.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` adds no noise (and still clips).
         delta: In (0, 1).
-        clip: Largest norm of one example's gradient, > 0.
-        sample_rate: In (0, 1].
-        accountant: "rdp", or the tighter "pld"; how the noise is found. The claim's curve is the tight one.
-        model: The network and its step sizes; without standardise, mixup, augment and batch norm.
+        clip: Maximum norm of one example's gradient, > 0.
+        sample_rate: Probability that a step includes an example, in (0, 1].
+        accountant: Calibrates the noise: "rdp", or the tighter "pld". The claim's curve is always the tight one.
+        model: The network and its training settings; without standardise, mixup, augment and batch norm.
     """
 
     epsilon: float
@@ -107,7 +107,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         require_network(self.model, of="dp-sgd")
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record, and the whole curve of the noise that is added."""
+        """Claim (epsilon, delta)-DP under adding or removing one record, with the privacy curve of the added noise."""
         if math.isinf(self.epsilon):
             return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
         curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.steps())
@@ -117,14 +117,14 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         return self._sampling().steps(self.model.epochs)
 
     def noise_multiplier(self) -> float:
-        """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
+        """Return the standard deviation of the noise divided by `clip`: the smallest that keeps to epsilon."""
         steps, accountant = self.steps(), self.accountant
         return dp_sgd_noise_multiplier(
             self.epsilon, sample_rate=self.sample_rate, steps=steps, delta=self.delta, accountant=accountant
         )
 
     def _sampling(self) -> PrivateSteps:
-        """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
+        """Return the steps without noise; rejects an invalid clip or sampling rate."""
         return PrivateSteps(self.clip, 0.0, self.sample_rate)
 
     def private_steps(self) -> PrivateSteps:
@@ -136,9 +136,9 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
     def show_steps(
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
-        """Trains one model that the canary takes part in."""
+        """Train one model together with the canary."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        without_checkpoints = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
+        without_checkpoints = replace(compute, scratch=None)  # a resumed training would reveal only the later steps
         self.fit_stack(train.features, [task], classes=train.classes, compute=without_checkpoints, step_canary=canary)
 
     def watch(
@@ -152,7 +152,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         return PrivateStack
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """Smaller stacks than without privacy: each example's gradient is held."""
+        """Return the plan; stacks are smaller than without privacy, because each example's gradient is in memory."""
         from dpaudit.mechanisms.training.train import private_plan
 
         return private_plan(self.model, shape, classes=classes, models=models, compute=compute)
@@ -160,7 +160,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
     def fit_stack(
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
+        """Return a model or its error for each task; `settings` as in `train_private_stack`."""
         from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 
         steps, stack_class = self.private_steps(), self.stack_type()

@@ -1,15 +1,16 @@
 """Differentially private Gaussian naive Bayes: noisy counts, sums and sums of squares of each class.
 
-A third of epsilon each, the last two evenly over the d features. With l and u the range of a feature (its values are
-clipped to it) and m its middle, one record that is added or removed changes
+Each of the three gets a third of epsilon; the shares of sums and squares are split evenly over the d features. Features
+are clipped to [l, u], with middle m. Adding or removing a record changes, in one class:
 
-- one class's count by 1: two-sided geometric noise;
-- its sum of (x - m), in each feature, by at most (u - l) / 2: Laplace noise. Sums of x itself change by up to
-  max(|l|, |u|), which is more unless 0 is the middle;
-- its sum of squares about its released mean by at most the square of that mean's distance to the farther end.
+- the count by 1: two-sided geometric noise.
+- the sum of (x - m) in each feature by at most (u - l) / 2: Laplace noise. Sums of x change by up to max(|l|, |u|),
+  which is larger unless m = 0.
+- the sum of squares about the released mean by at most the squared distance of that mean to the farther end of the
+  range: Laplace noise.
 
-Classes share no records, so noise on one is not paid for by the others; `relation: replace`, where a record changes two
-classes, adds twice the noise. The number of records is not told: counts need not sum to it.
+Classes share no records, so each class gets the full epsilon. With `relation: replace` a record changes two classes and
+the noise is doubled. The number of records stays private: noisy counts need not sum to it.
 
 Source: Vaidya et al. (2013), "Differentially Private Naive Bayes Classification"; sums about the middle are ours.
 """
@@ -32,13 +33,13 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
-SMALLEST_VARIANCE = 1e-9  # As a share of the squared range
-BLOCK_SIZE = 4_000_000  # Numbers of one block of draws: tens of megabytes
+SMALLEST_VARIANCE = 1e-9  # as a share of the squared range
+BLOCK_SIZE = 4_000_000  # numbers drawn at once: tens of megabytes
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """What the learner needs of its data: each class's exact count, sums and sums of squares about the middle."""
+    """Exact counts, sums and sums of squares about the middle of each class."""
 
     count: NDArray[np.int64]  # shape (K,)
     total: Floats  # sums of x - middle, shape (K, d)
@@ -47,14 +48,14 @@ class ClassSums:
 
 @dataclass(frozen=True, eq=False)
 class NoisySums:
-    """What is released, of each of some trainings."""
+    """Released counts, means and variances of several trainings."""
 
     count: Floats  # at least 1, shape (trainings, K)
     mean: Floats  # within the range, shape (trainings, K, d)
     variance: Floats  # > 0, shape (trainings, K, d)
 
     def vectors(self) -> Floats:
-        """Counts, sums and sums of squares, all that is released, shape (trainings, K (1 + 2 d))."""
+        """Return counts, sums and sums of squares, the whole release, shape (trainings, K (1 + 2 d))."""
         trainings = len(self.count)
         count = self.count[..., None]
         parts = (self.count, self.mean * count, self.variance * count)
@@ -67,8 +68,8 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     """Gaussian naive Bayes from noisy counts, sums and sums of squares of each class; the classes are public.
 
     Attributes:
-        lower: The range of every feature, from here; what lies outside is clipped.
-        upper: To here.
+        lower: Lower end of the range to which every feature is clipped.
+        upper: Upper end of that range.
         relation: "add-remove", or "replace" with twice the noise.
     """
 
@@ -91,16 +92,16 @@ class GaussianNaiveBayes(NoiseByEpsilon):
 
     @property
     def part_epsilon(self) -> float:
-        """Epsilon of one of the three parts, for one class that changes."""
+        """Epsilon of one of the three parts, for one changed class."""
         return self.epsilon / 3 / (1 if self.relation == Relation.ADD_REMOVE else 2)
 
     @property
     def half_range(self) -> float:
-        """Half the range: the most by which a record changes a sum about the middle."""
+        """Half the range: the sensitivity of a sum about the middle."""
         return (self.upper - self.lower) / 2
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns of mixed types."""
+        """Raise InputError for columns of mixed types."""
         require_flat_features(train)
 
     def fit(
@@ -112,7 +113,7 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
-        """The sums are computed once, the noise is drawn for each training; what is released, `NoisySums.vectors`."""
+        """Return `NoisySums.vectors` of `count` trainings; the exact sums are computed once."""
         sums, rng = self.sums(train), np.random.default_rng(seed)
         block = max(1, BLOCK_SIZE // sums.total.size)
         noisy_sums = [
@@ -122,7 +123,7 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         return np.concatenate(noisy_sums) if noisy_sums else np.empty((0, train.classes + 2 * sums.total.size))
 
     def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
-        """Each part's own, given what was released before it; what lies at a limit has all that was brought there."""
+        """Sum the log-densities of the parts, each given the earlier ones; a limit has the clipped probability mass."""
         sums = self.sums(train)
         classes, d = sums.total.shape
         middle = (self.lower + self.upper) / 2
@@ -168,7 +169,7 @@ class GaussianNaiveBayes(NoiseByEpsilon):
 
 
 def _log_counts(count: Floats, exact: NDArray[np.int64], epsilon: float) -> Floats:
-    """Log-probability of counts with two-sided geometric noise, of which 1 stands for all that are no larger."""
+    """Return the log-probability of counts with two-sided geometric noise; 1 stands for all counts <= 1."""
     difference, ratio = count - exact, math.exp(-epsilon)
     no_larger = np.where(
         difference < 0, epsilon * difference, np.log1p(ratio - ratio ** (np.maximum(difference, 0) + 1))
@@ -177,7 +178,7 @@ def _log_counts(count: Floats, exact: NDArray[np.int64], epsilon: float) -> Floa
 
 
 def _log_clipped_laplace(value: Floats, exact: Floats, scale: float | Floats, limits: tuple[Floats, Floats]) -> Floats:
-    """Log-density of Laplace noise about `exact`; at a limit the logarithm of the whole probability beyond it."""
+    """Return the log-density of clipped Laplace noise about `exact`; at a limit, the log-probability beyond it."""
     low, high = limits
     tolerance = 1e-6 * (high - low)
     beyond = np.where(value <= low + tolerance, (low - exact) / scale, (exact - high) / scale)
@@ -188,13 +189,13 @@ def _log_clipped_laplace(value: Floats, exact: Floats, scale: float | Floats, li
 
 @dataclass(frozen=True, eq=False)
 class NaiveBayesModel:
-    """Gaussian naive Bayes as released."""
+    """A released Gaussian naive Bayes model."""
 
     count: Floats  # noisy counts, shape (K,)
     mean: Floats  # shape (K, d)
     variance: Floats  # shape (K, d)
-    lower: float  # features are clipped from here
-    upper: float  # to here
+    lower: float  # features are clipped to [lower, upper]
+    upper: float
 
     def probabilities(self, features: Features) -> Floats:
         clipped = np.clip(flat_features(features), self.lower, self.upper)
@@ -206,12 +207,12 @@ class NaiveBayesModel:
 
 
 def require_flat_features(train: Examples) -> None:
-    """Raises InputError for columns of mixed types."""
+    """Raise InputError for columns of mixed types."""
     flat_features(train.features[:1] if isinstance(train.features, np.ndarray) else train.features)
 
 
 def flat_features(features: Features) -> Floats:
-    """Features as float64 of shape (n, d); refuses columns of mixed types."""
-    require(isinstance(features, np.ndarray), "features must be numbers in an array, these are columns of mixed types")
+    """Return the features as float64, shape (n, d); rejects columns of mixed types."""
+    require(isinstance(features, np.ndarray), "features must be an array of numbers, got a table of mixed types")
     assert isinstance(features, np.ndarray)
     return features.reshape(len(features), -1).astype(np.float64)

@@ -1,21 +1,23 @@
-"""Differentially private logistic regression: the exact minimiser and noise, in the coefficients or in the objective.
+"""Differentially private logistic regression: exact minimisation, with noise in the coefficients or the objective.
 
-J(w) = (1/n) sum of log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 over records no longer than 1: rows longer than `norm`
-are shortened to it, all are divided by it, and the bias is a column of its own that is penalised as every other is. n
-is public: the relation is replace. One of K > 2 classes against the others costs epsilon / K.
+J(w) = (1/n) sum of log(1 + exp(-y w.x)) + (penalty / 2) |w|^2. Rows longer than `norm` are shortened to it, and all
+rows are divided by `norm`. The bias is a column of the rows and is penalised like the others; rows have length at most
+1 with it. The number of rows n is public: the relation is replace. For K > 2 classes, each one-against-rest problem
+costs epsilon / K.
 
-Output perturbation: replacing one record moves the minimiser by at most 2 / (n penalty), so noise b of density
-proportional to exp(-n penalty epsilon |b| / 2) is added: its direction is uniform, its length Gamma(d, 2 / (n penalty
-epsilon)). That holds for the exact minimiser, so Newton's method goes on until the gradient is far below the noise.
+Output perturbation: replacing one record moves the minimiser by at most 2 / (n penalty). The noise b has density
+proportional to exp(-n penalty epsilon |b| / 2): a uniform direction, and a length from Gamma(d, 2 / (n penalty
+epsilon)). The bound holds for the exact minimiser, so Newton's method runs until the gradient is far below the noise.
 
-Objective perturbation: minimised is J(w) + b.w / n + (extra / 2) |w|^2, |b| from Gamma(d, 2 / eps') and its direction
-uniform. With c = 1/4, the largest second derivative of the loss, and rows no longer than 1 (bias included, so that the
-Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n penalty)) and extra = 0; where that is not
-positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
+Objective perturbation: minimises J(w) + b.w / n + (extra / 2) |w|^2, with |b| from Gamma(d, 2 / eps') and a uniform
+direction. Let c = 1/4, the largest second derivative of the loss; rows have length at most R = 1, so the Hessian
+changes by at most c R^2. Then eps' = epsilon - 2 log(1 + c / (n penalty)) and extra = 0. If that eps' is not positive,
+extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
 
-Many of its minimisers at once start from the one without noise and take steps with its Hessian, factorised once; those
-that are not there after some steps go on by Newton's method. All end with a gradient r so small that they are the exact
-minimisers, as the proof wants them, for noise b - n r that is off by at most `EXACT` of its scale.
+Many perturbed problems are minimised at once. They start from the minimiser without noise and share its factorised
+Hessian; problems that have not converged after some steps continue with Newton's method. The proof needs exact
+minimisers. A point with gradient r is the exact minimiser for noise b - n r, and r is at most `NOISE_TOLERANCE` of the
+noise scale.
 
 Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithms 1
 and 2.
@@ -46,24 +48,24 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-GRADIENT_TOLERANCE = 1e-11  # Where Newton's method ends: the minimiser is then off by at most this over the penalty
+GRADIENT_TOLERANCE = 1e-11  # Newton's method ends here; the minimiser is then exact to this divided by the penalty
 MAX_STEPS = 100
-NOISE_TOLERANCE = 1e-6  # How far noise may be off because a minimiser is not exact, as a share of the noise's scale
+NOISE_TOLERANCE = 1e-6  # effective change of the noise by an inexact minimiser, as a share of the noise scale
 SHARED_STEPS = 20
-"""With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
-HISTORY = 5  # Steps that correct the next one
-BLOCK_SIZE = 4_000_000  # Numbers of one block: margins, or Hessians
-MIN_MINIMISERS = 256  # Minimisers of one block, at least: products of matrices with fewer columns are slower
-CACHED_MARGINS = 250_000  # Margins that are made and used up together
-CURVATURE = 0.25  # The largest second derivative of the logistic loss
+"""Steps with the shared factorisation. Each costs two matrix products, and gains a digit or more if noise is small."""
+HISTORY = 5  # earlier steps that correct the next one
+BLOCK_SIZE = 4_000_000  # numbers in a block of margins or Hessians
+MIN_MINIMISERS = 256  # per block; matrix products with fewer columns are slower
+CACHED_MARGINS = 250_000  # margins computed and used together
+CURVATURE = 0.25  # largest second derivative of the logistic loss
 
 
 @dataclass(frozen=True)
 class PrivateLogistic(ABC, NoiseByEpsilon):
-    """What both ways share.
+    """Base of both mechanisms.
 
     Attributes:
-        penalty: Of the squared length of the coefficients in the mean objective, > 0.
+        penalty: Weight of the squared length of the coefficients in the mean objective, > 0.
         norm: Rows longer than this are shortened to it, > 0.
     """
 
@@ -78,11 +80,11 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
         require_positive(self, "penalty", "norm")
 
     def claim(self) -> Claim:
-        """Pure epsilon when one record is replaced; the number of records is public."""
+        """Claim pure epsilon under replacing one record; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns of mixed types."""
+        """Raise InputError for columns of mixed types."""
         require_flat_features(train)
 
     def fit(
@@ -95,10 +97,10 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
-        """Coefficients of `count` trainings, shape (count, problems (d + 1))."""
+        """Return the coefficients of `count` trainings, shape (count, problems (d + 1))."""
 
     def rows(self, features: Features) -> Floats:
-        """Records of length at most 1, the last column that of the bias; shape (n, d + 1)."""
+        """Return records of length at most 1, with the bias in the last column; shape (n, d + 1)."""
         flat = flat_features(features) / self.norm
         length = np.linalg.norm(flat, axis=1, keepdims=True)
         shortened = flat / np.maximum(length, 1.0)
@@ -106,12 +108,12 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
         return rows
 
     def problems(self, classes: int) -> list[int]:
-        """The classes that are told from the others: one problem for two classes, else one each."""
+        """Return the positive class of each one-against-rest problem: one problem for two classes, else K."""
         return [1] if classes == 2 else list(range(classes))
 
 
 def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
-    """The exact minimiser of J for rows (n, d) with signs -1 or 1, by Newton's method with halved steps."""
+    """Return the exact minimiser of J for rows (n, d) with signs -1 or 1, by damped Newton steps."""
     signed = rows * signs[:, None]
     w = np.zeros(rows.shape[1])
     for _ in range(MAX_STEPS):
@@ -127,7 +129,7 @@ def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
         while size > 1e-4 and _objective(signed @ (w - size * step), w - size * step, penalty) > before + 1e-15:
             size /= 2
         w = w - size * step
-    raise TrainingError("Newton's method did not reach the minimum; give a larger penalty")
+    raise TrainingError("Newton's method did not converge. Increase penalty.")
 
 
 def _objective(margins: Floats, w: Floats, penalty: float) -> float:
@@ -135,7 +137,7 @@ def _objective(margins: Floats, w: Floats, penalty: float) -> float:
 
 
 def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) -> Floats:
-    """Vectors of density proportional to exp(-|b| / scale), shape (count, d)."""
+    """Draw vectors b with density proportional to exp(-|b| / scale), shape (count, d)."""
     direction = rng.standard_normal((count, d))
     length = rng.gamma(d, scale, (count, 1))
     noise: Floats = direction / np.linalg.norm(direction, axis=1, keepdims=True) * length
@@ -144,12 +146,12 @@ def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) 
 
 @register("mechanism", "logistic-output-perturbation", source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 1")
 class LogisticOutputPerturbation(PrivateLogistic):
-    """Logistic regression whose exact minimiser gets noise of density exp(-n penalty epsilon |b| / 2)."""
+    """Logistic regression with noise of density exp(-n penalty epsilon |b| / 2) added to the exact minimiser."""
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
-        """One fit, and noise for each training: the coefficients, shape (count, problems (d + 1))."""
+        """Fit once and draw noise for each training; returns coefficients, shape (count, problems (d + 1))."""
         rng = np.random.default_rng(seed)
         exact = self.noiseless(train, compute)
         noise = spherical_noise(count * len(exact), exact.shape[1], self.scale(len(train), len(exact)), rng)
@@ -157,25 +159,24 @@ class LogisticOutputPerturbation(PrivateLogistic):
         return summaries
 
     def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
-        """Of each problem -|noise| / scale, and what is the same for all data of one number of rows."""
+        """Sum -|noise| / scale over the problems, up to a term that depends only on the shape of the data."""
         exact = self.noiseless(train, compute)
         scale = self.scale(len(train), len(exact))
         noise = summaries.reshape(len(summaries), *exact.shape) - exact
         return np.asarray(-np.linalg.norm(noise, axis=2).sum(1) / scale - exact.size * np.log(scale))
 
     def scale(self, rows: int, problems: int) -> float:
-        """Of the noise's length, for each problem's share of epsilon."""
+        """Return the scale of the noise's length for each problem, at epsilon / problems."""
         return 2 * problems / (rows * self.penalty * self.epsilon)
 
     def noiseless(self, train: Examples, compute: Compute) -> Floats:
-        """The minimisers without noise, shape (problems, d + 1)."""
+        """Return the minimisers without noise, shape (problems, d + 1)."""
         return _cached_minimisers(replace(self, epsilon=1.0), train, compute)
 
 
 @lru_cache(maxsize=2)
 def _cached_minimisers(learner: PrivateLogistic, train: Examples, compute: Compute) -> Floats:
-    """Remembered of the last two data sets: their law is asked for at many epsilons, of which nothing here depends."""
-
+    """Return the minimisers, cached for the last two data sets: densities are computed at many epsilons."""
     rows = learner.rows(train.features)
     with limited_threads(compute.threads):
         signs = [np.where(train.labels == label, 1.0, -1.0) for label in learner.problems(train.classes)]
@@ -184,13 +185,13 @@ def _cached_minimisers(learner: PrivateLogistic, train: Examples, compute: Compu
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """Coefficients as released."""
+    """Released coefficients."""
 
-    weights: Floats  # the bias last, shape (problems, d + 1)
-    learner: PrivateLogistic  # what shortened its rows
+    weights: Floats  # bias last, shape (problems, d + 1)
+    learner: PrivateLogistic  # shortens the rows
 
     def probabilities(self, features: Features) -> Floats:
-        """Class probabilities, shape (n, K); of K > 2 classes each against the others, scaled to sum 1."""
+        """Return class probabilities, shape (n, K); for K > 2, one-against-rest scores scaled to sum to 1."""
         scores = expit(self.learner.rows(features) @ self.weights.T)
         if len(self.weights) == 1:
             return np.hstack([1 - scores, scores])
@@ -210,8 +211,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
-        """Noise for each training, and all minimisers together: coefficients, shape (count, problems (d + 1))."""
-
+        """Draw noise for each training and minimise all objectives; returns shape (count, problems (d + 1))."""
         rng, rows, problems = np.random.default_rng(seed), self.rows(train.features), self.problems(train.classes)
         extra, scale = self.noise(len(rows), len(problems))
         coefficients = np.empty((count, len(problems), rows.shape[1]))
@@ -225,19 +225,19 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         return coefficients.reshape(count, coefficients.shape[1] * coefficients.shape[2])
 
     def noise(self, n: int, problems: int) -> tuple[float, float]:
-        """The extra penalty, and the scale of the length of b, 2 / eps', for each problem's share of epsilon."""
+        """Return the extra penalty and the scale 2 / eps' of the length of b, at epsilon / problems each."""
         epsilon = self.epsilon / problems
         remaining = epsilon - 2 * math.log1p(CURVATURE / (n * self.penalty))
         if remaining > 0:
             return 0.0, 2 / remaining
-        # From 700 on e^(epsilon / 4) may be no number, and what is divided by it is 0 to 300 digits.
+        # Above 700, e^(epsilon / 4) may overflow; its reciprocal is then 0 to 300 digits.
         return CURVATURE / (n * math.expm1(min(epsilon / 4, 700.0))) - self.penalty, 4 / epsilon
 
 
 def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, tolerance: float) -> Floats:
-    """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one for each tilt (count, d).
+    """Return the minimiser of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w for each tilt (count, d).
 
-    The gradients that are left are no longer than `small`.
+    The gradient at each minimiser is no longer than `tolerance`.
     """
     signed = rows * signs[:, None]
     signed32 = signed.astype(np.float32)
@@ -252,7 +252,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, tolera
         w = noiseless - cho_solve(factor, tilt[part].T).T
         w -= cho_solve(factor, _gradient(signed32, penalty, tilt[part], w).T).T
         unfinished = _shared_steps(signed, penalty, tilt[part], w, factor, tolerance)
-        # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
+        # Steps with the shared Hessian may diverge, so those problems restart with their own Hessians.
         w[unfinished] = _newton(
             rows, signed, penalty, tilt[part][unfinished], np.repeat(noiseless[None], len(unfinished), 0), tolerance
         )
@@ -261,7 +261,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, tolera
 
 
 def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, tolerance: float) -> Ints:
-    """Steps w with one Hessian for all, corrected by the last ones; returns those that are not there in the end."""
+    """Move w with one shared Hessian, corrected by earlier steps; returns the problems that did not converge."""
     rows_left = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))
     current, before = w, np.empty_like(w)
@@ -293,10 +293,10 @@ def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, facto
 
 
 def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:
-    """Gradients at w, one a tilt, shape (count, d); sums over records in the precision of `signed`."""
+    """Return the gradient at w for each tilt, shape (count, d); sums over records have the precision of `signed`."""
     weights, pull = w.astype(signed.dtype), np.zeros_like(w)
     block = max(1, CACHED_MARGINS // max(1, len(w)))
-    with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it should be
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) = 0 is right
         for first in range(0, len(signed), block):
             rows = signed[first : first + block]
             wrong = weights @ rows.T
@@ -313,7 +313,7 @@ def _objectives(signed: Floats, penalty: float, tilt: Floats, w: Floats) -> Floa
 
 
 def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats, tolerance: float) -> Floats:
-    """Newton's method with halved steps, a Hessian for each, in blocks that fit into memory."""
+    """Minimise by damped Newton steps with a Hessian for each problem, in blocks that fit into memory."""
     n, d = rows.shape
     products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * BLOCK_SIZE else None
     block = max(1, BLOCK_SIZE // max(n, d * d))
@@ -342,11 +342,11 @@ def _newton_block(
         hessian += penalty * np.eye(d)
         step = np.linalg.solve(hessian, gradient[unfinished][..., None])[..., 0]
         w[unfinished] -= step * _step_sizes(signed, penalty, tilt[unfinished], w[unfinished], step)[:, None]
-    raise TrainingError("Newton's method did not reach the minimum; give a larger penalty")
+    raise TrainingError("Newton's method did not converge. Increase penalty.")
 
 
 def _step_sizes(signed: Floats, penalty: float, tilt: Floats, w: Floats, step: Floats) -> Floats:
-    """The largest of 1, 1/2, 1/4, ... with which each objective does not grow."""
+    """Return the largest of 1, 1/2, 1/4, ... that does not increase each objective."""
     before, size = _objectives(signed, penalty, tilt, w), np.ones(len(w))
     for _ in range(14):
         after = _objectives(signed, penalty, tilt, w - size[:, None] * step)

@@ -1,6 +1,6 @@
-"""LP-MST: labels answered by randomised response, in one stage (LP-1ST) or more, then ordinary training.
+"""LP-MST: releases labels by randomised response in one stage (LP-1ST) or more, then trains without privacy.
 
-Each later stage's labels are answered among those the model of the earlier stages finds likely.
+Each later stage restricts randomised response to the most likely labels under the model of the earlier stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
 from dpaudit.mechanisms.ranges import require_epsilon, require_positive
 from dpaudit.registry import register
 
-UNLABELLED = -1  # Label of an example whose stage has not come, or that was dropped
+UNLABELLED = -1  # label of an example whose stage is still to come, or that was dropped
 
 
 @register("mechanism", "lp-1st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-1ST with a uniform prior")
@@ -33,7 +33,7 @@ class LP1ST:
 
     Attributes:
         epsilon: Privacy loss in nats, > 0.
-        model: How the model is trained on the released labels.
+        model: Trains the model on the released labels.
     """
 
     epsilon: float
@@ -43,7 +43,7 @@ class LP1ST:
         require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP, by post-processing of randomised response."""
+        """Claim (epsilon, 0)-label-DP: post-processing of randomised response."""
         return Claim(self.epsilon)
 
     def fit(
@@ -55,12 +55,12 @@ class LP1ST:
 
 @register("mechanism", "lp-1st-noise-correction", source="arXiv:2511.14084, section 6.4; Wu et al. (2023)")
 class LP1STNoiseCorrection(LP1ST):
-    """LP-1ST whose predictions are corrected for the noise in the labels they were learned from."""
+    """LP-1ST with predictions corrected for the noise in the training labels."""
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """The model of LP-1ST, its predictions corrected: post-processing, at no cost."""
+        """Train as LP-1ST and correct its predictions, which is post-processing."""
         noisy = super().fit(train, seed=seed, compute=compute, validation=validation)
         return NoiseCorrectedModel(noisy, self.epsilon)
 
@@ -69,7 +69,7 @@ class LP1STNoiseCorrection(LP1ST):
 class NoiseCorrectedModel:
     """Predicts true labels from a model of labels released by randomised response."""
 
-    noisy: Model  # the model of the released labels
+    noisy: Model  # model trained on the released labels
     epsilon: float  # privacy loss of the randomised response, > 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
@@ -77,10 +77,9 @@ class NoiseCorrectedModel:
 
 
 def correct_for_noise(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """Probabilities of true labels from those of labels released by randomised response, both of shape (n, K).
+    """Return probabilities of true labels from those of labels released by randomised response; both (n, K).
 
-    p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]; rows of more than two classes are
-    scaled to sum to 1 again.
+    Computes p T^-1 with the (K, K) transition matrix T, clips to [0, 1] and scales rows to sum to 1.
     """
     flip_odds = math.exp(-epsilon)
     classes = noisy.shape[1]
@@ -93,18 +92,18 @@ def correct_for_noise(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.
 @register("mechanism", "released-labels", source="post-processing; arXiv:2102.06062 with any label mechanism")
 @dataclass(frozen=True)
 class ReleasedLabels:
-    """Trains on the labels a label mechanism released, drawn once; claims what that mechanism claims.
+    """Trains on labels released once by a label mechanism; has the claim of that mechanism.
 
     Attributes:
-        labels: What releases the labels.
-        model: How the model is trained on them.
+        labels: The mechanism that releases the labels.
+        model: Trains the model on the released labels.
     """
 
     labels: LabelMechanism = field(default=RandomizedResponse(1.0), metadata={"kind": "mechanism"})
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def claim(self) -> Claim:
-        """The claim of the label mechanism; training is post-processing."""
+        """Return the claim of the label mechanism; training is post-processing."""
         return self.labels.claim()
 
     def fit(
@@ -118,21 +117,22 @@ class ReleasedLabels:
 @register("mechanism", "lp-2st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-MST; Wu et al. (2023) for Criteo")
 @dataclass(frozen=True)
 class LP2ST:
-    """Multi-stage training; as it stands the Criteo version: two halves, the stage-1 model as prior, no filter.
+    """Multi-stage training. The defaults are the Criteo version: two halves, the stage-1 model as prior, no filter.
 
-    Of a random split the first part is answered by randomised response, each later one by RRWithPrior, its prior being
-    the probabilities of a model of all labels released so far. Each label is used once: the stages cost what one does.
+    The examples are split at random. The first part is released by randomised response. Each later part is released by
+    RRWithPrior, with the predictions of a model trained on all released labels as prior. Each label is released once,
+    so all stages together cost epsilon.
 
     The image version of Ghazi et al. uses, for epsilon 1, 2, 4 and 8, shares (.8, .2), (.7, .3), (.6, .4), (.6, .4),
     temperature .6, .5, .5, .5, and the filter.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0.
-        shares: Part of the examples in each stage, each > 0, summing to 1.
+        shares: Share of the examples in each stage, each > 0, summing to 1.
         temperature: T > 0; the prior is softmax(logits / T) of the earlier model, sharper for T < 1.
-        drop_unlikely: Drop examples of earlier stages whose released label is not among the model's int(mean k*)
-            most likely ones, k* that of the stage just answered.
-        model: How each stage's model and the last one are trained.
+        drop_unlikely: Drop examples of earlier stages if the model does not rank their released label among the
+            int(mean k*) most likely ones, with k* of the current stage.
+        model: Trains the model of each stage and the final model.
     """
 
     epsilon: float
@@ -152,7 +152,7 @@ class LP2ST:
         require_positive(self, "temperature")
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP: each label is answered once, given what was released before."""
+        """Claim (epsilon, 0)-label-DP: each label is released once, given the earlier releases."""
         return Claim(self.epsilon)
 
     def fit(
@@ -177,25 +177,25 @@ class LP2ST:
         return model
 
     def stage_seeds(self, seed: SeedSequence) -> list[SeedSequence]:
-        """Of the split, then of each stage: its answers and its training."""
+        """Return the seed of the split, then that of each stage."""
         return spawned(seed, 1 + len(self.shares))
 
     def _split(self, examples: int, seed: SeedSequence) -> list[NDArray[np.int64]]:
-        """Rows of each stage, ascending; a random partition in the given shares."""
+        """Return the rows of each stage, ascending; a random partition by `shares`."""
         ends = np.rint(np.cumsum(self.shares[:-1]) * examples).astype(np.int64)
         order = np.random.default_rng(seed).permutation(examples)
         return [np.sort(part) for part in np.split(order, ends)]
 
     def _prior(self, stage: Examples, model: Model | None) -> NDArray[np.float64]:
-        """Rows of weights for the labels of a stage: uniform for the first, else those of the model so far."""
+        """Return the prior weights of a stage: uniform in the first, else from the current model; shape (n, K)."""
         if model is None:
             return np.ones((len(stage), stage.classes))
         probabilities = model.probabilities(stage.features)
-        # Scaled to the largest first: small temperatures would round whole rows to 0.
+        # Divide by the largest first: small temperatures would underflow whole rows to 0.
         return np.asarray((probabilities / probabilities.max(axis=1, keepdims=True)) ** (1 / self.temperature))
 
 
 def _without_unlikely(released: NDArray[np.int64], examples: Examples, model: Model, likely: int) -> NDArray[np.int64]:
-    """The labels, `NOT_YET` where one is not among the model's `likely` most likely ones."""
+    """Return the labels, with `UNLABELLED` for those not among the `likely` most likely ones under the model."""
     order = np.argsort(-model.probabilities(examples.features), axis=1, kind="stable")
     return np.where((order[:, :likely] == released[:, None]).any(axis=1), released, UNLABELLED)

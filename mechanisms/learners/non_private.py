@@ -1,4 +1,4 @@
-"""Training as it is, for comparison."""
+"""Training without privacy, for comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NonPrivate:
     """Trains on the true labels and claims nothing (epsilon = inf).
 
     Attributes:
-        model: How it is trained.
+        model: Trains the model.
     """
 
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})

@@ -1,9 +1,9 @@
-"""PATE for tables: teachers on disjoint parts vote, a student learns from noisy answers to a few queries.
+"""PATE: teachers on disjoint parts of the data vote, and a student learns from noisy answers to a few queries.
 
-One record changes the vote of at most one teacher on each query, so two vote counts differ by one up and one down: an
-L1 distance of 2. All costs here are independent of the data, so they may be published.
+One record changes the vote of at most one teacher on each query. One count then rises by 1 and one falls by 1, an L1
+distance of 2. All privacy costs in this module are independent of the data, so they are public.
 
-PATE-FM: FixMatch teachers on disjoint labels vote, a FixMatch student learns from the noisy answers.
+PATE-FM: FixMatch teachers with disjoint labels vote, and a FixMatch student learns from the noisy answers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 Choice = Literal["sampled", "argmax"]
 Accounting = Literal["exact", "moments"]
-"""How the cost of T noisy counts is added up.
+"""Accounting of T noisy vote counts.
 
-"exact" is the composition of what is released, two counts moved by one on each query; "moments" is the published closed
-form 4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017), about twice that.
+"exact" composes the releases, in which two counts move by one on each query. "moments" is the published closed form
+4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017), about twice as large.
 """
 WIDE_RESNET = WideResNet28x4(
     learning_rate=0.03, nesterov=True, weight_decay=5e-4, batch_size=64, schedule="cosine-7-16", augment="crop-flip"
@@ -51,20 +51,20 @@ WIDE_RESNET = WideResNet28x4(
 class PATE:
     """Teachers on disjoint parts of the data vote on some of its rows; the student sees only noisy answers.
 
-    As it stands the Criteo version: each teacher's vote is drawn from its probabilities, and the label from the noisy
-    counts. Features are public, the queries are rows of the training data without their labels. Of noise and number of
-    queries one is given, and the other is what epsilon affords.
+    The defaults are the Criteo version: each teacher's vote is drawn from its probabilities, and the label from the
+    noisy counts. Features are public; the queries are training rows without their labels. Set either `noise` or
+    `queries`; epsilon determines the other.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
         delta: In (0, 1).
         teachers: Number of teachers, >= 1.
-        queries: Rows to be answered, >= 1; None: as many as `noise` affords.
-        noise: Laplace scale on each count, > 0; None: as little as `queries` affords.
-        vote: Whether a teacher votes for its most likely class or draws one from its probabilities.
-        answer: Whether the label is the largest noisy count or drawn in proportion to the noisy counts.
-        accounting: How noise or queries are found: "exact" spends all of epsilon, "moments" as published about half.
-        model: How teachers and student are trained.
+        queries: Number of rows to label, >= 1; None for as many as `noise` allows.
+        noise: Laplace scale on each count, > 0; None for the smallest that `queries` allow.
+        vote: "argmax" for a teacher's most likely class, "sampled" for a draw from its probabilities.
+        answer: "argmax" for the largest noisy count, "sampled" for a draw in proportion to the noisy counts.
+        accounting: Calibrates `noise` or `queries`. "exact" spends all of epsilon, "moments", as published, about half.
+        model: Trains teachers and student.
     """
 
     epsilon: float
@@ -84,7 +84,7 @@ class PATE:
         require_positive(self, "noise")
         require(
             (self.queries is None) != (self.noise is None),
-            "one of queries and noise must be given and the other left to epsilon",
+            "set either queries or noise; epsilon determines the other",
             queries=self.queries,
             noise=self.noise,
         )
@@ -97,14 +97,14 @@ class PATE:
         return laplace_counts_queries(self.epsilon, self.noise, self.delta, self.accounting)
 
     def affordable_noise(self) -> float:
-        """Laplace scale on each count; 0 for infinite epsilon."""
+        """Return the Laplace scale on each count; 0 for infinite epsilon."""
         if self.noise is not None:
             return self.noise
         assert self.queries is not None
         return laplace_counts_noise(self.epsilon, self.queries, self.delta, self.accounting)
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP, whatever the accounting: a label is one teacher's, with one vote on each query."""
+        """Claim (epsilon, delta)-label-DP: a label belongs to one teacher, with one vote on each query."""
         if math.isinf(self.epsilon):
             return Claim(self.epsilon)
         curve = laplace_counts_curve(self.affordable_queries(), self.affordable_noise())
@@ -130,7 +130,7 @@ class PATE:
         compute: Compute,
         validation: Examples | None,
     ) -> NDArray[np.int64]:
-        """Votes for each class on each query, shape (queries, K); one a teacher."""
+        """Return the votes for each class on each query, shape (queries, K); one vote per teacher."""
         require(
             self.teachers <= len(train),
             f"teachers must be at most the number of examples, {len(train)}",
@@ -151,23 +151,23 @@ class PATE:
         return votes
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """One released label for each row of votes (queries, K), the only place where the votes are looked at."""
+        """Release one label for each row of votes (queries, K). Nothing else depends on the votes."""
         noisy = votes + rng.laplace(scale=self.affordable_noise(), size=votes.shape)
         if self.answer == "argmax":
             return np.asarray(noisy.argmax(axis=1), np.int64)
         weights = np.maximum(noisy, 0)
-        # The published code falls back to the true share of each class, which is not private; here it is any class.
+        # The published code falls back to the true class shares, which is not private; this draws any class.
         weights[weights.sum(axis=1) == 0] = 1
         return sample_classes(weights, rng)
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
-    """What `queries` vote counts with Laplace noise of a scale tell: on each, two counts move by one."""
+    """Return the privacy curve of `queries` vote counts with Laplace noise; in each, two counts move by one."""
     return ComposedLaplace(noise, 2 * queries)
 
 
 def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
-    """Epsilon at `delta` of so many vote counts with Laplace noise; "moments" by Papernot et al. (2017)."""
+    """Return epsilon at `delta` of `queries` vote counts with Laplace noise; "moments": Papernot et al. (2017)."""
     if accounting == "moments":
         return 4 * queries / noise**2 + 2 / noise * math.sqrt(2 * queries * math.log(1 / delta))
     return laplace_counts_curve(queries, noise).epsilon(delta)
@@ -175,14 +175,14 @@ def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting:
 
 @cache
 def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "exact") -> float:
-    """Smallest Laplace scale at which `queries` noisy vote counts cost at most `epsilon`, to 1e-9; 0 for infinity."""
+    """Return the smallest Laplace scale with at most `epsilon` for `queries` vote counts, to 1e-9; 0 for infinity."""
     if math.isinf(epsilon):
         return 0.0
     return least_noise(lambda noise: laplace_counts_epsilon(queries, noise, delta, accounting) - epsilon)
 
 
 def laplace_counts_queries(epsilon: float, noise: float, delta: float, accounting: Accounting = "exact") -> int:
-    """Most queries whose vote counts, with Laplace noise of scale `noise`, cost at most `epsilon`; may be 0."""
+    """Return the largest number of queries, >= 0, whose noisy vote counts cost at most `epsilon`."""
     require(0 < epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=epsilon, do="give the number of queries")
 
     def affordable(queries: int) -> bool:
@@ -200,13 +200,13 @@ def laplace_counts_queries(epsilon: float, noise: float, delta: float, accountin
 
 
 def least_noise(excess: Callable[[float], float]) -> float:
-    """Where a falling function of a noise > 0 reaches 0, to a relative 1e-9, then up to where it is not above 0."""
+    """Return the root of a decreasing function of the noise > 0, to relative 1e-9, rounded up until excess <= 0."""
     low = high = 1.0
     while excess(high) > 0:
         low, high = high, 2 * high
     while excess(low) <= 0:
         low, high = low / 2, low
-    # Costs are nearly powers of the noise, so steps are taken in its logarithm.
+    # Costs are nearly powers of the noise, so the search uses its logarithm.
     noise = math.exp(brentq(lambda log_noise: excess(math.exp(log_noise)), math.log(low), math.log(high), xtol=1e-9))
     while excess(noise) > 0:
         noise *= 1 + 1e-9
@@ -214,7 +214,7 @@ def least_noise(excess: Callable[[float], float]) -> float:
 
 
 def sample_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """One class for each row, drawn in proportion to its weights >= 0; shape (n, K) to (n,)."""
+    """Draw one class for each row in proportion to its weights >= 0; shape (n, K) to (n,)."""
     cumulative = np.cumsum(weights, axis=1)
     targets = rng.random((len(weights), 1)) * cumulative[:, -1:]
     return np.asarray((cumulative <= targets).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
@@ -223,25 +223,25 @@ def sample_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> ND
 @register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
 @dataclass(frozen=True)
 class PateFm:
-    """FixMatch teachers, each with its share of the labels and all images, answer by Confident-GNMax; FixMatch student.
+    """FixMatch teachers, each with a share of the labels and all images, answer a FixMatch student by Confident-GNMax.
 
-    One Gaussian on the largest count decides whether a query is answered, Gaussians on all counts decide the answer.
-    Both deviations are multiplied by one factor, the least that costs no more than epsilon for `queries` and `answers`.
+    Gaussian noise on the largest count decides if a query is answered; Gaussian noise on all counts decides the answer.
+    Both standard deviations are multiplied by one factor, the smallest that keeps to epsilon.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
         delta: In (0, 1).
         teachers: Number of teachers, >= 1.
-        queries: Training images asked about at most, >= 1.
-        answers: Queries answered at most, >= 1.
-        threshold: Noisy votes the most voted class must exceed.
-        threshold_noise: Deviation of the noise on the largest count, before the factor, > 0.
-        vote_noise: Deviation of the noise on each count, before the factor, > 0.
+        queries: Maximum number of training images to query, >= 1.
+        answers: Maximum number of answered queries, >= 1.
+        threshold: An answer needs a largest noisy count above this.
+        threshold_noise: Standard deviation of the noise on the largest count, before the factor, > 0.
+        vote_noise: Standard deviation of the noise on each count, before the factor, > 0.
         teacher_steps: Training steps of a teacher, >= 1.
         student_steps: Training steps of the student, >= 1.
         ratio: Unlabelled images for each labelled one in a batch, >= 1.
         confidence: FixMatch's threshold for pseudo-labels, in [0, 1].
-        model: The network and its step sizes.
+        model: The network and its training settings.
     """
 
     epsilon: float
@@ -268,9 +268,10 @@ class PateFm:
         require_network(self.model, of="pate-fm")
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query.
+        """Claim (epsilon, delta)-label-DP: a label belongs to one teacher and moves one vote on each query.
 
-        mu^2 adds up, also where what is asked next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
+        mu^2 adds up over queries, even if later queries depend on earlier answers (Smith and Thakurta, 2022,
+        arXiv:2210.17520).
         """
         factor = self.noise_factor()
         if not factor:
@@ -289,7 +290,7 @@ class PateFm:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used."""
+        """Train the teachers, query them on some training images and train the student; ignores `validation`."""
         shape = as_array(train.features).shape
         require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
         require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
@@ -298,20 +299,20 @@ class PateFm:
         votes = self._votes(train, query_rows, teaching, compute)
         answered = self.release_answers(votes, np.random.default_rng(answering))
         if not len(answered.labels):
-            raise TrainingError("the teachers answered no query; lower threshold or train them longer")
+            raise TrainingError("the teachers answered no query. Lower threshold or train them longer.")
         return self._train_network(
             train, query_rows[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
         )
 
     def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
-        """What is released of the votes, shape (queries, K): the only place where they are looked at."""
+        """Release answers from the votes (queries, K). Nothing else depends on the votes."""
         noise_scales = self._noise_scales(self.noise_factor())
         return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noise_scales)
 
     def _votes(
         self, train: Examples, query_rows: NDArray[np.int64], seed: SeedSequence, compute: Compute
     ) -> NDArray[np.int64]:
-        """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
+        """Return the votes for each class on each query, shape (queries, K); labels left over are not used."""
         splitting, *seeds = spawned(seed, 1 + self.teachers)
         query_images, share = as_array(train.features)[query_rows], len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
@@ -334,11 +335,11 @@ class PateFm:
 
 
 def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
-    """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
+    """Return the privacy curve of Confident-GNMax with one Gaussian on the largest count, for one teacher's votes.
 
-    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1: mu^2 = asked /
-    s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
-    `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
+    Each query moves the largest count by at most 1, and each answered query moves two counts by 1. So mu^2 = queries /
+    s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count and s2 on each count.
+    `queries` and `answered` are limits fixed in advance; stopping earlier, even data-dependently, costs no more.
     """
     require(0 <= answered <= queries, f"answered must be in 0..{queries}, the number of queries", answered=answered)
     return GaussianDP(math.sqrt(queries / threshold_noise**2 + 2 * answered / vote_noise**2))
@@ -348,7 +349,7 @@ def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float
 def confident_gnmax_noise_factor(
     epsilon: float, *, queries: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
-    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
+    """Return the smallest factor on both noises with at most `epsilon`, to 1e-9; 0 for infinite epsilon."""
     if math.isinf(epsilon):
         return 0.0
     unit = confident_gnmax_curve(
@@ -359,10 +360,10 @@ def confident_gnmax_noise_factor(
 
 @dataclass(frozen=True, eq=False)
 class AnsweredQueries:
-    """Queries that were answered."""
+    """Answered queries and their released labels."""
 
-    queries: NDArray[np.int64]  # row of each answered query, ascending, shape (m,)
-    labels: NDArray[np.int64]  # its released label, shape (m,)
+    queries: NDArray[np.int64]  # rows of the answered queries, ascending, shape (m,)
+    labels: NDArray[np.int64]  # their released labels, shape (m,)
 
 
 def confident_gnmax(
@@ -374,9 +375,9 @@ def confident_gnmax(
     rng: np.random.Generator,
     answers: int | None = None,
 ) -> AnsweredQueries:
-    """The first `answers` queries whose largest count, with one Gaussian on it, exceeds the threshold.
+    """Answer the first `answers` queries whose largest count plus Gaussian noise exceeds the threshold.
 
-    Noise on every count and a threshold on their maximum would be another, costlier release. Votes (queries, K).
+    `votes` has shape (queries, K). Thresholding the maximum of noisy counts would be a different release and cost more.
     Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
     """
     largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))

@@ -1,9 +1,10 @@
-"""A differentially private random forest: random trees, and the most frequent class of each leaf, told with noise.
+"""A differentially private random forest: random trees that release the most frequent class of each leaf with noise.
 
-Splits look at no data: in each node a feature and a threshold within the node's box, both uniform. Each record belongs
-to one tree, by a fixed hash of its features, so that adding or removing another one moves nobody. A leaf answers by
-permute-and-flip, the largest of epsilon times a class's count plus exponential noise: exact under add-remove; a changed
-label changes two counts, and costs up to twice as much. An empty leaf answers at random: to leave it out would tell.
+Splits do not depend on data: each node draws a feature and a threshold within its box uniformly. Each record belongs to
+one tree, by a fixed hash of its features, so adding or removing a record does not move others. A leaf answers by
+permute-and-flip, the largest of epsilon times a class's count plus exponential noise. This is tight under add-remove. A
+changed label changes two counts and costs up to twice as much. An empty leaf answers at random, since leaving it out
+would reveal that it is empty.
 
 Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher and Islam (2017); McKenna and Sheldon
 (2020), "Permute-and-Flip"; as the largest of noisy counts Ding et al. (2021), arXiv:2105.07260.
@@ -33,14 +34,14 @@ Ints = NDArray[np.int64]
 @register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
 @dataclass(frozen=True)
 class PrivateForest(NoiseByEpsilon):
-    """Trees with random splits over disjoint records; each leaf's class by permute-and-flip.
+    """Trees with random splits on disjoint records; permute-and-flip releases the class of each leaf.
 
     Attributes:
-        epsilon: Privacy loss in nats when a record is added or removed, > 0.
-        trees: How many, >= 1.
-        depth: Of each, in 1 .. 16.
-        lower: The range of every feature, from here; what lies outside is clipped.
-        upper: To here.
+        epsilon: Privacy loss in nats under adding or removing a record, > 0.
+        trees: Number of trees, >= 1.
+        depth: Depth of each tree, in 1 .. 16.
+        lower: Lower end of the range to which every feature is clipped.
+        upper: Upper end of that range.
     """
 
     epsilon: float
@@ -58,11 +59,11 @@ class PrivateForest(NoiseByEpsilon):
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
 
     def claim(self) -> Claim:
-        """Pure epsilon when one record is added or removed."""
+        """Claim pure epsilon under adding or removing one record."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns of mixed types."""
+        """Raise InputError for columns of mixed types."""
         require_flat_features(train)
 
     def fit(
@@ -87,9 +88,9 @@ class PrivateForest(NoiseByEpsilon):
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
-        """What each tree answers about the first point, shape (count, trees K), a column of 0 and 1 for each class.
+        """Return each tree's one-hot answer at the first point, shape (count, trees K).
 
-        Only the leaf of that point is grown: its box is that of `depth` random splits, on the point's side of each.
+        Only the leaf of that point is built: `depth` random splits, on the point's side of each.
         """
         rng = np.random.default_rng(seed)
         features, point = self.clipped(train.features), self.clipped(points[:1])[0]
@@ -105,7 +106,7 @@ class PrivateForest(NoiseByEpsilon):
         return one_hot.reshape(count, self.trees * train.classes)
 
     def answers(self, counts: Floats, rng: np.random.Generator) -> Ints:
-        """A class for each leaf, counts of shape (..., K): the largest of epsilon count plus exponential noise."""
+        """Release a class for each leaf by permute-and-flip, from counts of shape (..., K)."""
         noisy: Ints = (self.epsilon * counts + rng.exponential(1.0, counts.shape)).argmax(-1)
         return noisy
 
@@ -113,7 +114,7 @@ class PrivateForest(NoiseByEpsilon):
         return np.clip(flat_features(features), self.lower, self.upper)
 
     def tree_of(self, features: Floats) -> Ints:
-        """The tree of each record, by a fixed hash of its features; shape (n,)."""
+        """Return the tree of each record, by a fixed hash of its features; shape (n,)."""
         bits = np.ascontiguousarray(features).view(np.uint64)
         mixed = np.full(len(features), 0x9E3779B97F4A7C15, np.uint64)
         for column in bits.T:
@@ -122,7 +123,7 @@ class PrivateForest(NoiseByEpsilon):
         return (mixed % np.uint64(self.trees)).astype(np.int64)
 
     def _thresholds(self, feature: Ints, share: Floats, threshold: Floats, d: int) -> None:
-        """Thresholds of one tree's nodes, each within its node's box; the children of node i are 2 i + 1, 2 i + 2."""
+        """Fill in the threshold of each node within its box; the children of node i are 2 i + 1 and 2 i + 2."""
         low, high = {0: np.full(d, self.lower)}, {0: np.full(d, self.upper)}
         for node, column in enumerate(feature):
             box = low.pop(node), high.pop(node)
@@ -132,12 +133,12 @@ class PrivateForest(NoiseByEpsilon):
                 (high if side else low)[child][column] = threshold[node]
 
     def _boxes(self, point: Floats, size: int, rng: np.random.Generator) -> tuple[Ints, Floats, Floats]:
-        """Of the leaf that holds the point in `size` trees: the feature of each split, and its limits in the end."""
+        """Draw the leaf of `point` in `size` trees: features of its splits and final limits; shape (size, depth)."""
         split = rng.integers(len(point), size=(size, self.depth))
         low, high = np.full((size, self.depth), self.lower), np.full((size, self.depth), self.upper)
         for step in range(self.depth):
             column = split[:, step]
-            # The limits that earlier splits of the same feature left.
+            # Limits after earlier splits of the same feature.
             is_same_feature = split[:, :step] == column[:, None]
             node_low = np.where(is_same_feature, low[:, :step], self.lower).max(1, initial=self.lower)
             node_high = np.where(is_same_feature, high[:, :step], self.upper).min(1, initial=self.upper)
@@ -152,7 +153,7 @@ class PrivateForest(NoiseByEpsilon):
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:
-    """How many of columns (d, n) are between `low` and `high` of each leaf's splits, by class; (leaves, K)."""
+    """Count records of each class within the limits of each leaf; columns (d, n) to (leaves, K)."""
     leaves, depth = split.shape
     counts = np.zeros((leaves, classes))
     inside = np.empty(columns.shape[1], np.int64)
@@ -176,13 +177,13 @@ def leaf_counts(
 
 @dataclass(frozen=True, eq=False)
 class ForestModel:
-    """A forest as released."""
+    """A released forest."""
 
-    feature: Ints  # of each node, shape (trees, 2^depth - 1); the children of node i are 2 i + 1 (below) and 2 i + 2
+    feature: Ints  # feature of each node, shape (trees, 2^depth - 1); the children of i are 2 i + 1 (below) and 2 i + 2
     threshold: Floats  # shape as `feature`
-    answers: Ints  # of each leaf, shape (trees, 2^depth)
+    answers: Ints  # class of each leaf, shape (trees, 2^depth)
     classes: int  # K
-    learner: PrivateForest  # what made it
+    learner: PrivateForest
 
     def leaves(self, features: Floats, tree: int) -> Ints:
         node = np.zeros(len(features), np.int64)

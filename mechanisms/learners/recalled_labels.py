@@ -1,4 +1,4 @@
-"""The model that hides nothing; releases of labels as learners: what they say of each label, without a model."""
+"""A model that memorises its training labels, and learners that return the posterior of each label."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dpaudit.registry import register
 @register("model", "recall", source="worst case: what the learner released, before a model blurs it")
 @dataclass(frozen=True)
 class Recall:
-    """Answers a training example with the shares of the labels it was given for it, any other with equal shares.
+    """Predicts the label shares of each training example, and equal shares for any other example.
 
-    The labels a learner trains on are then seen as they are, so an audit of the learner can be as tight as its claim.
+    It reveals the labels that a learner trains on, so an audit of the learner can be as tight as its claim.
     """
 
     def fit(
@@ -37,10 +37,10 @@ class Recall:
 
 @dataclass(frozen=True, eq=False)
 class RecallModel:
-    """What was learned by heart."""
+    """Memorised class probabilities."""
 
-    rows: NDArray[np.uint64]  # fingerprint of each different training example, ascending, shape (m,)
-    answers: NDArray[np.float64]  # its class probabilities, shape (m, classes)
+    rows: NDArray[np.uint64]  # fingerprints of the distinct training examples, ascending, shape (m,)
+    answers: NDArray[np.float64]  # their class probabilities, shape (m, classes)
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         classes = self.answers.shape[1]
@@ -54,7 +54,7 @@ class RecallModel:
 
 
 def build_recall_model(features: Features, answers: NDArray[np.float64]) -> RecallModel:
-    """The model that gives each example its answer (n, classes), examples with the same features their mean answer."""
+    """Build a model that memorises `answers` (n, classes); examples with equal features share their mean answer."""
     rows, place = np.unique(fingerprints(features), return_inverse=True)
     sums = np.zeros((len(rows), answers.shape[1]))
     np.add.at(sums, place, answers)
@@ -62,7 +62,7 @@ def build_recall_model(features: Features, answers: NDArray[np.float64]) -> Reca
 
 
 def fingerprints(features: Features) -> NDArray[np.uint64]:
-    """64 bits of each example's features, the same in every process; shape (n,)."""
+    """Return a 64-bit hash of each example's features, the same in every process; shape (n,)."""
     if isinstance(features, pa.Table):
         from pandas.util import hash_pandas_object
 
@@ -74,14 +74,14 @@ def fingerprints(features: Features) -> NDArray[np.uint64]:
 @register("mechanism", "aggregated-labels", source="Busa-Fekete et al. (2024), section 4; ours as a learner")
 @dataclass(frozen=True)
 class AggregatedLabels:
-    """Recalls the posterior of every training label given what was released about its bag, under one prior for all.
+    """Returns the posterior of every training label given the release about its bag; two classes.
 
-    So a release of sums can be played in the games that show labels. All that a model trained on the release ever sees
-    is in it. Two classes.
+    It lets games about labels audit a release of sums. The posterior holds everything that a model trained on the
+    release can learn.
 
     Attributes:
-        labels: What is released.
-        positives: Prior of label 1 before the release, in (0, 1): 0.5 where labels are planted at random.
+        labels: The mechanism that releases the sums.
+        positives: Prior probability of label 1, in (0, 1): 0.5 for labels planted at random.
     """
 
     labels: BagMechanism = field(default=GeometricProportions(), metadata={"kind": "mechanism"})
@@ -91,13 +91,13 @@ class AggregatedLabels:
         require(0 < self.positives < 1, "positives must be in (0, 1)", positives=self.positives)
 
     def claim(self) -> Claim:
-        """The claim of the release: a posterior is post-processing."""
+        """Return the claim of the release; a posterior is post-processing."""
         return self.labels.claim()
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Releases once and keeps the posteriors; refuses more than two classes. `validation` changes nothing."""
+        """Release once and memorise the posteriors; rejects more than two classes and ignores `validation`."""
         require(train.classes == 2, "aggregated-labels is for two classes", classes=train.classes)
         division, noise = (np.random.default_rng(child) for child in spawned(seed, 2))
         bags = self.labels.bags(train, rng=division)
@@ -108,8 +108,8 @@ class AggregatedLabels:
         return build_recall_model(train.features, np.stack([1 - positive, positive], axis=1))
 
     def _posterior(self, released: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """P[label = 1] of every member of each bag: the expected share of positives, shape (B,)."""
-        from scipy.stats import binom  # takes long to load
+        """Return P[label = 1] of the members of each bag: the expected share of positives, shape (B,)."""
+        from scipy.stats import binom  # slow to import
 
         posterior = np.empty(sizes.size)
         for size in np.unique(sizes):
@@ -127,19 +127,19 @@ class AggregatedLabels:
 )
 @dataclass(frozen=True)
 class NoisyOneHotLabels:
-    """Recalls the posterior of every training label given its noisy one-hot row, under a flat prior.
+    """Returns the posterior of every training label given its noisy one-hot row, under a uniform prior.
 
-    All that ALIBI's training ever sees is in these rows. The posterior is at its extreme, odds of e^eps, for a quarter
-    of the examples of two classes, so an audit can be tight.
+    ALIBI trains on these rows alone. For two classes, the posterior has its extreme odds, e^eps, for a quarter of the
+    examples, so an audit can be tight.
 
     Attributes:
-        labels: What releases the noisy rows.
+        labels: The mechanism that releases the noisy rows.
     """
 
     labels: OneHotLaplace = field(default=OneHotLaplace(1.0), metadata={"kind": "mechanism"})
 
     def claim(self) -> Claim:
-        """The claim of the release; tight."""
+        """Return the claim of the release, which is tight."""
         return self.labels.claim()
 
     def fit(

@@ -1,8 +1,8 @@
-"""Residual networks, and networks of texts, as modules of torch; the kernel that trains stacks of bags of embeddings.
+"""Torch modules of residual networks and text networks, and a batched kernel for bags of embeddings.
 
-Nothing couples the examples of a batch unless the norm is "batch". Weights are drawn by `training.parameters`, never by
-the constructors here. A text is a row of word numbers, of which 0 is padding, whatever stands behind its end; they come
-as float32, as all features do, which is exact below 2^24.
+Examples of a batch are independent unless the norm is "batch". `training.parameters` draws the weights, not the
+constructors. A text is a row of word numbers with 0 for padding. They are float32, as all features are, which is exact
+below 2^24.
 """
 
 from __future__ import annotations
@@ -104,25 +104,25 @@ class PreActivationBlock(nn.Module):
 
 
 def conv3x3(inputs: int, outputs: int, *, stride: int = 1, norm: str) -> nn.Conv2d:
-    """A 3x3 convolution; its bias is left out where a normalisation follows."""
+    """Return a 3x3 convolution, without bias if a normalisation follows."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=norm == "none")
 
 
 def normalisation(norm: str, channels: int) -> nn.Module:
-    """Group norm (of 16 groups at most), batch norm, or nothing."""
+    """Return a group norm (of at most 16 groups), a batch norm or the identity."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(min(GROUPS, channels), channels) if norm == "group" else nn.Identity()
 
 
 class BatchedBag(BatchedMlp):
-    """Bags of embeddings, forward and backward written out; the linear layer on the mean is a perceptron's.
+    """Bags of embeddings with explicit forward and backward passes; the linear layer on the mean is a perceptron.
 
-    Words are gone through place by place: all of them at once would need the length times the memory.
+    Loops over positions in the text: all positions at once would multiply memory by the text length.
     """
 
     def _table(self, flat: Tensor) -> Tensor:
-        """The words' vectors, a view of shape (A, vocabulary, width)."""
+        """Return a view of the word vectors, shape (A, vocabulary, width)."""
         return next(iter(self.layout.views(flat).values()))
 
     def _layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -130,7 +130,7 @@ class BatchedBag(BatchedMlp):
         return [(weight, bias)]
 
     def _mean(self, flat: Tensor, words: Tensor, shares: Tensor) -> Tensor:
-        """Mean vector of each text, shape (A, b, width)."""
+        """Return the mean word vector of each text, shape (A, b, width)."""
         table, models = self._table(flat), _models(words)
         mean = torch.zeros(*words.shape[:2], table.shape[2], device=flat.device)
         for place in range(words.shape[2]):
@@ -138,7 +138,7 @@ class BatchedBag(BatchedMlp):
         return mean
 
     def _write_table_gradient(self, words: Tensor, shares: Tensor, errors: Tensor, out: Tensor) -> None:
-        """Writes the derivative by the words' vectors, errors being those by the means."""
+        """Write the gradient of the word vectors, given `errors`, the gradient of the means."""
         table, models = self._table(out), _models(words)
         table.zero_()
         for place in range(words.shape[2]):
@@ -168,7 +168,7 @@ class BatchedBag(BatchedMlp):
         activations = self.forward(parameters, self._mean(parameters, words, shares))
         last = self._slope(activations[-1], targets)[1]
         by_mean = torch.bmm(last, weight)
-        # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
+        # The gradient of a word vector is the gradient of the mean times the share of that word in the text.
         squares = (last * last).sum(-1) * ((activations[0] * activations[0]).sum(-1) + 1)
         squares += (by_mean * by_mean).sum(-1) * _squared_counts(words, shares)
         factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
@@ -177,7 +177,7 @@ class BatchedBag(BatchedMlp):
 
 
 def _unpack_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Words and their shares, both (A, b, places), without places no text of the batch fills."""
+    """Return words and their shares, both (A, b, positions), cut to the longest text of the batch."""
     words = inputs.long()
     filled = words.flatten(0, 1).amax(0).nonzero() if words.numel() else words.new_zeros(0)
     words = words[..., : int(filled.max()) + 1 if len(filled) else 0]
@@ -189,7 +189,7 @@ def _models(words: Tensor) -> Tensor:
 
 
 def _squared_counts(words: Tensor, shares: Tensor) -> Tensor:
-    """Sum over different words of (its occurrences / length of the text)^2, shape (A, b)."""
+    """Return the sum over distinct words of (occurrences / text length)^2, shape (A, b)."""
     total = torch.zeros(words.shape[:2], device=words.device)
     for place in range(words.shape[2]):
         same = (words == words[..., place, None]) * shares
@@ -198,11 +198,11 @@ def _squared_counts(words: Tensor, shares: Tensor) -> Tensor:
 
 
 PADDING = 0
-MASKED = -1e9  # added to the attention of padding; finite, so that a text without words gives numbers
+MASKED = -1e9  # added to the attention logits of padding; finite, so that an empty text gives finite numbers
 
 
 class EmbeddingBagModule(nn.Module):
-    """The mean of the words' vectors, and a linear layer to the logits; 0 for a text without words."""
+    """A linear layer on the mean word vector, which is 0 for an empty text."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class EmbeddingBagModule(nn.Module):
 
 
 class TransformerModule(nn.Module):
-    """Encoder blocks with normalisation first, learned places, and the mean of the words; without dropout."""
+    """Pre-norm encoder blocks with learned positions and mean pooling, without dropout."""
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, *, vocabulary: int, width: int, heads: int, layers: int
@@ -230,7 +230,7 @@ class TransformerModule(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         words = numbers.long()
-        # One row of places for each text: what clips gradients one by one must see whose they are.
+        # One row of positions for each text: per-example clipping must attribute gradients to texts.
         positions = torch.arange(words.shape[1], device=words.device).expand(words.shape)
         states = self.embedding(words) + self.positions(positions)
         mask = (words == PADDING).to(states)[:, None, None, :] * MASKED
@@ -240,7 +240,7 @@ class TransformerModule(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and a layer of four times the width, each after a normalisation and with a shortcut."""
+    """Self-attention and a dense layer of four times the width, both with pre-norm and a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class EncoderBlock(nn.Module):
         return states + self.dense(self.before_dense(states))  # type: ignore[no-any-return]
 
     def _attention(self, states: Tensor, mask: Tensor) -> Tensor:
-        # Written out: the fused kernels cannot be mapped over models and examples.
+        # Explicit, because vmap does not support the fused kernels.
         parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
         query, key, value = parts[0], parts[1], parts[2]
         weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + mask, -1)
@@ -263,17 +263,17 @@ class EncoderBlock(nn.Module):
 
 
 def mean_word_vector(vectors: Tensor, words: Tensor) -> Tensor:
-    """Mean over the places that hold a word: (batch, length, width) and (batch, length) to (batch, width)."""
+    """Return the mean over positions with a word: (batch, length, width) and (batch, length) to (batch, width)."""
     return (vectors * word_shares(words)[..., None]).sum(-2)
 
 
 def word_shares(words: Tensor) -> Tensor:
-    """1 / number of words of its text for each word, 0 for padding; shape (..., length)."""
+    """Return 1 / number of words in the text for each word, 0 for padding; shape (..., length)."""
     present = (words != PADDING).float()
     return present / present.sum(-1, keepdim=True).clamp(min=1)
 
 
 def text_length(shape: tuple[int, ...]) -> int:
-    """The length of a text; refuses examples that are no rows of word numbers."""
+    """Return the length of a text; rejects examples that are not rows of word numbers."""
     require(len(shape) == 1, "a text network takes word numbers of shape (n, length)", shape=shape)
     return shape[0]

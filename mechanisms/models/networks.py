@@ -1,6 +1,7 @@
-"""Neural networks to train, one registered name for each architecture.
+"""Trainable neural networks, one registered name for each architecture.
 
-Torch is imported when one is built or trained. Each takes float32 (batch, *shape) and gives logits (batch, classes).
+Torch is imported when a network is built or trained. Inputs are float32 (batch, *shape), outputs are logits (batch,
+classes).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NORMS = ("group", "batch", "none")
 
 
 class Network(Recipe, StackTrainer, ABC):
-    """A network to train on the labels as they are given; its attributes are those of `Recipe`."""
+    """A network trained without privacy on the labels; attributes as in `Recipe`."""
 
     @property
     def recipe(self) -> Recipe:
@@ -35,12 +36,12 @@ class Network(Recipe, StackTrainer, ABC):
 
 
 def require_network(model: object, *, of: str) -> None:
-    """Refuses, for the mechanism registered as `of`, a model that is no network."""
+    """Reject a `model` that is not a network, for the mechanism registered as `of`."""
     require(isinstance(model, Network), f"the model of {of} must be a network", model=type(model).__name__)
 
 
 def _image_shape(shape: tuple[int, ...], *, min_side: int) -> tuple[int, int, int]:
-    """(channels, height, width) of one example; refuses what is not an image or is below `least` pixels a side."""
+    """Return (channels, height, width) of one example; rejects images below `min_side` pixels a side."""
     require(len(shape) == 3, "a convolutional network takes images of shape (channels, height, width)", shape=shape)
     require(
         min(shape[1:]) >= min_side, f"images must be at least {min_side} pixels a side for this network", shape=shape
@@ -104,7 +105,7 @@ class SmallCnn(Network):
 class TanhCnn(Network):
     """Four-layer CNN with tanh and 974 K parameters, for DP-SGD on CIFAR-10: 974,250 on 3x32x32 and 10 classes.
 
-    The paper gives all but the widths: these are the non-decreasing multiples of 16 that give that number.
+    The paper does not give the widths. These are the non-decreasing multiples of 16 with that number of parameters.
     """
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -160,7 +161,7 @@ class Residual(Network):
     """A residual network.
 
     Attributes:
-        norm: "group" (16 groups), "batch" (couples the examples of a batch: no stacks, no DP-SGD) or "none".
+        norm: "group" (16 groups), "batch" (couples examples, so it excludes stacks and DP-SGD) or "none".
     """
 
     norm: str = "group"
@@ -173,7 +174,7 @@ class Residual(Network):
 @register("model", "resnet-18", source="He et al. (2016), 3x3 stem for small images")
 @dataclass(frozen=True, kw_only=True)
 class ResNet18(Residual):
-    """ResNet-18 for small images, with group norm unless told otherwise.
+    """ResNet-18 for small images, with group norm by default.
 
     Attributes:
         width: Channels of the first stage, >= 1; 64 in the original.
@@ -212,11 +213,11 @@ class WideResNet28x4(Residual):
 
 @dataclass(frozen=True, kw_only=True)
 class TextNetwork(Network):
-    """What networks of text share; they take rows of word numbers, as the text data sets give them.
+    """Base of text networks; inputs are rows of word numbers, as in the text data sets.
 
     Attributes:
-        vocabulary: Number of words, padding among them, >= 2; at least that of the data.
-        width: Of a word's vector, >= 1.
+        vocabulary: Number of words including padding, >= 2 and at least that of the data.
+        width: Width of the word vectors, >= 1.
     """
 
     vocabulary: int = 4096
@@ -233,8 +234,8 @@ class TextNetwork(Network):
         low, high = (float(end) for end in features.aminmax()) if features.numel() else (0.0, 0.0)
         require(
             low >= 0 and high < self.vocabulary and bool((features == features.floor()).all()),
-            f"word numbers must be whole and in 0..{self.vocabulary - 1}",
-            do="give data and model the same vocabulary",
+            f"word numbers must be integers in 0..{self.vocabulary - 1}",
+            do="use the same vocabulary in data and model",
             lowest=low,
             highest=high,
         )
@@ -242,7 +243,7 @@ class TextNetwork(Network):
 
 @register("model", "bag-of-embeddings", source="Joulin et al. (2017), arXiv:1607.01759, without n-grams")
 class BagOfEmbeddings(TextNetwork):
-    """A linear classifier on the mean of the words' vectors, trained from scratch: stacked, fast, DP-SGD too."""
+    """A linear classifier on the mean word vector, trained from scratch; fast in stacks, also with DP-SGD."""
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models import architectures
@@ -261,9 +262,9 @@ class SmallTransformer(TextNetwork):
     """A small transformer encoder on word numbers, trained from scratch.
 
     Attributes:
-        width: Of a word's vector, a multiple of `heads`.
-        heads: Of the attention, >= 1.
-        layers: Encoder blocks, >= 1.
+        width: Width of the word vectors, a multiple of `heads`.
+        heads: Number of attention heads, >= 1.
+        layers: Number of encoder blocks, >= 1.
     """
 
     width: int = 32

@@ -1,4 +1,4 @@
-"""Models of tables: gradient-boosted trees and logistic regression, how they read columns, the model of one label."""
+"""Models for tables: gradient-boosted trees and logistic regression."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     import pandas as pd
 
-_MISSING = "unknown"  # What a missing category becomes: a category of its own
+_MISSING = "unknown"  # category of missing values
 
 
 @register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
 @dataclass(frozen=True)
 class CatBoost:
-    """CatBoost trees for tables and flat arrays, on a GPU when the work was given one.
+    """CatBoost trees for tables and flat arrays, on a GPU if the compute device is one.
 
-    With validation examples the model is cut after its best iteration, that iteration included.
+    With validation examples, the model is truncated after its best iteration.
 
     Attributes:
-        iterations: Trees at most, >= 1.
+        iterations: Maximum number of trees, >= 1.
         learning_rate: Step size, in (0, 1].
         depth: Depth of each tree, 1 .. 16.
     """
@@ -52,7 +52,7 @@ class CatBoost:
         import catboost
 
         constant = constant_model(train)
-        if constant is not None:  # CatBoost refuses such labels
+        if constant is not None:  # CatBoost rejects such labels
             return constant
         binary = train.classes == 2
         classifier = catboost.CatBoostClassifier(
@@ -72,7 +72,7 @@ class CatBoost:
             pools = [_pool(part) for part in (train, validation) if part is not None]
             classifier.fit(pools[0], eval_set=pools[1:] or None)
         except catboost.CatBoostError as err:
-            raise TrainingError(f"CatBoost gave up: {str(err).strip().splitlines()[-1]}") from err
+            raise TrainingError(f"CatBoost failed: {str(err).strip().splitlines()[-1]}") from err
         return CatBoostModel(classifier, train.categorical, compute.threads)
 
 
@@ -80,9 +80,9 @@ class CatBoost:
 class CatBoostModel:
     """Trained trees."""
 
-    classifier: Any  # catBoost's own object
+    classifier: Any  # a catboost.CatBoostClassifier
     categorical: tuple[str, ...]  # names of the categorical columns
-    threads: int  # CPU threads to predict with
+    threads: int  # CPU threads for predictions
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         predicted = self.classifier.predict_proba(tabular_input(features, self.categorical), thread_count=self.threads)
@@ -97,7 +97,7 @@ def _pool(examples: Examples) -> Any:
 
 
 def _device_settings(device: str) -> dict[str, str]:
-    """CatBoost's words for a device of torch: "cuda:1" is the GPU "1"."""
+    """Return CatBoost's settings for a torch device: "cuda:1" is GPU "1"."""
     kind, _, index = device.partition(":")
     return {"task_type": "GPU", "devices": index or "0"} if kind == "cuda" else {}
 
@@ -107,14 +107,14 @@ def _device_settings(device: str) -> dict[str, str]:
 class LogisticRegression:
     """Logistic regression with scikit-learn's default hyper-parameters.
 
-    Numbers are used as they are (missing ones become their column's mean); categories are one-hot encoded, the rare
-    ones of a column together.
+    Missing numbers become the mean of their column. Categories are one-hot encoded; rare categories of a column share
+    one.
 
     Attributes:
         standardise: Scale each numeric column to mean 0 and variance 1 first.
         inverse_penalty: scikit-learn's C, > 0.
-        iterations: Steps of the solver at most, >= 1.
-        categories: One-hot columns for each categorical column at most, >= 2.
+        iterations: Maximum number of solver steps, >= 1.
+        categories: Maximum number of one-hot columns for each categorical column, >= 2.
     """
 
     standardise: bool = False
@@ -139,11 +139,11 @@ class LogisticRegression:
             return constant
         pipeline = self._pipeline(train)
         with limited_threads(compute.threads), warnings.catch_warnings():
-            # Stopping after the default number of steps is what the paper's reference model does.
+            # The reference model of the paper stops after the default number of steps too.
             warnings.simplefilter("ignore", ConvergenceWarning)
             pipeline.fit(tabular_input(train.features, train.categorical), train.labels)
         if not np.isfinite(pipeline[-1].coef_).all():
-            raise TrainingError("logistic regression gave coefficients that are not finite")
+            raise TrainingError("the coefficients of the logistic regression are not finite")
         return LogisticModel(pipeline, train.classes, train.categorical)
 
     def _pipeline(self, train: Examples) -> Any:
@@ -167,21 +167,21 @@ class LogisticRegression:
 
 @dataclass(frozen=True, eq=False)
 class LogisticModel:
-    """A fitted regression."""
+    """A fitted logistic regression."""
 
-    pipeline: Any  # scikit-learn's own object
-    classes: int  # number of classes K; those without a training example have probability 0
+    pipeline: Any  # a scikit-learn pipeline
+    classes: int  # number of classes K; classes without a training example have probability 0
     categorical: tuple[str, ...]  # names of the categorical columns
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         predicted = np.zeros((len(features), self.classes))
         predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(tabular_input(features, self.categorical))
-        predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn answers float32 features in float32
+        predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn returns float32 for float32 features
         return predicted
 
 
 def tabular_input(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
-    """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
+    """Return input for CatBoost and scikit-learn: an array (n, d), or a data frame with categories as strings."""
     if not isinstance(features, pa.Table):
         return features.reshape(len(features), -1)
     for name in categorical:
@@ -192,7 +192,7 @@ def tabular_input(features: Features, categorical: tuple[str, ...]) -> pd.DataFr
 
 @dataclass(frozen=True)
 class ConstantModel:
-    """Predicts the same for every example."""
+    """Predicts the same probabilities for every example."""
 
     prediction: tuple[float, ...]  # one probability for each class, summing to 1
 
@@ -201,7 +201,7 @@ class ConstantModel:
 
 
 def constant_model(train: Examples) -> ConstantModel | None:
-    """The constant model of labels that hold one class or none, (count + 1) / (n + K); None for other labels."""
+    """Return a constant model, (count + 1) / (n + K), for labels of at most one class; None for other labels."""
     counts = np.bincount(train.labels, minlength=train.classes)
     if np.count_nonzero(counts) > 1:
         return None

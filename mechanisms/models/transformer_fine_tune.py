@@ -1,4 +1,4 @@
-"""Pre-trained transformers from a local folder, by the package transformers: fine-tuned, or to encode sentences."""
+"""Pre-trained transformers from a local folder (package transformers), to fine-tune or to encode sentences."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 from dpaudit.variables import expand_path, hide_variable_values
 
-PREDICTION_BATCH = 64  # Texts asked about together
-ENCODING_BATCH = 32  # Texts encoded together
+PREDICTION_BATCH = 64  # texts predicted together
+ENCODING_BATCH = 32  # texts encoded together
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
 @dataclass(frozen=True, kw_only=True)
 class TransformerFineTune:
-    """A pre-trained transformer, such as RoBERTa, with a new head for the classes, all of it trained (extra `text`).
+    """Fine-tunes all weights of a pre-trained transformer, such as RoBERTa, with a new classification head.
 
-    Takes a table with one text column, as `sst-2` gives with `raw: true`. AdamW, a linear warm-up and a linear way
-    down. Nothing is fetched: the weights and the tokenizer must be in the folder.
+    Needs the extra `text`. The data are a table with one text column, such as `sst-2` with `raw: true`. The optimiser
+    is AdamW with linear warm-up and linear decay. Nothing is downloaded: the folder must hold the weights and the
+    tokenizer.
 
     Attributes:
-        path: The folder that `save_pretrained` of a model and of its tokenizer wrote.
+        path: Folder written by `save_pretrained` of a model and of its tokenizer.
         epochs: Passes over the training texts, >= 1.
         learning_rate: Peak step size, > 0.
-        batch_size: Texts a step, >= 1.
-        length: Tokens kept of a text, >= 4.
-        weight_decay: Of AdamW, >= 0.
-        warm_up: Share of the steps in which the step size grows, in [0, 1).
+        batch_size: Texts per step, >= 1.
+        length: Maximum number of tokens of a text, >= 4.
+        weight_decay: Weight decay of AdamW, >= 0.
+        warm_up: Share of the steps with rising step size, in [0, 1).
     """
 
     path: str = field(metadata=PATH)
@@ -57,13 +58,13 @@ class TransformerFineTune:
         require(0 <= self.warm_up < 1, "warm_up must be in [0, 1)", warm_up=self.warm_up)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for other features than texts."""
+        """Raise InputError for features that are not texts."""
         texts_of(train.features[:1] if isinstance(train.features, np.ndarray) else train.features.slice(0, 1))
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fine-tunes on all texts; `validation` is not used. Refused without transformers, the folder or texts."""
+        """Fine-tune on all texts; ignores `validation`. Raises InputError without transformers, the folder or texts."""
         texts = texts_of(train.features)
         import torch
 
@@ -71,7 +72,7 @@ class TransformerFineTune:
         order_seed, torch_seed = seed.generate_state(2, np.uint64)
         order = np.random.default_rng(int(order_seed))
         devices = [torch.device(compute.device)] if compute.device != "cpu" else []
-        # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
+        # The new head and dropout draw from torch's global generators, whose state is restored afterwards.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(torch_seed) % 2**63)
             tokenizer = load_pretrained("AutoTokenizer", self.path)
@@ -90,7 +91,7 @@ class TransformerFineTune:
                     labels = torch.from_numpy(train.labels[batch]).to(compute.device)
                     loss = torch.nn.functional.cross_entropy(module(**tokens).logits, labels)
                     if not torch.isfinite(loss):
-                        raise TrainingError("the loss is no longer a finite number; lower learning_rate")
+                        raise TrainingError("the loss is no longer finite. Lower learning_rate.")
                     optimizer.zero_grad()
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -107,10 +108,10 @@ class TransformerFineTune:
 class FineTuned:
     """A fine-tuned transformer."""
 
-    module: Any  # of transformers, on its device
-    tokenizer: Any  # that belongs to it
-    length: int  # tokens kept of a text
-    compute: Compute  # threads, and where predictions are made
+    module: Any  # a model of transformers, on its device
+    tokenizer: Any  # tokenizer of the model
+    length: int  # maximum number of tokens of a text
+    compute: Compute  # threads and device of predictions
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         import torch
@@ -127,7 +128,7 @@ class FineTuned:
 
 
 def texts_of(features: Features) -> list[str]:
-    """The texts of a table with one text column; refuses other features."""
+    """Return the texts of a table with one text column; rejects other features."""
     is_text = (
         isinstance(features, pa.Table)
         and features.num_columns == 1
@@ -142,13 +143,13 @@ def texts_of(features: Features) -> list[str]:
 
 
 def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
+    """Load an object of the transformers class `kind` from a local folder; rejects other folders."""
     try:
         import transformers
     except ImportError as err:
         raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
     folder = expand_path(path)
-    do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
+    do = "set `path` to the folder written by save_pretrained of the model and its tokenizer"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
         model_class = getattr(transformers, kind)
@@ -165,15 +166,15 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
 def encode_sentences(
     texts: list[str], path: str, *, length: int, layer: int | None = None, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """The mean of a layer's states (`None`: the last layer's) over a text's tokens; shape (n, width)."""
+    """Return the mean hidden state of each text's tokens at `layer` (None: the last), shape (n, width)."""
     import torch
 
     tokenizer = load_pretrained("AutoTokenizer", path)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # where no text has it, its states are left out
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is masked out below
     module: Any = load_pretrained("AutoModel", path).to(device).eval()
     layers = module.config.num_hidden_layers
     require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # batch texts of similar length
     embeddings = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():
         for first in range(0, len(order), ENCODING_BATCH):

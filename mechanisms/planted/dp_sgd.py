@@ -1,6 +1,6 @@
-"""DP-SGD with bugs that were made before, planted on purpose, its claim unchanged.
+"""DP-SGD with planted defects, some from published code, and an unchanged claim.
 
-The class `Stack` of each overrides what the bug gets wrong. Torch is imported where a stack is trained.
+The inner class `Stack` of each learner overrides the defective part. Torch is imported when a stack is trained.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ Batch = list[NDArray[np.int64]]
 
 
 class PlantedDpSgd(DpSgd):
-    """DP-SGD that trains with the defects of its own class `Stack`."""
+    """DP-SGD that trains with the defect of its inner class `Stack`."""
 
     Stack: type[PrivateStack]
 
     def stack_type(self) -> type[PrivateStack]:
-        return _with_defect(self.Stack)  # type: ignore[arg-type]  # mypy takes no class for hashable
+        return _with_defect(self.Stack)  # type: ignore[arg-type]  # mypy does not accept a class as hashable
 
 
 @cache
 def _with_defect(defect: type) -> type[PrivateStack]:
     from dpaudit.mechanisms.training.private.private_stack import PrivateStack as Honest
 
-    # Checkpoints of a training are told apart by the name of what trains.
+    # The class name distinguishes checkpoints of different trainings.
     names = {"__module__": defect.__module__, "__qualname__": defect.__qualname__}
     return type(defect.__name__, (defect, Honest), names)
 
 
 @register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
 class NoiseOverBatchDpSgd(PlantedDpSgd):
-    """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
+    """DEFECT ON PURPOSE: DP-SGD that adds to the sum the noise for the mean of a batch."""
 
     class Stack(PrivateStack):
         def noise_deviation(self, *, last: bool) -> float:
@@ -55,7 +55,7 @@ class NoiseOverBatchDpSgd(PlantedDpSgd):
 
 @register("mechanism", "planted-no-noise-in-last-step", source="planted defect, as found in published code")
 class NoNoiseInLastStepDpSgd(PlantedDpSgd):
-    """DEFECT ON PURPOSE: DP-SGD that forgets the noise of its last step."""
+    """DEFECT ON PURPOSE: DP-SGD without noise in its last step."""
 
     class Stack(PrivateStack):
         def noise_deviation(self, *, last: bool) -> float:
@@ -109,7 +109,7 @@ class ClipEachCoordinateDpSgd(PlantedDpSgd):
 
     class Stack(PrivateStack):
         def sum_gradients(self, batch: Batch, canaries: Tensor | None) -> None:
-            """The norm of what each example adds may be sqrt(P) times the clip."""
+            """Sum gradients whose norm may be sqrt(P) times the clip."""
             clip = self.private.clip
             self.gradient.zero_()
             if any(len(positions) for positions in batch):
@@ -153,7 +153,7 @@ class FixedBatchesDpSgd(PlantedDpSgd):
 
 
 class _OtherClip(PrivateStack):
-    """Sums gradients that are clipped at `clip()`; the noise is that of the claimed clip."""
+    """Sums gradients clipped at `clip()`, with noise for the claimed clip."""
 
     def clip(self) -> float:
         return math.inf
@@ -167,7 +167,7 @@ class _OtherClip(PrivateStack):
 
 @register("mechanism", "planted-clip-doubled-after-warm-up", source="planted defect")
 class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
-    """DEFECT ON PURPOSE: DP-SGD whose clip is doubled after a tenth of the training, and its noise is not."""
+    """DEFECT ON PURPOSE: DP-SGD that doubles the clip but not the noise after a tenth of the training."""
 
     class Stack(_OtherClip):
         def run_epoch(self, epoch: int) -> None:
@@ -180,6 +180,6 @@ class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
 
 @register("mechanism", "planted-no-clipping", source="planted defect, as found in published code")
 class NoClippingDpSgd(PlantedDpSgd):
-    """DEFECT ON PURPOSE: DP-SGD that clips nothing."""
+    """DEFECT ON PURPOSE: DP-SGD without clipping."""
 
     Stack = _OtherClip

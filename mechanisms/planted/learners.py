@@ -1,4 +1,4 @@
-"""Defects on purpose in label mechanisms and learners: an audit that does not find them is not looking."""
+"""Label mechanisms and learners with planted defects, which an audit must detect."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from dpaudit.registry import register
 
 @register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
 class OneHotLaplaceSigmaForB(OneHotLaplace):
-    """DEFECT ON PURPOSE: 2 / eps is taken for the noise's standard deviation, so it costs sqrt(2) times the claim."""
+    """DEFECT ON PURPOSE: uses 2 / eps as standard deviation of the noise; the truth is sqrt(2) epsilon."""
 
     def scale(self) -> float:
-        """Scale whose standard deviation is 2 / eps: too small by sqrt(2)."""
+        """Return the scale with standard deviation 2 / eps, too small by sqrt(2)."""
         return 2 / self.epsilon / math.sqrt(2)
 
 
 @register("mechanism", "planted-one-hot-laplace-half-scale", source="planted defect")
 class OneHotLaplaceHalfScale(OneHotLaplace):
-    """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
+    """DEFECT ON PURPOSE: accounts for one changed coordinate instead of two; the truth is 2 epsilon."""
 
     def scale(self) -> float:
         return super().scale() / 2
@@ -43,7 +43,7 @@ class OneHotLaplaceHalfScale(OneHotLaplace):
 
 @register("mechanism", "planted-rr-binary-formula", source="planted defect")
 class BinaryFormulaResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: keeps a label as of two classes, however many there are; the truth is eps + log(K - 1)."""
+    """DEFECT ON PURPOSE: uses the formula for two classes with K; the truth is epsilon + log(K - 1)."""
 
     def keep(self, classes: int) -> float:
         return super().keep(2)
@@ -54,7 +54,7 @@ class BinaryFormulaResponse(RandomizedResponse):
 
 @register("mechanism", "planted-rr-one-draw-per-label", source="planted defect")
 class OneDrawPerLabelResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: answers all examples of one label alike, so classes stay apart, whatever they are called."""
+    """DEFECT ON PURPOSE: replaces equal labels by equal labels, so classes remain separable."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return super().release(np.arange(classes), classes=classes, rng=rng)[labels]
@@ -62,7 +62,7 @@ class OneDrawPerLabelResponse(RandomizedResponse):
 
 @register("mechanism", "planted-rr-constant-seed", source="planted defect, as in the code for arXiv:2102.06062")
 class ConstantSeedResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: draws from one seed that everyone knows, so whoever repeats the draw can undo it."""
+    """DEFECT ON PURPOSE: draws from a public constant seed, so that anyone can undo the noise."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return super().release(labels, classes=classes, rng=np.random.default_rng(2020))
@@ -71,10 +71,10 @@ class ConstantSeedResponse(RandomizedResponse):
 @register("mechanism", "rr-leaky", source="planted defect")
 @dataclass(frozen=True)
 class LeakyRandomizedResponse:
-    """DEFECT ON PURPOSE: claims epsilon, keeps labels as if it were three times that.
+    """DEFECT ON PURPOSE: claims epsilon, but keeps labels as for 3 epsilon.
 
     Attributes:
-        epsilon: What is claimed, in nats, > 0. The truth is 3 epsilon.
+        epsilon: The claim in nats, > 0. The truth is 3 epsilon.
     """
 
     epsilon: float
@@ -99,7 +99,7 @@ class LeakyRandomizedResponse:
 def redraw_labels(
     mechanism: LabelMechanism, labels: NDArray[np.int64], epoch: int, *, classes: int, seed: SeedSequence
 ) -> NDArray[np.int64]:
-    """Labels released afresh for every epoch >= 0, each time at the mechanism's full cost."""
+    """Release new labels for epoch >= 0; every epoch costs the mechanism's full epsilon."""
     rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
     return mechanism.release(labels, classes=classes, rng=rng)
 
@@ -107,10 +107,10 @@ def redraw_labels(
 @register("mechanism", "planted-lp-1st-drawn-again", source="planted defect")
 @dataclass(frozen=True)
 class LP1STDrawnAgain(LP1ST):
-    """DEFECT ON PURPOSE: draws each noisy label several times and learns from all draws, at that many times the claim.
+    """DEFECT ON PURPOSE: releases each noisy label `draws` times and trains on all releases.
 
-    Every example stands in the training data once for each draw. Two draws are noise that is averaged; as many draws
-    as epochs, with a model that trains for one epoch, are noise redrawn in each epoch.
+    The training data repeat every example once per release. Two draws average the noise. With as many draws as epochs,
+    and a model that trains for one epoch, the noise is redrawn in each epoch.
 
     Attributes:
         draws: Independent releases of each label, >= 1; the truth is draws times epsilon.
@@ -125,7 +125,7 @@ class LP1STDrawnAgain(LP1ST):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains on `draws` copies of the examples, each with labels of its own."""
+        """Train on `draws` copies of the examples, each with its own noisy labels."""
         noise, training = spawned(seed, 2)
         copies, mechanism = train.take(np.tile(np.arange(len(train)), self.draws)), RandomizedResponse(self.epsilon)
         draws = [
@@ -142,7 +142,7 @@ class LP1STDrawnAgain(LP1ST):
     source="planted defect, as in published code for arXiv:2102.06062",
 )
 class LP1STDomainPriorUncharged(LP1STDomainPrior):
-    """DEFECT ON PURPOSE: the prior's cost is not subtracted, so the truth is epsilon + prior_epsilon."""
+    """DEFECT ON PURPOSE: does not subtract the cost of the prior; the truth is epsilon + prior_epsilon."""
 
     @property
     def labels_epsilon(self) -> float:
@@ -151,17 +151,17 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 
 @register("mechanism", "planted-lp-2st-reused-randomness", source="planted defect")
 class LP2STReusedRandomness(LP2ST):
-    """DEFECT ON PURPOSE: every stage draws its answers from the first one's seed, so their noise is the same."""
+    """DEFECT ON PURPOSE: every stage uses the seed of the first, so all have the same noise."""
 
     def stage_seeds(self, seed: SeedSequence) -> list[SeedSequence]:
-        """The split's, then the first stage's for all."""
+        """Return the seed of the split, then that of the first stage for all stages."""
         splitting, first, *others = super().stage_seeds(seed)
         return [splitting, first, *(first for _ in others)]
 
 
 @register("mechanism", "planted-pate-without-noise", source="planted defect")
 class PATEWithoutNoise(PATE):
-    """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
+    """DEFECT ON PURPOSE: releases the majority vote of the teachers without noise."""
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
@@ -169,7 +169,7 @@ class PATEWithoutNoise(PATE):
 
 @register("mechanism", "planted-alibi-half-scale", source="planted defect")
 class AlibiHalfScale(Alibi):
-    """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
+    """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 epsilon."""
 
     def labels(self) -> OneHotLaplace:
         return OneHotLaplaceHalfScale(self.epsilon)
@@ -177,10 +177,10 @@ class AlibiHalfScale(Alibi):
 
 @register("mechanism", "planted-naive-bayes-exposed-size", source="planted defect, as in diffprivlib 0.6.6")
 class NaiveBayesExposedSize(GaussianNaiveBayes):
-    """DEFECT ON PURPOSE: noisy counts are moved until they sum to the number of records, which they thereby tell."""
+    """DEFECT ON PURPOSE: adjusts noisy counts to sum to the number of records, which reveals it."""
 
     def noisy(self, sums: ClassSums, classes: int, trainings: int, rng: np.random.Generator) -> NoisySums:
-        """The largest count takes what is missing, as long as 1 is left to it, then the next."""
+        """Correct the largest count to fix the sum, down to 1 at least, then the next largest."""
         released = super().noisy(sums, classes, trainings, rng)
         count, trainings_index = released.count.copy(), np.arange(trainings)
         for _ in range(classes):

@@ -1,4 +1,4 @@
-"""Defects on purpose in private predictors: an audit that does not find them is not looking."""
+"""Private predictors with planted defects, which an audit must detect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 class _OtherRelease(Ensemble):
-    """What it releases is not what it claims: that is about the honest release."""
+    """Claims the privacy of the correct release, but uses another release."""
 
     def claim(self) -> Claim:
         return Claim.of(Ensemble.release(self).curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
@@ -25,7 +25,7 @@ class _OtherRelease(Ensemble):
 
 @register("mechanism", "planted-capc-half-the-noise", source="planted defect")
 class CaPCHalfTheNoise(_OtherRelease, CaPC):
-    """DEFECT ON PURPOSE: half of the noise that is claimed; the truth is four times the claim."""
+    """DEFECT ON PURPOSE: half of the claimed noise; the truth is four times the claim."""
 
     def release(self) -> Release:
         return GaussianArgmax(self.sigma / 2)
@@ -33,9 +33,9 @@ class CaPCHalfTheNoise(_OtherRelease, CaPC):
 
 @dataclass(frozen=True)
 class _ArgmaxFirst:
-    """The most voted class as it is; the noise comes when nothing depends on it any more."""
+    """Releases the majority class without noise: noise added later has no effect."""
 
-    sigma: float  # of the noise that is claimed
+    sigma: float  # standard deviation of the claimed noise
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         return np.asarray(votes.argmax(axis=1), np.int64)
@@ -46,7 +46,7 @@ class _ArgmaxFirst:
 
 @register("mechanism", "planted-pate-argmax-before-noise", source="planted defect")
 class PateArgmaxBeforeNoise(PatePredictor):
-    """DEFECT ON PURPOSE: the argmax is taken before the noise, so the most voted class is released as it is."""
+    """DEFECT ON PURPOSE: takes the argmax before adding noise, so it releases the exact majority class."""
 
     def release(self) -> Release:
         return _ArgmaxFirst(self.sigma)
@@ -54,7 +54,7 @@ class PateArgmaxBeforeNoise(PatePredictor):
 
 @register("mechanism", "planted-capc-counted-twice", source="planted defect")
 class CaPCCountedTwice(CaPC):
-    """DEFECT ON PURPOSE: the first party's votes are counted twice; the truth is four times the claim."""
+    """DEFECT ON PURPOSE: counts the votes of the first party twice; the truth is four times the claim."""
 
     def weights(self, voters: int) -> Ints:
         weights = super().weights(voters)
@@ -65,7 +65,7 @@ class CaPCCountedTwice(CaPC):
 @register("mechanism", "planted-capc-threshold-without-noise", source="planted defect")
 @dataclass(frozen=True)
 class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
-    """DEFECT ON PURPOSE: the largest count is held against the threshold as it is; whether one answers tells all."""
+    """DEFECT ON PURPOSE: compares the exact largest count with the threshold, which the decision to answer reveals."""
 
     threshold: float | None = 20.0
 
@@ -76,7 +76,7 @@ class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
 
 @register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")
 class PrivateKnnTwiceTheRate(PrivateKnn):
-    """DEFECT ON PURPOSE: records are kept with twice the probability that is claimed."""
+    """DEFECT ON PURPOSE: samples records with twice the claimed probability."""
 
     def sampled(self) -> float:
         return min(1.0, 2 * self.rate)

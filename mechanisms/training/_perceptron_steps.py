@@ -1,11 +1,11 @@
 """Compiled training of one perceptron: forward, backward, clipping of each example's gradient, and the update.
 
-A batch lies in columns, padded to whole vectors: what a layer takes has shape (width, batch). Weights are read and
-written where torch keeps them, one flat vector: (outputs, inputs) of each layer, then its bias. Arithmetic is float32.
+Batches are stored in columns, padded to whole vectors: the input of a layer has shape (width, batch). Weights stay in
+torch's flat vector: (outputs, inputs) of each layer, then its bias. Arithmetic is float32.
 
-The elements of a product are summed in the order of the shared index by fused multiply-adds, and examples meet in sums
-over their own batch alone: a model's numbers do not depend on what else is trained. All of it is in this file, since
-compiled code that is kept does not see changes elsewhere.
+Products are summed in the order of the shared index by fused multiply-adds, and sums run over the examples of one batch
+only. So a model's numbers do not depend on other models. All compiled code is in this file, because numba's cache
+does not notice changes in other files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 Perceptron = tuple[Ints, bool, bool, np.float32]
-"""Widths of inputs, hidden layers and logits; whether tanh, else ReLU, is between layers; whether targets are noisy
-labels' evidence (ALIBI), else probabilities; what ALIBI adds to a probability before its logarithm."""
+"""Widths of inputs, hidden layers and logits; tanh (else ReLU) between layers; targets are log-likelihoods of noisy
+labels (ALIBI), else probabilities; constant that ALIBI adds to a probability before its logarithm."""
 Rule = tuple[bool, bool, np.float32, np.float32]
-"""Whether Adam, else SGD; whether Nesterov's form of momentum; momentum; weight decay."""
+"""Adam (else SGD); Nesterov's form of momentum; momentum; weight decay."""
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -64,10 +64,10 @@ def _compiled(function: _F) -> _F:
 
 
 def _inlined(function: _F) -> _F:
-    """A part of a compiled function, never one of its own.
+    """Compile `function` as an inlined part of its caller, never on its own.
 
-    A process that compiles would call the copy that was compiled by itself, one that loads the cache the copy inside of
-    its caller; sums that may be reordered differ there in their last bits.
+    Otherwise a process that compiles would call the separate copy, and a process that loads the cache the copy within
+    the caller. Reorderable sums differ between the two in their last bits.
     """
     return cast(_F, njit(inline="always", error_model="numpy", fastmath={"contract", "reassoc"})(function))
 
@@ -173,7 +173,7 @@ def _padded(width: int) -> int:
 
 @_inlined
 def _allocate(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Arrays of one step, padded: what layers take by rows and by columns, errors by columns, a gradient."""
+    """Return padded arrays of one step: layer inputs by rows and by columns, errors by columns, a gradient."""
     layers, many = len(widths) - 1, _padded(batch)
     widest = most = 0
     for layer in range(layers):
@@ -187,7 +187,7 @@ def _allocate(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]
 
 @_inlined
 def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
-    """target[k, i] = source[i, k] in whole blocks, for i < rows and k < columns at least."""
+    """Set target[k, i] = source[i, k] in whole blocks, at least for i < rows and k < columns."""
     for top in range(0, rows, LANES):
         for column in range(0, columns, LANES):
             block, transposed = (
@@ -201,7 +201,7 @@ def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
 
 @_inlined
 def _tanh(x: np.float32) -> np.float32:
-    """To a few units in the last place, without a branch, so that a loop of it becomes vectors; Eigen's `ptanh`."""
+    """Compute tanh to a few units in the last place, without branches so that loops vectorise; Eigen's `ptanh`."""
     x = min(max(x, -_SATURATED), _SATURATED)
     square = x * x
     above = below = _ZERO
@@ -214,7 +214,7 @@ def _tanh(x: np.float32) -> np.float32:
 
 @_inlined
 def _forward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_row: Floats, by_column: Floats) -> None:
-    """Fills what each layer takes, and the logits last, from the inputs by rows."""
+    """Compute the inputs of each layer, and the logits last, from the inputs by rows."""
     layers = len(widths) - 1
     padded = _padded(size)
     begin = 0
@@ -244,7 +244,7 @@ def _forward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_row: Fl
 def _alibi_errors(
     floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
-    """Cross-entropy with the posterior q of each label, a constant; its derivative is p_k sum(w) - w_k.
+    """Compute cross-entropy with the constant posterior q of each label, and its gradient p_k sum(w) - w_k.
 
     p is the model's prediction, w_k = q_k p_k / (p_k + floor).
     """
@@ -272,7 +272,7 @@ def _alibi_errors(
 def _logit_errors(
     alibi: bool, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
-    """Loss of each example, and its derivatives by the logits; `targets` (size, classes)."""
+    """Compute the loss of each example and its gradient by the logits; `targets` (size, classes)."""
     if alibi:
         _alibi_errors(floor, logits, targets, size, losses, errors)
         return
@@ -297,7 +297,7 @@ def _logit_errors(
 
 @_inlined
 def _backward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_column: Floats, errors: Floats) -> None:
-    """Derivatives by each layer's outputs from those by the logits."""
+    """Compute the gradients by each layer's outputs from those by the logits."""
     padded = _padded(size)
     begin = len(parameters)
     for layer in range(len(widths) - 2, 0, -1):
@@ -317,8 +317,8 @@ def _backward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_column
 
 @_inlined
 def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_column: Floats, errors: Floats) -> None:
-    """Scales each example's errors by min(1, clip / (norm of its gradient + floor))."""
-    # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
+    """Scale each example's errors by min(1, clip / (norm of its gradient + floor))."""
+    # An example's gradient of a layer is error x input, with squared norm |error|^2 (|input|^2 + 1); 1 for the bias.
     squares = np.zeros(size, np.float32)
     for layer in range(len(widths) - 1):
         zeros, right = np.zeros(size, np.float32), np.ones(size, np.float32)
@@ -342,7 +342,7 @@ def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_colum
 
 @_inlined
 def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: Floats, out: Floats) -> None:
-    """Sums the gradients of weights and biases over the batch, where torch keeps the parameters; `out` (P,)."""
+    """Sum the gradients of weights and biases over the batch into `out` (P,), in the order of the parameters."""
     place = 0
     for layer in range(len(widths) - 1):
         inputs, outputs, error = widths[layer], widths[layer + 1], errors[layer]
@@ -368,14 +368,14 @@ def clipped_sums(
     parameters: Floats,  # (A, P)
     network: Perceptron,
     features: Floats,  # (n, inputs)
-    rows: Ints,  # of the batches in the features, one model's behind the other's
-    targets: Floats,  # of the same examples, (rows, classes)
-    ends: Ints,  # where each model's batch ends, (A,)
-    clip: np.float32,  # largest norm of one example's gradient
-    least: np.float32,  # what is added to a norm before the division by it
+    rows: Ints,  # rows of the batches in `features`, model after model
+    targets: Floats,  # targets of the same examples, (rows, classes)
+    ends: Ints,  # end of each model's batch, (A,)
+    clip: np.float32,  # maximum norm of one example's gradient
+    least: np.float32,  # added to a norm before dividing by it
     out: Floats,  # (A, P)
 ) -> None:
-    """Writes the sum of each model's clipped gradients to `out`; 0 where its batch is empty."""
+    """Write the sum of each model's clipped gradients to `out`; 0 for an empty batch."""
     widths, tanh, alibi, floor = network
     most = begin = 0
     for end in ends:
@@ -399,7 +399,7 @@ def clipped_sums(
 def _update(
     rule: Rule, parameters: Floats, gradient: Floats, first: Floats, second: Floats, step: int, rate: np.float32
 ) -> None:
-    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none; uses up `gradient`."""
+    """Update one model as torch.optim does; moments are (P,), or (0,) if unused; overwrites `gradient`."""
     adam, nesterov, momentum, decay = rule
     if decay > _ZERO:
         for p in range(len(parameters)):
@@ -424,7 +424,7 @@ def _update(
 def update_all(
     rule: Rule, parameters: Floats, gradient: Floats, first: Floats, second: Floats, steps: Floats, rate: np.float32
 ) -> None:
-    """`_update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
+    """Run `_update` for each model and increment `steps` (A, 1); other arrays are (A, P), unused moments (A, 0)."""
     for model in range(len(parameters)):
         steps[model, 0] += _ONE
         step = int(steps[model, 0])
@@ -434,19 +434,19 @@ def update_all(
 @_compiled
 def train_epoch(
     parameters: Floats,  # (P,)
-    first: Floats,  # moment of the optimizer, (P,), or (0,) where it has none
+    first: Floats,  # moment of the optimizer, (P,), or (0,) if unused
     second: Floats,  # likewise
-    steps: int,  # made so far
+    steps: int,  # steps before this epoch
     network: Perceptron,
     features: Floats,  # (n, inputs)
     rows: Ints,  # in the order of the epoch, (count,)
     targets: Floats,  # in the same order, (count, classes)
     scaling: Floats,  # mean and deviation of each feature, (2, inputs), or (0, inputs)
     rates: Floats,  # learning rate of each step
-    batch: int,  # examples a step
+    batch: int,  # examples per step
     rule: Rule,
 ) -> np.float32:
-    """One pass of one model over its examples; changes parameters and moments; the sum of the batches' mean losses."""
+    """Train one model for an epoch, in place; returns the sum of batch mean losses."""
     widths, tanh, alibi, floor = network
     most = min(batch, len(rows))
     by_row, by_column, errors, scratch = _allocate(widths, most)
@@ -475,7 +475,7 @@ def train_epoch(
 
 @_inlined
 def _scale(by_row: Floats, scaling: Floats, size: int) -> None:
-    """(x - mean) / deviation as `inputs.scaled` does: NaN becomes 0, infinity the largest number."""
+    """Apply (x - mean) / deviation as `inputs.scale_inputs`: NaN becomes 0, infinity the largest number."""
     for i in range(size):
         for k in range(scaling.shape[1]):
             x = (by_row[i, k] - scaling[0, k]) / scaling[1, k]

@@ -1,7 +1,7 @@
 """Image augmentation with torch operations alone.
 
-Each image is changed as its own uniform draws say, so a batch of many models is changed at once and every model still
-has its own randomness. Images are float32 of shape (n, channels, height, width) with values in [0, 1].
+Uniform draws for each image decide its changes. So one call augments the batches of many models, each with its own
+randomness. Images are float32 of shape (n, channels, height, width) with values in [0, 1].
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dpaudit.errors import require
 
 GREY = 0.5
 LEVELS = 255
-MAGNITUDE = 10.0  # Of RandAugment's strongest change, in [0, 10]; each image draws its own below that
+MAGNITUDE = 10.0  # maximum magnitude of RandAugment, in [0, 10]; each image draws a magnitude below it
 
 
 class Augment:
-    """Flips, crops with padding and cutout, by name (see `Recipe.augment`); takes `draws` uniforms for each image."""
+    """Flips, crops with padding, and cutout (see `Recipe.augment`); uses `draws` uniforms for each image."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self._flip, self._crop, self._cutout = ("flip" in name, "crop" in name, "cutout" in name)
@@ -30,7 +30,7 @@ class Augment:
         require(not self.draws or len(shape) == 3, message, shape=shape)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
+        """Return the augmented images; `draws` are uniform on [0, 1), shape (n, draws)."""
         columns = iter(draws.unbind(1))
         if self._flip:
             images = flip(images, next(columns))
@@ -42,12 +42,12 @@ class Augment:
 
 
 def flip(images: Tensor, chance: Tensor) -> Tensor:
-    """Left and right swapped where `chance` < 0.5."""
+    """Flip images horizontally where `chance` < 0.5."""
     return torch.where(_per_image(chance < 0.5), images.flip(3), images)
 
 
 def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor:
-    """Moved by up to `padding` pixels in each direction, zeros coming in at the border."""
+    """Shift images by up to `padding` pixels in each direction, with zeros at the border."""
     height, width = images.shape[2:]
     padded = functional.pad(images, [padding] * 4)
     rows = (down * (2 * padding + 1)).long()[:, None] + torch.arange(height, device=images.device)
@@ -58,7 +58,7 @@ def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor
 
 
 def cutout(images: Tensor, down: Tensor, right: Tensor, *, side: int) -> Tensor:
-    """Grey in a square of `side` pixels around a random pixel, cut at the border (DeVries and Taylor, 2017)."""
+    """Paint a grey square of `side` pixels around a random pixel, cut at the border (DeVries and Taylor, 2017)."""
     inside = (
         _in_square(down, images.shape[2], side)[:, None, :, None]
         & _in_square(right, images.shape[3], side)[:, None, None, :]
@@ -73,7 +73,7 @@ def _in_square(draw: Tensor, length: int, side: int) -> Tensor:
 
 
 class RandAugment:
-    """Two random operations in turn, each as strong as it happens, then cutout: FixMatch's strong augmentation.
+    """FixMatch's strong augmentation: two random operations of random magnitude, then cutout.
 
     Source: Cubuk et al. (2020).
     """
@@ -81,7 +81,7 @@ class RandAugment:
     draws = 3 * 2 + 2  # uniforms for each image
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
+        """Return the augmented images; `draws` are uniform on [0, 1), shape (n, draws)."""
         for turn in range(2):
             which, strength, sign = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
             images = self._apply_drawn_operations(
@@ -100,14 +100,14 @@ class RandAugment:
 
 
 def _autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Each channel stretched to fill [0, 1]; a flat channel is left as it is."""
+    """Stretch each channel to fill [0, 1]; constant channels stay unchanged."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     spread = high - low
     return torch.where(spread > 1 / LEVELS, (images - low) / spread.clamp(min=1 / LEVELS), images)
 
 
 def _sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Blended with its smoothed version, or away from it; the border is left as it is."""
+    """Blend images with their smoothed versions, or away from them; the border stays unchanged."""
     channels = images.shape[1]
     weights = torch.ones(3, 3, device=images.device)
     weights[1, 1] = 5
@@ -118,7 +118,7 @@ def _sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
 
 
 def _equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Each channel's grey levels spread evenly: its empirical distribution function applied to it."""
+    """Equalise the histogram of each channel."""
     flat = (images * LEVELS).round().clamp(0, LEVELS).long().flatten(2)
     counts = torch.zeros(*flat.shape[:2], LEVELS + 1, device=images.device)
     counts.scatter_add_(2, flat, torch.ones_like(flat, dtype=counts.dtype))
@@ -129,13 +129,13 @@ def _equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
 
 
 def _posterize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Reduced to between 8 and 4 bits a channel."""
+    """Reduce channels to between 8 and 4 bits."""
     step = 2.0 ** _per_image((strength * 4).round())
     return ((images * LEVELS).round() / step).floor() * step / LEVELS
 
 
 def _rotate(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Turned by up to 30 degrees."""
+    """Rotate images by up to 30 degrees."""
     angle = strength * sign * math.pi / 6
     return _warp(images, [angle.cos(), -angle.sin(), 0], [angle.sin(), angle.cos(), 0])
 
@@ -143,7 +143,7 @@ def _rotate(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
 OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "identity": lambda images, strength, sign: images,
     "autocontrast": _autocontrast,
-    # Blended with black, with its grey version, with its mean grey; or away from them
+    # Blend with black, the grey version or the mean grey level, or away from them
     "brightness": lambda images, strength, sign: _blend(torch.zeros_like(images), images, strength, sign),
     "color": lambda images, strength, sign: _blend(_grey(images).expand_as(images), images, strength, sign),
     "contrast": lambda images, strength, sign: _blend(
@@ -153,25 +153,25 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "posterize": _posterize,
     "rotate": _rotate,
     "sharpness": _sharpness,
-    # By up to 0.3 along the rows, or the columns
+    # By up to 0.3 along rows or columns
     "shear-x": lambda images, strength, sign: _warp(images, [1, 0.3 * strength * sign, 0], [0, 1, 0]),
     "shear-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0.3 * strength * sign, 1, 0]),
-    # Values at or above a threshold inverted
+    # Invert values at or above a threshold
     "solarize": lambda images, strength, sign: torch.where(images >= _per_image(1 - strength), 1 - images, images),
-    # By up to 0.3 of the side; the grid spans [-1, 1]: 0.6 is 0.3 of it
+    # By up to 0.3 of the side; the grid spans [-1, 1], so 0.6 is 0.3 of it
     "translate-x": lambda images, strength, sign: _warp(images, [1, 0, 0.6 * strength * sign], [0, 1, 0]),
     "translate-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0, 1, 0.6 * strength * sign]),
 }
-"""Name to operation on (images, strength in [0, 1], sign -1 or 1); images of shape (n, c, h, w), the others (n,)."""
+"""Operations by name, called with images (n, c, h, w), strength (n,) in [0, 1] and sign (n,), -1 or 1."""
 
 
 def _per_image(values: Tensor) -> Tensor:
-    """(n,) to (n, 1, 1, 1)."""
+    """Reshape (n,) to (n, 1, 1, 1)."""
     return values[:, None, None, None]
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Luma for three channels, else the mean of the channels; shape (n, 1, h, w)."""
+    """Return luma for three channels, else the mean of the channels; shape (n, 1, h, w)."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
     luma = torch.tensor([0.299, 0.587, 0.114], device=images.device)
@@ -179,13 +179,13 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _blend(other: Tensor, images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """other + factor (image - other), factor from 0.1 to 1.9 at full strength."""
+    """Return other + factor (image - other), with factor 0.1 or 1.9 at full strength."""
     factor = _per_image(1 + 0.9 * strength * sign)
     return (other + factor * (images - other)).clamp(0, 1)
 
 
 def _warp(images: Tensor, across: list[Tensor | float], down: list[Tensor | float]) -> Tensor:
-    """The affine map given by its two rows, grey coming in at the border."""
+    """Apply the affine map with rows `across` and `down`, with grey at the border."""
     rows = [torch.stack([_column(value, images) for value in row], -1) for row in (across, down)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     moved = functional.grid_sample(images - GREY, grid, mode="nearest", align_corners=False)

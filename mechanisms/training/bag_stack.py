@@ -1,7 +1,7 @@
 """Trains many perceptrons of one shape on released proportions, as one stack.
 
-A model's mean answer in each bag is moved towards the bag's target by cross-entropy: proportion matching. In bags of
-one, with the debiased targets of randomised response, the same loss is the debiased one.
+Proportion matching: cross-entropy moves the model's mean prediction in each bag towards the target of the bag. For bags
+of size 1 and the unbiased targets of randomised response, this is the unbiased loss.
 
 Source: Busa-Fekete et al. (2024), section 2, PropMatch, and section 4.
 """
@@ -32,27 +32,27 @@ from dpaudit.mechanisms.training.recipe import Recipe
 class BagTask:
     """One model to train on released proportions."""
 
-    # Positions of each bag's examples in the features, shape (B, k); any row where `shares` is 0
+    # Positions of each bag's examples in the features, shape (B, k); arbitrary if the share is 0
     rows: NDArray[np.int64]
-    shares: NDArray[np.float32]  # of each example in its bag's mean, >= 0 with sum 1 in each bag, shape (B, k)
-    # Of the mean answer, one row of sum 1 for each bag, shape (B, classes); may leave [0, 1]
+    shares: NDArray[np.float32]  # weights in the bag's mean, >= 0 with sum 1, shape (B, k)
+    # Targets of the mean predictions, shape (B, classes); rows sum to 1, values may be outside [0, 1]
     targets: NDArray[np.float32]
     learning_rate: float  # step size, > 0
-    seed: SeedSequence  # decides first weights and order
+    seed: SeedSequence  # seed of initial weights and order
 
 
 def train_on_bags(
     recipe: Recipe, features: Features, tasks: Sequence[BagTask], *, classes: int, compute: Compute
 ) -> list[NetworkModel | TrainingError]:
-    """One model for each task, or its error when its loss is no number; bags of all tasks have one shape (B, k)."""
+    """Return a model for each task, or its error if the loss is not finite; all tasks have one shape (B, k)."""
     array = as_array(features)
     module = recipe.meta_module(tuple(array.shape[1:]), classes)
-    message = "proportions are matched by perceptrons with relu or tanh"
+    message = "proportion matching needs a perceptron with relu or tanh"
     require(BatchedMlp.supports(module), message, model=type(recipe).__name__, do="use mlp")
     torch.set_num_threads(compute.threads)
     device = torch.device(compute.device)
     kernel = BatchedMlp(module, loss=CrossEntropy())
-    seeds = [spawned(task.seed, 2) for task in tasks]  # first weights, order
+    seeds = [spawned(task.seed, 2) for task in tasks]  # initial weights, order
     parameters = torch.stack([draw_weights(module, torch_generator(weights)) for weights, _ in seeds]).to(device)
     gradient = torch.empty_like(parameters)
     optimizer = Optimizer(recipe, parameters)
@@ -84,9 +84,7 @@ def train_on_bags(
             optimizer.step(parameters, gradient, rates)
     finite = (torch.isfinite(losses) & torch.isfinite(parameters).all(1)).tolist()
     weights = parameters.cpu().numpy()
-    error = TrainingError(
-        "the loss is no longer a finite number; lower the learning rate or check the features for NaN"
-    )
+    error = TrainingError("the loss is no longer finite. Lower the learning rate or check the features for NaN.")
     shape = tuple(array.shape[1:])
     return [
         NetworkModel(recipe, shape, classes, weights[place].copy(), scaling=scaling, compute=compute)
@@ -97,11 +95,11 @@ def train_on_bags(
 
 
 def bag_cross_entropy(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each bag's mean answer m against its target t (models, bags, classes), and its slope by logits.
+    """Return the cross-entropy between each bag's target t and mean prediction m, and its gradient by the logits.
 
-    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits (models, bags, k, classes) of example j: p_jc sum_a t_a
-    r_ja - t_c r_jc, with shares w (models, bags, k) and r_jc = w_j p_jc / m_c, the share of example j in the bag's
-    mean.
+    t has shape (models, bags, classes), logits (models, bags, k, classes), shares w (models, bags, k). The loss is
+    -sum_c t_c log m_c with m = sum_j w_j p_j. Its gradient by the logits of example j is p_jc sum_a t_a r_ja - t_c
+    r_jc, where r_jc = w_j p_jc / m_c is the share of example j in the mean.
     """
     logs = torch.log_softmax(logits, -1)
     weighted = logs + shares.log()[..., None]

@@ -1,4 +1,4 @@
-"""The kernel that trains small perceptrons on a CPU in compiled code, one model at a time."""
+"""Kernel that trains small perceptrons on a CPU in compiled code, one model at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAX_PARAMETERS = 2**20  # larger perceptrons keep several cores busy on their ow
 
 
 class CompiledMlp(BatchedMlp):
-    """Multilayer perceptrons under cross-entropy or ALIBI's loss: an epoch, or the clipped sums of a step, in one call.
+    """Multilayer perceptrons with cross-entropy or ALIBI's loss; one call runs an epoch or a step's clipped sums.
 
-    A model's numbers are computed from its own rows and weights alone, in one order of operations, so they are the
-    same to the last bit in any stack and on any number of threads.
+    A model's numbers depend on its rows and weights alone, in a fixed order of operations. They are bit-identical in
+    any stack and with any number of threads.
     """
 
     def __init__(self, module: nn.Module, *, loss: Loss) -> None:
@@ -31,7 +31,7 @@ class CompiledMlp(BatchedMlp):
 
     @staticmethod
     def fits(kind: type[Kernel], module: nn.Module, loss: Loss, device: torch.device) -> bool:
-        """Whether what another kernel of this `kind` would train is for this one."""
+        """True if this kernel can replace a kernel of class `kind`."""
         size = sum(parameter.numel() for parameter in module.parameters())
         return (
             kind is BatchedMlp
@@ -53,8 +53,8 @@ class CompiledMlp(BatchedMlp):
         scaling: Scaling | None,
         rates: NDArray[np.float32],
     ) -> float:
-        """One pass over a model's `rows`, which moves it and its moments; the sum of the batches' mean losses."""
-        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
+        """Run one epoch over a model's `rows`, updating it and its moments; returns the sum of batch mean losses."""
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # slow to import: numba
 
         first, second = _moments(optimizer, len(parameters))
         step = optimizer.steps[model]
@@ -79,7 +79,7 @@ class CompiledMlp(BatchedMlp):
         return float(total)
 
     def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:
-        """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
+        """Do `optimizer.step` in one pass on one thread; overwrites `gradient`."""
         from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         first, second = _moments(optimizer, len(parameters))
@@ -97,7 +97,7 @@ class CompiledMlp(BatchedMlp):
         clip: float,
         out: Tensor,
     ) -> None:
-        """Writes each model's sum of clipped gradients to `out` (A, P); its batch ends at one of `ends` (A,)."""
+        """Write each model's sum of clipped gradients to `out` (A, P); `ends` (A,) has the end of each batch."""
         from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         compiled.clipped_sums(
@@ -114,12 +114,12 @@ class CompiledMlp(BatchedMlp):
 
 
 def _rule(recipe: Recipe) -> tuple[bool, bool, np.float32, np.float32]:
-    """Whether Adam, whether Nesterov's momentum, momentum, weight decay."""
+    """Return the update rule: is Adam, uses Nesterov's momentum, momentum, weight decay."""
     return recipe.optimizer == "adam", recipe.nesterov, np.float32(recipe.momentum), np.float32(recipe.weight_decay)
 
 
 def _moments(optimizer: Optimizer, models: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both moments (models, P), or (models, 0) where the optimizer has none."""
+    """Return both moments, (models, P), or (models, 0) for those that the optimizer lacks."""
     none = np.zeros((models, 0), np.float32)
     first, second = [*(moment.numpy() for moment in optimizer.moments), none, none][:2]
     return first, second

@@ -20,14 +20,14 @@ from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
 from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe
 
-AVERAGE_DECAY = 0.999  # Decay of the averaged weights that are the result
+AVERAGE_DECAY = 0.999  # decay of the weight average, which is the result
 
 
 class FixMatch:
-    """One training on all images (n, channels, height, width), of which `rows` (m,), m >= 1, have `labels`.
+    """One training on all images (n, channels, height, width); `rows` (m,), m >= 1, are those with `labels`.
 
-    The network says step sizes, the batch size of labelled images and the weak augmentation; its epochs are not used.
-    Weight decay acts on weights, not on biases or normalisation.
+    The network's recipe has the step sizes, the batch size of labelled images and the weak augmentation; its epochs are
+    ignored. Weight decay applies to weights, not to biases or normalisation.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FixMatch:
         ratio: int = 7,
         threshold: float = 0.95,
     ) -> None:
-        """A batch has `ratio` unlabelled images for a labelled one; no pseudo-label is less sure than `threshold`."""
+        """A batch has `ratio` unlabelled images per labelled one; pseudo-labels have confidence >= `threshold`."""
         torch.set_num_threads(compute.threads)
         self.network, self.classes, self.steps, self.compute = network, classes, steps, compute
         self.ratio, self.threshold = ratio, threshold
@@ -52,7 +52,7 @@ class FixMatch:
         first, order, changes = spawned(seed, 3)
         self.shape = shape = tuple(images.shape[1:])
         module = network.meta_module(shape, classes)
-        require(not couples_examples(module), "FixMatch is without batch norm here", do="use group")
+        require(not couples_examples(module), "FixMatch does not support batch norm", do="set norm: group")
         self.kernel: Kernel = Looped(
             module, loss=CrossEntropy(), device=device, bfloat16=network.precision == "bfloat16"
         )
@@ -70,12 +70,12 @@ class FixMatch:
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
 
     def train(self) -> NetworkModel:
-        """The network after all steps."""
+        """Run all steps and return the network."""
         for step in range(self.steps):
             self._step(step)
         parameters = self.averaged[0].cpu().numpy()
         if not np.isfinite(parameters).all():
-            raise TrainingError("FixMatch's loss is no longer a finite number; lower learning_rate")
+            raise TrainingError("FixMatch's loss is no longer finite. Lower learning_rate.")
         return NetworkModel(self.network, self.shape, self.classes, parameters, compute=self.compute)
 
     def _step(self, step: int) -> None:
@@ -93,7 +93,7 @@ class FixMatch:
         self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
         rate = network.learning_rate * schedule_factor(network.schedule, step / self.steps)
         self.optimizer.step(self.parameters, self.gradient, rate)
-        # Early on a slow average would still be the first weights.
+        # A slow average would stay at the initial weights in early steps.
         self.averaged.lerp_(self.parameters, 1 - min(AVERAGE_DECAY, (1 + step) / (10 + step)))
 
     def _augmented(self, rows: NDArray[np.int64], *, strongly: bool) -> Tensor:
@@ -104,14 +104,14 @@ class FixMatch:
         return images
 
     def _pseudo_labels(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The most likely class of each image, and 1 where it is likely enough."""
+        """Return the most likely class of each image, and 1 if its probability reaches the threshold, else 0."""
         logits = self.kernel.logits(self.parameters, images[None])[0]
         confidence, guesses = torch.softmax(logits, -1).max(-1)
         return guesses, (confidence >= self.threshold).float()
 
 
 class _Shuffled:
-    """Endless positions 0 .. n - 1, shuffled anew each time they run out."""
+    """Endless stream of the positions 0 .. n - 1, reshuffled for each pass."""
 
     def __init__(self, positions: int, rng: np.random.Generator) -> None:
         self._positions, self._rng = positions, rng

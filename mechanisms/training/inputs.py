@@ -1,4 +1,4 @@
-"""What a network takes of `Features`: one float32 array, scaled where the recipe says so."""
+"""Conversion of `Features` to the float32 array that a network reads, and its scaling."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def as_array(features: Features) -> NDArray[np.float32]:
-    """Features as one float32 array of shape (n, ...), missing numbers as NaN; refuses other types."""
+    """Return the features as a float32 array (n, ...), with missing numbers as NaN; rejects other types."""
     if isinstance(features, pa.Table):
         return np.stack([_column(features, name) for name in features.column_names], axis=1)
-    require(features.dtype == np.float32, "features of a network must be float32", dtype=features.dtype)
+    require(features.dtype == np.float32, "a network needs float32 features", dtype=features.dtype)
     return features
 
 
 def example_shape(features: Features) -> tuple[int, ...]:
-    """Shape of one example in the array of `as_array`, without making it."""
+    """Return the shape of one example in the result of `as_array`, without converting all rows."""
     return tuple(as_array(features[:1] if isinstance(features, np.ndarray) else features.slice(0, 1)).shape[1:])
 
 
@@ -36,7 +36,7 @@ def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     require(
         numeric,
-        f"a network takes columns of numbers only, column {name!r} holds {kind}",
+        f"a network needs numeric columns, but column {name!r} has type {kind}",
         do="use catboost or logistic-regression, or leave the column out",
     )
     column: NDArray[np.float32] = np.asarray(table[name].cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
@@ -45,25 +45,25 @@ def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0."""
+    """Scaling of network inputs: (x - mean) / deviation, with 0 for missing numbers."""
 
     mean: NDArray[np.float32]  # shape of one example
-    deviation: NDArray[np.float32]  # > 0; 1 where the feature does not vary
+    deviation: NDArray[np.float32]  # > 0; 1 for constant features
 
 
 def scaling_of(features: NDArray[np.float32]) -> Scaling:
-    """The scaling to mean 0 and variance 1 over training features of shape (n, *shape), NaN left out."""
+    """Return the scaling to mean 0 and variance 1 over training features (n, *shape), ignoring NaN."""
     wide = features.astype(np.float64)
     finite = np.isfinite(wide)
     counts = np.maximum(finite.sum(0), 1)
     mean = np.where(finite, wide, 0.0).sum(0) / counts
     deviation = np.sqrt((np.where(finite, wide - mean, 0.0) ** 2).sum(0) / counts)
-    deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1.0)] = 1.0  # does not vary: left as it is
+    deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1.0)] = 1.0  # constant features are only centred
     return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
 
 
 def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Means and deviations of a stack, each of shape (models, 1, *shape), or None when nothing is scaled."""
+    """Return means and deviations of a stack, each (models, 1, *shape); None without scaling."""
     import torch
 
     present = [scaling for scaling in scalings if scaling is not None]
@@ -75,7 +75,7 @@ def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> t
 
 
 def scale_inputs(inputs: Tensor, scaling: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Inputs (A, b, *shape) under the scaling of the first A models."""
+    """Scale inputs (A, b, *shape) by the scaling of the first A models."""
     if scaling is None:
         return inputs
     mean, deviation = (part[: len(inputs)] for part in scaling)

@@ -1,7 +1,7 @@
-"""Losses of one example each, and ways to get the gradients of a stack of networks of one shape.
+"""Losses of single examples, and kernels that compute the gradients of a stack of networks of one shape.
 
-A stack is a matrix of parameters, shape (models, P). The fastest is `looped` for convolutions on a CPU, `batched` for
-perceptrons, `vmapped` for the rest on a GPU; all give the same numbers up to rounding.
+A stack is a matrix of parameters, shape (models, P). The fastest kernel is `looped` for convolutions on a CPU,
+`batched` for perceptrons and `vmapped` for other networks on a GPU. Their results agree up to rounding.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ NORM_FLOOR = 1e-6
 
 
 class Loss(Protocol):
-    """A loss of each example; must not couple the examples of a batch."""
+    """A loss of single examples; must not couple the examples of a batch."""
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Losses of shape (...) from logits and targets of shape (..., classes)."""
+        """Return losses of shape (...) from logits and targets of shape (..., classes)."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy with one probability for each class as target (one-hot for a hard label)."""
+    """Cross-entropy; a target has one probability for each class (one-hot for a hard label)."""
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         return -(targets * torch.log_softmax(logits, -1)).sum(-1)
@@ -41,10 +41,10 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class AlibiLoss:
-    """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
+    """Cross-entropy with the posterior of the label; the prior is the model's current prediction.
 
-    Targets are the evidence of the noisy label, its log-likelihood for each class. The posterior is a constant of the
-    step: no gradient goes through it.
+    Targets are the log-likelihood of the noisy label for each class. The posterior is constant in a step: no gradient
+    flows through it.
 
     Source: Malek et al. (2021), arXiv:2106.03408, ALIBI.
     """
@@ -69,23 +69,23 @@ class Kernel(ABC):
 
     @abstractmethod
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
-        """Logits of each model on its own inputs, shape (A, b, classes)."""
+        """Return the logits of each model on its inputs, shape (A, b, classes)."""
 
     @abstractmethod
     def gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
-        """Writes the gradient of sum_i coefficient_i loss_i of each model to `out` (A, P); returns those sums, (A,)."""
+        """Write each model's gradient of sum_i coefficient_i loss_i to `out` (A, P); returns those sums, (A,)."""
 
     @abstractmethod
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
-        """Writes sum_i present_i min(1, clip / (|g_i| + 1e-6)) g_i over each model's examples to `out` (A, P)."""
+        """Write sum_i present_i min(1, clip / (|g_i| + 1e-6)) g_i over each model's examples to `out` (A, P)."""
 
     def _slope(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (...) and their derivatives by the logits (..., classes)."""
-        if isinstance(self.loss, CrossEntropy):  # by far the commonest: spare it the autograd
+        """Return losses (...) and their gradients by the logits (..., classes)."""
+        if isinstance(self.loss, CrossEntropy):  # the most common loss, faster without autograd
             logs = torch.log_softmax(logits, -1)
             return -(targets * logs).sum(-1), logs.exp_().mul_(targets.sum(-1, keepdim=True)).sub_(targets)
         with torch.enable_grad():
@@ -99,7 +99,7 @@ class Kernel(ABC):
 
 
 class Looped(Kernel):
-    """One network at a time by ordinary autograd; the only one that takes batch norm. A must be 1."""
+    """One network at a time with autograd; the only kernel that supports batch norm. A must be 1."""
 
     def __init__(self, module: nn.Module, *, loss: Loss, device: torch.device, bfloat16: bool = False) -> None:
         super().__init__(module, loss=loss, bfloat16=bfloat16)
@@ -143,7 +143,7 @@ class Looped(Kernel):
 
 
 class Vmapped(Kernel):
-    """All networks at once by torch.func; refuses batch norm, which couples examples."""
+    """All networks at once with torch.func; rejects batch norm, which couples examples."""
 
     def __init__(self, module: nn.Module, *, loss: Loss, bfloat16: bool = False, compiled: bool = False) -> None:
         super().__init__(module, loss=loss, bfloat16=bfloat16)
@@ -192,27 +192,27 @@ class Vmapped(Kernel):
 
 
 def couples_examples(module: nn.Module) -> bool:
-    """Whether an example's logits depend on the others of its batch, as with batch norm."""
+    """True if an example's logits depend on other examples of its batch, as with batch norm."""
     return any(isinstance(part, nn.BatchNorm2d) for part in module.modules())
 
 
 def clip_factors(norms: Tensor, clip: float) -> Tensor:
-    """min(1, clip / (norm + 1e-6)) for each norm."""
+    """Return min(1, clip / (norm + 1e-6)) for each norm."""
     return (clip / (norms + NORM_FLOOR)).clamp(max=1.0)
 
 
 def compiled_or_plain(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`function` compiled by torch, or as it is from the first call on which the compiler fails."""
+    """Compile `function` with torch; fall back to the uncompiled function once the compiler fails."""
     current = torch.compile(function)
 
     def call(*arguments: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal current
         try:
             return current(*arguments)
-        except Exception as error:  # the compiler's own errors have no common base
+        except Exception as error:  # compiler errors have no common base class
             if current is function:
                 raise
-            warnings.warn(f"torch.compile failed, training goes on without it: {error}", stacklevel=2)
+            warnings.warn(f"torch.compile failed; training continues without it: {error}", stacklevel=2)
             current = function
             return function(*arguments)
 
@@ -220,14 +220,14 @@ def compiled_or_plain(function: Callable[..., tuple[Tensor, Tensor]]) -> Callabl
 
 
 def _images(inputs: Tensor) -> Tensor:
-    """Channels last on a GPU, where convolutions are faster so."""
+    """Return images in channels-last layout on a GPU, which speeds up convolutions."""
     if inputs.dim() == 4 and inputs.device.type == "cuda":
         return inputs.contiguous(memory_format=torch.channels_last)
     return inputs
 
 
 class BatchedMlp(Kernel):
-    """Multilayer perceptrons by batched matrix products, forward and backward written out."""
+    """Multilayer perceptrons by batched matrix products, with explicit forward and backward passes."""
 
     def __init__(self, module: nn.Module, *, loss: Loss) -> None:
         super().__init__(module, loss=loss)
@@ -235,7 +235,7 @@ class BatchedMlp(Kernel):
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """Whether a module is a perceptron this kernel can do: linear layers with ReLU or tanh between them."""
+        """True if `module` is a perceptron: linear layers with ReLU or tanh between them."""
         return isinstance(module, nn.Sequential) and all(
             isinstance(part, nn.Flatten | nn.Linear | nn.ReLU | nn.Tanh) for part in module
         )
@@ -245,7 +245,7 @@ class BatchedMlp(Kernel):
         return list(zip(parts[0::2], parts[1::2], strict=True))
 
     def forward(self, parameters: Tensor, inputs: Tensor) -> list[Tensor]:
-        """What each layer takes, and the logits (A, b, classes) last."""
+        """Return the input of each layer, then the logits (A, b, classes)."""
         activations, layers = [inputs.flatten(2)], self._layers(parameters)
         for depth, (weight, bias) in enumerate(layers, 1):
             outputs = torch.baddbmm(bias[:, None], activations[-1], weight.transpose(1, 2))
@@ -255,11 +255,11 @@ class BatchedMlp(Kernel):
         return activations
 
     def backward(self, parameters: Tensor, activations: list[Tensor], last: Tensor, out: Tensor) -> None:
-        """Writes the gradient to `out` (A, P), from what `forward` gave and the derivatives by the logits."""
+        """Write the gradient to `out` (A, P), given the result of `forward` and the gradient `last` by the logits."""
         self._collect(activations, self._errors(parameters, activations, last), out)
 
     def _errors(self, parameters: Tensor, activations: list[Tensor], last: Tensor) -> list[Tensor]:
-        """Derivatives by each layer's outputs, first layer first."""
+        """Return the gradients by the outputs of each layer, first layer first."""
         errors, later = [last], self._layers(parameters)[1:]
         for (weight, _), activated in zip(reversed(later), reversed(activations[1:-1]), strict=True):
             slopes = 1 - activated * activated if self._tanh else activated > 0
@@ -288,7 +288,8 @@ class BatchedMlp(Kernel):
     ) -> None:
         activations = self.forward(parameters, inputs)
         errors = self._errors(parameters, activations, self._slope(activations[-1], targets)[1])
-        # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
+        # An example's gradient of a layer is error x input, with squared norm |error|^2 (|input|^2 + 1); 1 for the
+        # bias.
         squares = sum(
             (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)
             for activated, error in zip(activations[:-1], errors, strict=True)

@@ -1,4 +1,4 @@
-"""A trained network: its weights as an array, ready for another process."""
+"""A trained network with its weights as an array, so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MODELS_PER_PASS = 64
 class NetworkModel:
     """A trained network."""
 
-    recipe: Recipe  # what it was trained by; says which network it is
-    shape: tuple[int, ...]  # of one example
+    recipe: Recipe  # the network and its training settings
+    shape: tuple[int, ...]  # shape of one example
     classes: int  # number of classes K
-    parameters: NDArray[np.float32]  # its weights, float32 of shape (P,)
-    # Running statistics of batch norm by name, usually none
+    parameters: NDArray[np.float32]  # weights, shape (P,)
+    # Running statistics of batch norm by name, usually empty
     buffers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    scaling: Scaling | None = None  # how features are scaled first, or None
-    compute: Compute = field(default=Compute())  # where predictions are made
+    scaling: Scaling | None = None  # scaling of the features, or None
+    compute: Compute = field(default=Compute())  # threads and device of predictions
 
     def logits(self, features: Features) -> NDArray[np.float64]:
         return np.asarray(stack_logits([self], features, compute=self.compute)[0])
@@ -42,12 +42,14 @@ class NetworkModel:
 
 
 def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute: Compute) -> NDArray[np.float64]:
-    """Logits of many models of one network on the same features, shape (models, n, classes)."""
+    """Return logits of many models of one network on the same features, shape (models, n, classes)."""
     array = as_array(features)
     shape = models[0].shape
-    require(array.shape[1:] == shape, "features must have the shape the model was trained on", given=array.shape[1:])
+    require(
+        array.shape[1:] == shape, "features must have the shape that the model was trained on", given=array.shape[1:]
+    )
     torch.set_num_threads(compute.threads)
-    # A model trained on a GPU may be asked where there is none.
+    # A model trained on a GPU may predict on a machine without one.
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
     module = models[0].recipe.meta_module(shape, models[0].classes)
     batched = models[0].recipe.batched_kernel(module)

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules on a stack of flat parameters, as torch.optim defines them."""
+"""Optimisers and learning-rate schedules for a stack of flat parameters, as defined in torch.optim."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DROPS_AT = (0.3, 0.6, 0.9)
 
 
 def schedule_factor(schedule: str, progress: float) -> float:
-    """The factor of the learning rate at `progress` in [0, 1]; the schedules are described at `Recipe`."""
+    """Return the factor of the learning rate at `progress` in [0, 1]; see `Recipe` for the schedules."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * progress))
     if schedule == "cosine-7-16":
         return math.cos(7 / 16 * math.pi * progress)
     if schedule in ("warmup-tenths", "warmup-fifths"):
         drop = 0.1 if schedule == "warmup-tenths" else 0.2
-        # The first step must move too: a ramp that starts at 0 would waste it.
+        # A ramp that starts at 0 would waste the first step.
         return min(1.0, max(progress, 1e-3) / WARM_UP) * drop ** sum(progress >= at for at in DROPS_AT)
     return 1.0
 
@@ -29,11 +29,11 @@ def schedule_factor(schedule: str, progress: float) -> float:
 class Optimizer:
     """SGD with momentum or Adam on parameters of shape (models, P).
 
-    Models that have run out of batches in this epoch stand last and are left alone, state and all.
+    Models without further batches in this epoch come last; neither they nor their state change.
     """
 
     def __init__(self, recipe: Recipe, parameters: Tensor, *, decayed: Tensor | None = None) -> None:
-        """`decayed`, shape (P,), says which parameters weight decay acts on; all of them when None."""
+        """`decayed`, shape (P,), is True for parameters under weight decay; None for all parameters."""
         self._recipe = recipe
         self._decayed = None if decayed is None else decayed.to(parameters)
         self._adam = recipe.optimizer == "adam"
@@ -42,7 +42,7 @@ class Optimizer:
         self.steps = torch.zeros(len(parameters), 1, device=parameters.device)
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
-        """Moves the first A models; parameters and gradient of shape (A, P), rate a number or (A, 1)."""
+        """Update the first A models; parameters and gradient have shape (A, P), `rate` is a number or (A, 1)."""
         if self._recipe.weight_decay:
             decayed = parameters if self._decayed is None else parameters * self._decayed
             gradient.add_(decayed, alpha=self._recipe.weight_decay)

@@ -1,4 +1,4 @@
-"""The weights of a network as one flat vector, so that a stack of networks is one matrix."""
+"""Network weights as one flat vector, so that a stack of networks is one matrix."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where each parameter of a network lies in its flat vector."""
+    """Layout of a network's parameters in its flat vector."""
 
-    names: tuple[str, ...]  # of the parameters, in order
-    shapes: tuple[tuple[int, ...], ...]  # of the parameters
-    sizes: tuple[int, ...]  # their numbers of elements
+    names: tuple[str, ...]  # parameter names, in order
+    shapes: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]  # numbers of elements
 
     @property
     def total(self) -> int:
         return sum(self.sizes)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Each parameter by name: (*lead, P) to (*lead, *shape), without a copy."""
-        # One split, not many slices: its gradient is one concatenation.
+        """Return each parameter by name, (*lead, P) to (*lead, *shape), without a copy."""
+        # The gradient of one split is one concatenation, which many slices would not give.
         parts = flat.split(self.sizes, dim=-1)
         lead = flat.shape[:-1]
         return {
@@ -31,7 +31,7 @@ class ParameterLayout:
         }
 
     def matrices(self) -> Tensor:
-        """Shape (P,): True where the element belongs to a weight, False for biases and normalisation."""
+        """Return a mask, shape (P,): True for weights, False for biases and normalisation."""
         flags = [torch.full((size,), len(shape) > 1) for shape, size in zip(self.shapes, self.sizes, strict=True)]
         return torch.cat(flags)
 
@@ -43,11 +43,11 @@ def layout_of(module: nn.Module) -> ParameterLayout:
 
 
 def draw_weights(module: nn.Module, generator: torch.Generator) -> Tensor:
-    """Draws a network's first weights, shape (P,), from `generator` alone (the module may live on "meta").
+    """Draw initial weights, shape (P,), from `generator` alone; the module may be on the device "meta".
 
-    Linear layers and convolutions with a bias: uniform on +-1/sqrt(fan in), as torch does. Convolutions without one
-    (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Embeddings: normal with variance
-    1 / width, vectors of norm about 1. Normalisation: 1 and 0.
+    Linear layers and convolutions with a bias: uniform on +-1/sqrt(fan in), as in torch. Convolutions without a bias
+    (before a normalisation): normal with variance 2 / fan in (He et al., 2015). Embeddings: normal with variance
+    1 / width, so vectors have norm about 1. Normalisation: weight 1 and bias 0.
     """
     weights = dict.fromkeys(layout_of(module).names, torch.zeros(0))
     for prefix, part in module.named_modules():

@@ -1,6 +1,6 @@
-"""What the training of stacks is told: the network and its settings, what each model learns, how they are grouped.
+"""Specification of stack training: the network and its settings, the task of each model, the grouping into stacks.
 
-Holds hyper-parameters only; torch is imported when a network is built.
+Torch is imported only when a network is built.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """How a network is trained; subclasses say which network. It trains nothing itself.
+    """Training settings of a network; subclasses define the network.
 
     Attributes:
         epochs: Passes over the training examples, >= 1.
         learning_rate: Peak step size, > 0; `schedule` scales it.
-        momentum: Of sgd, in [0, 1).
-        nesterov: Nesterov's form of momentum.
+        momentum: Momentum of sgd, in [0, 1).
+        nesterov: Use Nesterov's form of momentum.
         weight_decay: L2 penalty added to the gradient, >= 0.
-        batch_size: Examples a step, >= 1; the last batch of an epoch may be smaller.
+        batch_size: Examples per step, >= 1; the last batch of an epoch may be smaller.
         optimizer: "sgd" or "adam".
-        schedule: Of the learning rate over progress u in [0, 1]: "constant"; "cosine", half a period down to 0;
-            "cosine-7-16", cos(7 pi u / 16), FixMatch's; "warmup-tenths", linear up to u = 0.15, then a tenth at 0.3,
-            0.6 and 0.9, LP-MST's; "warmup-fifths", linear up to u = 0.15, then a fifth at 0.3, 0.6 and 0.9, ALIBI's.
-        augment: Of images: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip", "crop-flip-cutout"
-            (a square of a quarter of the side).
+        schedule: Learning rate over progress u in [0, 1]. "constant"; "cosine", half a period down to 0;
+            "cosine-7-16", cos(7 pi u / 16) as in FixMatch; "warmup-tenths" as in LP-MST, linear up to u = 0.15, then
+            times 0.1 at 0.3, 0.6 and 0.9; "warmup-fifths" as in ALIBI, likewise with factor 0.2.
+        augment: Image augmentation: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip",
+            "crop-flip-cutout" (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
-        standardise: Scale each feature to mean 0 and variance 1 over the training examples: free under label DP alone.
+        standardise: Scale each feature to mean 0 and variance 1 over the training examples. This is free under
+            label DP, and not allowed in DP-SGD.
         precision: "float32", or "bfloat16" for the forward and backward pass on a GPU.
-        compile: Let torch compile the gradient; used on a GPU only, left out when the compiler fails.
+        compile: Compile the gradient with torch, on a GPU only; training continues without it if that fails.
     """
 
     epochs: int = 20
@@ -76,38 +77,38 @@ class Recipe(ABC):
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The network for examples of `shape`, its weights not drawn yet."""
+        """Build the network for examples of `shape`, without drawing its weights."""
 
     def meta_module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The network on the device "meta", without numbers: to look at, or to be given some."""
+        """Build the network on the device "meta", without memory for its weights."""
         import torch
 
         with torch.device("meta"):
             return self.module(shape, classes)
 
-    def check(self, features: Tensor) -> None:  # noqa: B027, most networks need no more than this
-        """Refuses features that it cannot be trained on; takes all of them unless a subclass knows better."""
+    def check(self, features: Tensor) -> None:  # noqa: B027, most networks accept all features
+        """Reject features that the network cannot be trained on; by default none."""
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
-        """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
+        """Return the kernel that trains a stack of `module` by batched products, or None."""
         from dpaudit.mechanisms.training.kernels import BatchedMlp
 
         return BatchedMlp if BatchedMlp.supports(module) else None
 
 
 def require_one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuses a `value` that is not among the `allowed` ones."""
+    """Reject a `value` that is not among `allowed`."""
     require(value in allowed, f"{field} must be one of {', '.join(allowed)}", value=value)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingTask:
-    """One model to train on some rows of shared features."""
+    """Training of one model on some rows of shared features."""
 
-    rows: NDArray[np.int64]  # positions of its examples in the features, shape (n,), n >= 1
-    # Of those examples: int64 of shape (n,), or one number for each class, float of shape (n, classes)
+    rows: NDArray[np.int64]  # positions of the examples in the features, shape (n,), n >= 1
+    # Labels of those examples: int64 (n,), or float (n, classes) with one number for each class
     labels: NDArray[np.int64] | NDArray[np.float32]
-    seed: SeedSequence  # decides everything that is drawn
+    seed: SeedSequence  # seed of all randomness
 
     def __post_init__(self) -> None:
         require(len(self.rows) >= 1, "a training needs at least one example", rows=len(self.rows))
@@ -117,7 +118,7 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class StackPlan:
-    """How models are grouped."""
+    """Grouping of models into stacks."""
 
     method: str  # "looped", "batched" (perceptrons, bags of embeddings) or "vmapped"
     size: int = 1  # models in a stack, >= 1; 1 when looped

@@ -1,7 +1,7 @@
 """Trains many networks of one shape as stacks on one device.
 
-Each model has its own rows, labels, first weights, order and noise, drawn from its own seed: its numbers do not depend
-on who shares the stack, to the last bit in compiled code, up to the rounding of sums elsewhere.
+Each model has its own rows and labels, and draws initial weights, order and noise from its own seed. Its numbers do not
+depend on the other models of the stack: bit-identical in compiled code, up to rounding of sums otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 
 class Stack:
-    """Models that are trained together, those with most rows first."""
+    """Models that are trained together, in decreasing number of rows."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Stack:
         plan: StackPlan,
         first: int = 0,
     ) -> None:
-        """`first` is the position of the first task in the list of all."""
+        """`first` is the position of the first task in the list of all tasks."""
         recipe.check(features)
         self.recipe, self.features, self.classes = recipe, features, classes
         self.device = features.device
         self.order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task].rows))
         self.places = np.asarray(self.order) + first
         self.tasks = [tasks[task] for task in self.order]
-        self.seeds = [spawned(task.seed, 3) for task in self.tasks]  # first weights, order, augmentation
+        self.seeds = [spawned(task.seed, 3) for task in self.tasks]  # initial weights, order, augmentation
         self.counts = np.array([len(task.rows) for task in self.tasks])
         shape = tuple(features.shape[1:])
         module = recipe.meta_module(shape, classes)
@@ -102,7 +102,7 @@ class Stack:
             self.optimizer.step(parameters, gradient, self._rate(epoch, step, active))
 
     def _run_compiled(self, kernel: CompiledMlp, epoch: int, permutations: list[NDArray[np.int64]]) -> None:
-        """The same pass model by model, which needs no padding and keeps a model's weights in the cache."""
+        """Run the epoch model by model, which needs no padding and keeps a model's weights in the CPU cache."""
 
         def run(model: int) -> float:
             order = permutations[model]
@@ -124,7 +124,7 @@ class Stack:
     def examples_at(
         self, models: int | NDArray[np.int64], picked: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows and targets (picked, classes) of the examples at these positions of a model, or of a model for each."""
+        """Return rows and targets (picked, classes) at positions `picked` of one model, or of a model per position."""
         rows, labels = self._rows.numpy()[models, picked], self._labels.numpy()[models, picked]
         return rows.astype(np.int64), labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
 
@@ -146,13 +146,13 @@ class Stack:
         return self._one_hot[torch.take_along_dim(labels, picked, 1)]
 
     def _coefficients(self, picked: Tensor, begin: int) -> Tensor:
-        """1 over batch size for each example, 0 for the padding of a model's last, shorter batch."""
+        """Return 1 / batch size for each example, 0 for padding in a model's last, shorter batch."""
         counts = (self._counts[: len(picked)] - begin).clamp(max=picked.shape[1])
         present = torch.arange(picked.shape[1], device=self.device) < counts
         return present / counts
 
     def _rate(self, epoch: int, step: int, active: int) -> Tensor | float:
-        """Learning rate of each model, which are as far as their own number of steps says."""
+        """Return the learning rate of each model; progress depends on its number of steps."""
         if self.recipe.schedule == "constant":
             return self.recipe.learning_rate
         steps = -(-self.counts[:active] // self.recipe.batch_size)
@@ -166,7 +166,7 @@ class Stack:
         return self.recipe.learning_rate * schedule_factor(self.recipe.schedule, progress)
 
     def _draws(self, epoch: int) -> Tensor | None:
-        """Uniforms that decide the augmentation of each position of the epoch, shape (models, n, draws)."""
+        """Draw uniforms for the augmentation of each position of the epoch, shape (models, n, draws)."""
         if not self.augment.draws:
             return None
         draws = [
@@ -176,7 +176,7 @@ class Stack:
         return self._padded(draws)
 
     def _mixing(self, orders: list[np.random.Generator]) -> NDArray[np.float32] | None:
-        """Share of the first partner for each model and step, shape (models, steps)."""
+        """Draw the weight of the first example of a mixup pair for each model and step, shape (models, steps)."""
         if not self.recipe.mixup:
             return None
         alpha, steps = self.recipe.mixup, -(-int(self.counts[0]) // self.recipe.batch_size)
@@ -187,25 +187,25 @@ class Stack:
         return shares
 
     def _partners(self, orders: list[np.random.Generator], remaining: NDArray[np.int64], width: int) -> Tensor:
-        """A permutation of each model's batch, of `left` examples or `width`, padding kept in place; (A, width)."""
+        """Permute each model's batch of at most `remaining` examples; padding stays in place; (A, width)."""
         partners = np.tile(np.arange(width), (len(remaining), 1))
         for model, (rng, n) in enumerate(zip(orders, np.minimum(remaining, width).tolist(), strict=False)):
             partners[model, :n] = rng.permutation(n)
         return torch.from_numpy(partners).to(self.device)
 
     def _padded(self, values: list[Tensor]) -> Tensor:
-        """One row for each model, shape (models, most, ...), zeros behind the shorter ones; on the device."""
+        """Stack values of all models on the device, padded with zeros to the longest."""
         return nn.utils.rnn.pad_sequence(values, batch_first=True).to(self.device)
 
     def finite_models(self) -> Tensor:
-        """Which models' losses and weights are numbers still, shape (models,)."""
+        """Return a mask of models with finite losses and weights, shape (models,)."""
         return torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)
 
     def outcomes(self, compute: Compute) -> list[NetworkModel | TrainingError]:
-        """Each task's model, or its error, in the order of the tasks."""
+        """Return each task's model or error, in the order of the tasks."""
         recipe, shape, classes = self.recipe, tuple(self.features.shape[1:]), self.classes
         buffers = {name: value.cpu().numpy() for name, value in self._buffers.items()}
-        message = "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
+        message = "the loss is no longer finite. Lower learning_rate or check the features for NaN."
         outcomes: list[NetworkModel | TrainingError] = [TrainingError(message) for _ in self.tasks]
         finite, parameters = self.finite_models().tolist(), self.parameters.cpu().numpy()
         for place, is_finite, values, scaling in zip(self.order, finite, parameters, self.scalings, strict=True):
@@ -234,7 +234,7 @@ def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPla
     bfloat16 = recipe.precision == "bfloat16"
     if plan.method == "batched":
         batched = recipe.batched_kernel(module)
-        require(batched is not None, "the plan batched is for perceptrons and bags of embeddings", plan=plan)
+        require(batched is not None, "a batched plan needs perceptrons or bags of embeddings", plan=plan)
         assert batched is not None
         if CompiledMlp.fits(batched, module, loss, device):
             return CompiledMlp(module, loss=loss)
@@ -246,7 +246,7 @@ def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPla
 
 
 def run_in_threads(work: Callable[[int], float], count: int) -> list[float]:
-    """`work` of 0 .. count - 1, on as many threads as torch has; for work that leaves the interpreter."""
+    """Return `work(k)` for k = 0 .. count - 1, on torch's number of threads; `work` should release the GIL."""
     threads = torch.get_num_threads()
     if threads == 1 or count == 1:
         return [work(k) for k in range(count)]
@@ -255,7 +255,7 @@ def run_in_threads(work: Callable[[int], float], count: int) -> list[float]:
 
 
 def mix_up(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixup: each example with its partner, inputs and targets alike."""
+    """Mix each example with its partner, inputs and targets alike (mixup)."""
     models = torch.arange(len(inputs), device=inputs.device)[:, None]
     wide = share.view(-1, *[1] * (inputs.dim() - 1))
     inputs = wide * inputs + (1 - wide) * inputs[models, partners]

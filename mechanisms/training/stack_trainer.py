@@ -1,4 +1,4 @@
-"""What trains many models side by side also trains one: a stack of one."""
+"""Base of trainers and learners that train one or many models in stacks."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class StackTrainer:
 
     @property
     def recipe(self) -> Recipe:
-        """The network, and how it is trained: the model's own."""
+        """The network and its training settings."""
         return self.model
 
     def stack_type(self) -> Callable[..., Stack] | None:
-        """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
+        """Return the class that trains a stack, with the arguments of `Stack`; None for `Stack`."""
         return None
 
     def loss(self) -> Loss | None:
-        """The loss of one example; None for cross-entropy."""
+        """Return the loss of one example; None for cross-entropy."""
         return None
 
     def release_task(self, task: TrainingTask, classes: int) -> TrainingTask:
-        """What is trained on: the task, or what a mechanism releases of it."""
+        """Return the task to train on; a label mechanism replaces its labels by a release."""
         return task
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        """Return how `models` models for examples of `shape` are grouped into stacks; a fixed rule decides it."""
         from dpaudit.mechanisms.training.train import default_plan
 
         return default_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for features that the network cannot take."""
+        """Raise InputError for features that the network does not support."""
         from dpaudit.mechanisms.training.inputs import example_shape
 
         shape = example_shape(train.features)
@@ -63,7 +63,7 @@ class StackTrainer:
         compute: Compute,
         plan: StackPlan | None = None,
     ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_stack`."""
+        """Return a model or its error for each task; arguments as in `train_stack`."""
         from dpaudit.mechanisms.training.train import train_stack
 
         return train_stack(
@@ -80,7 +80,7 @@ class StackTrainer:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NetworkModel:
-        """Trains one model; `validation` is not used."""
+        """Train one model; ignores `validation`."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
         if isinstance(outcome, TrainingError):

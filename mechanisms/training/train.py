@@ -1,9 +1,9 @@
-"""Trains one model for each task, stack by stack, on one device; a call that was cut off goes on from its checkpoint.
+"""Trains one model for each task, stack by stack, on one device; an interrupted call resumes from its checkpoint.
 
-How models are grouped is a rule that looks at the network and the device alone: the same at any time, everywhere.
+The grouping into stacks depends on the network and the device alone, so it is reproducible.
 
-A checkpoint holds numbers and words only, and is read as such: whoever can write in a run folder must not be able to
-have code run by it.
+A checkpoint holds only numbers and strings and is loaded as such: write access to a run folder must not allow code
+execution.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.plain_files import write_atomically
 
 CHECKPOINT_EVERY_S = 60.0
-PRIVATE_STACK = 64  # Models trained by DP-SGD together at most: each example's gradient is held for each of them
-GPU_SHARE = 0.7  # Of the part of a GPU's memory that is a piece of work's, how much a stack may use
+PRIVATE_STACK = 64  # maximum stack of DP-SGD, which has each example's gradient in memory for every model
+GPU_SHARE = 0.7  # share of the unit's GPU memory available to a stack
 
 ModelBuilder: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
-"""The model with these weights, buffers and scaling; what else it is, the call that trains it knows."""
+"""Builds a model from weights, buffers and scaling."""
 
 
 def train_stack(
@@ -51,11 +51,11 @@ def train_stack(
     stack_type: Callable[..., Stack] | None = None,
     key_parts: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
-    """Trains one model for each task: its model, or the error when its loss stopped being a number.
+    """Train one model for each task; returns the model, or an error if its loss is no longer finite.
 
-    `told` decides the numbers, for the digest of checkpoints, where `stack_type` does not say it itself.
+    `key_parts` identify the training in the digest of its checkpoint, if `stack_type` alone does not.
 
-    Raises: TrainingError when the GPU has not enough memory for the plan.
+    Raises: TrainingError if the GPU has too little memory for the plan.
     """
     loss, stack_class = loss or CrossEntropy(), stack_type or Stack
     if plan is None:
@@ -66,9 +66,11 @@ def train_stack(
             plan = default_plan(recipe, shape, classes=classes, models=len(tasks), compute=compute)
     torch.set_num_threads(compute.threads)
     array = as_array(features)
-    # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
+    # Copy read-only arrays from an object store, which torch cannot wrap.
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
-    torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
+    torch.backends.cudnn.deterministic = (
+        True  # otherwise a GPU may use other algorithms, with other rounding, in each run
+    )
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
     settings = key_parts or (recipe, plan, loss, stack_class)
     digest = _training_digest(settings, array, tasks) if compute.scratch else ""
@@ -81,26 +83,28 @@ def train_stack(
             stack = stack_class(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
             outcomes += _train_epochs(stack, checkpoint, compute)
         except torch.cuda.OutOfMemoryError as error:
-            raise TrainingError(f"the GPU has no memory for a stack of {plan.size}; use a smaller plan") from error
+            raise TrainingError(
+                f"the GPU has too little memory for a stack of {plan.size} models. Use a smaller plan."
+            ) from error
         if len(outcomes) < len(tasks):
             checkpoint.finish(outcomes)
     return outcomes
 
 
 def _train_epochs(stack: Stack, checkpoint: TrainingCheckpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
-    """Runs all epochs of a stack, from the last one saved; each task's outcome in the order of the tasks."""
+    """Run the epochs of a stack from its checkpoint on; returns the outcomes in the order of the tasks."""
     for epoch in range(checkpoint.restore(stack), stack.recipe.epochs):
         stack.run_epoch(epoch)
         if not stack.losses.isfinite().any():
-            break  # every model is lost: no need to go on; weights are looked at in the end
+            break  # every model has failed; `outcomes` also checks the weights
         checkpoint.keep(stack, epoch + 1)
     return stack.outcomes(compute)
 
 
 class TrainingCheckpoint:
-    """A file with the finished models and the state of the stack in training; does nothing without a path.
+    """A file with the finished models and the state of the current stack; does nothing without a path.
 
-    One that cannot be read is left aside, with a warning, and one of another digest too: the training begins anew.
+    An unreadable file (with a warning) and a file with another digest are ignored, and training starts from scratch.
     """
 
     def __init__(self, path: Path | None, digest: str, build_model: ModelBuilder) -> None:
@@ -111,13 +115,13 @@ class TrainingCheckpoint:
         if path is not None and path.exists():
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
-                if state["digest"] == digest:  # else it belongs to another training
+                if state["digest"] == digest:  # otherwise it belongs to another training
                     self.finished = [_unpack_outcome(outcome, build_model) for outcome in state["finished"]]
                     self._running = state["running"]
             except Exception as err:  # a damaged file may raise anything
                 self.finished = []
                 reason = str(err).partition("\n")[0]
-                warning = printable(f"{path} is no readable checkpoint and is not used: {reason}")
+                warning = printable(f"cannot read checkpoint {path}, so training starts from scratch: {reason}")
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Stack) -> int:
@@ -128,7 +132,7 @@ class TrainingCheckpoint:
         return epoch
 
     def keep(self, stack: Stack, epoch: int) -> None:
-        """Saves the stack before `epoch`, unless the last save was a moment ago."""
+        """Save the state before `epoch` if the last save is at least CHECKPOINT_EVERY_S ago."""
         if self._path is not None and time.monotonic() - self._saved_at >= CHECKPOINT_EVERY_S:
             self._running = {"epoch": epoch, "state": stack.state()}
             self._write()
@@ -167,7 +171,7 @@ def _unpack_outcome(packed: dict[str, Any], build_model: ModelBuilder) -> Networ
 
 
 def _training_digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:
-    """Tells a checkpoint of this training from that of another."""
+    """Return a hash that identifies the checkpoint of this training."""
     hasher = hashlib.sha256(repr(settings).encode())
     hasher.update(np.ascontiguousarray(features).data)
     for task in tasks:
@@ -178,12 +182,12 @@ def _training_digest(settings: tuple[object, ...], features: NDArray[np.float32]
 
 
 def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPlan:
-    """The plan of a model on its own."""
+    """Return the plan for a single model."""
     return StackPlan("batched" if recipe.batched_kernel(recipe.meta_module(shape, classes)) else "looped")
 
 
 def default_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """All models in one stack, or as many as fit on the GPU, but one by one where a stack is no faster."""
+    """Plan one stack of all models, or as many as fit on the GPU; single models if stacks are not faster."""
     module = recipe.meta_module(shape, classes)
     batched = recipe.batched_kernel(module)
     if not batched and (compute.device == "cpu" or couples_examples(module)):
@@ -193,7 +197,7 @@ def default_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models
 
 
 def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """The plan of models trained by DP-SGD, which needs each example's gradient."""
+    """Plan stacks for DP-SGD, which needs each example's gradient."""
     module = recipe.meta_module(shape, classes)
     batched = recipe.batched_kernel(module)
     if not batched and compute.device == "cpu":
@@ -212,7 +216,7 @@ def _largest_stack(
     compute: Compute,
     each_gradient: bool = False,
 ) -> int:
-    """How many of some models are trained together: all, or as many as fit into this piece's share of the GPU."""
+    """Return the number of models per stack: all, or as many as fit into the unit's share of the GPU."""
     if not compute.device.startswith("cuda"):
         return models
     total: int = torch.cuda.get_device_properties(compute.device).total_memory
@@ -221,7 +225,7 @@ def _largest_stack(
 
 
 def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *, each_gradient: bool = False) -> int:
-    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
+    """Estimate the bytes of one model in a stack: weights, gradients, moments and activations of a batch."""
     parameters = sum(parameter.numel() for parameter in module.parameters())
     outputs = 0
 
@@ -233,6 +237,6 @@ def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *
     module(torch.empty(1, *shape, device="meta"))
     for hook in hooks:
         hook.remove()
-    # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
+    # Weights, gradient and its copy, two moments; for each activation its gradient and one temporary.
     copies = 5 + (recipe.batch_size if each_gradient else 0)
     return 4 * (copies * parameters + 3 * outputs * recipe.batch_size)

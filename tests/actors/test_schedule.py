@@ -176,7 +176,7 @@ def test_a_failed_unit_runs_again_in_the_next_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
+def test_two_workers_run_all_units_despite_losses_and_failures(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Flow of results, a killed worker, a failed training, a bug, code that exits or writes into its input.
@@ -313,7 +313,7 @@ def test_a_missing_node_is_not_awaited_forever(
         pool.close()
     assert store.finished([present.key, gone.key]) == {present.key}
     assert [event.detail for event in of_kind(seen, EventKind.STAGE)] == [
-        "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; one is waited for, 300 s when nothing else runs"
+        "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; waiting for one, at most 300 s if nothing else runs"
     ]
 
 

@@ -38,7 +38,7 @@ from dpaudit.mechanisms.training.network_model import NetworkModel
 
 
 def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, trials: int = 11) -> ChallengeView:
-    """Shadows that are surer of what they were trained on, with means that differ a lot from point to point."""
+    """Return a view with shadow models that are more confident on members, with large differences between points."""
     rng = np.random.default_rng(seed)
     member = np.zeros((models, points), np.bool_)
     for pair in range(models // 2):
@@ -59,7 +59,7 @@ def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, 
 
 
 def phis(view: ChallengeView, point: int, member: bool) -> list[float]:
-    """A point's mean confidences over the shadow models of one world, one by one."""
+    """Return the mean confidences of the shadow models of one world at a point."""
     assert view.shadows is not None
     return [
         statistics.fmean(map(float, view.shadows.confidence[model, :, point]))
@@ -74,14 +74,14 @@ def deviation(view: ChallengeView, point: int, member: bool, variance: str) -> f
     assert view.shadows is not None
     squares, freedom = 0.0, 0
     for other in range(view.shadows.member.shape[1]):
-        own = phis(view, other, member)
-        squares += sum((phi - statistics.fmean(own)) ** 2 for phi in own)
-        freedom += len(own) - 1
+        values = phis(view, other, member)
+        squares += sum((phi - statistics.fmean(values)) ** 2 for phi in values)
+        freedom += len(values) - 1
     return math.sqrt(squares / freedom)
 
 
 @pytest.mark.parametrize("variance", ["fixed", "per-point"])
-def test_lira_is_its_slow_twin(variance: str) -> None:
+def test_lira_equals_slow_twin(variance: str) -> None:
     view = made_up()
     online = LiraOnline(variance).score(view)  # type: ignore[arg-type]
     offline = LiraOffline(variance).score(view)  # type: ignore[arg-type]
@@ -95,16 +95,16 @@ def test_lira_is_its_slow_twin(variance: str) -> None:
         assert norm.cdf(offline[trial]) == pytest.approx(laws[1].cdf(phi), rel=1e-9)
 
 
-def test_a_fixed_variance_leaves_out_the_spread_between_points() -> None:
+def test_fixed_variance_excludes_the_spread_between_points() -> None:
     """Points differ by 5, models of one point by 1 / sqrt(3): raw scores would give 5. The band: 5 deviations."""
     view = made_up(models=200, points=40)
     assert view.shadows is not None
-    found = deviation(view, 0, False, "fixed")
+    pooled = deviation(view, 0, False, "fixed")
     freedom = int((~view.shadows.member).sum()) - 40
-    assert abs(found * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
+    assert abs(pooled * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
     z = LiraOffline().score(view)
     centre = np.array([statistics.fmean(phis(view, point, False)) for point in view.point])
-    np.testing.assert_allclose((view.phi - centre) / z, found, rtol=1e-9)
+    np.testing.assert_allclose((view.phi - centre) / z, pooled, rtol=1e-9)
 
 
 def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
@@ -119,7 +119,7 @@ def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
     assert np.unique(lower).size == np.unique(usual).size, "no ties far out"
 
 
-def test_rmia_is_exact_where_the_ratios_are_known() -> None:
+def test_rmia_is_exact_for_known_ratios() -> None:
     """Marginals 0.25 by making; target 0.5 at the challenge, ratio 2, against ratios 1, 1.6, 2 and 3 of four points."""
     p = np.array([0.3, 0.3, 0.3, 0.3, 0.3])
     q = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
@@ -145,19 +145,19 @@ def test_rmia_is_exact_where_the_ratios_are_known() -> None:
     np.testing.assert_allclose(offline_marginal(shadows, 0.3), ((1 + 0.3) * 0.2 + 0.7) / 2)
 
 
-def test_inverse_ratios_are_numpys_and_the_same_wherever_they_stand() -> None:
+def test_inverse_ratios_equal_numpy_at_every_position() -> None:
     """To 2e-7 of them, two roundings of float32; at the ends they are infinite, 1, or no number."""
     phi = np.concatenate([np.linspace(-88, 100, 1001), [np.inf, -88.1, -np.inf, np.nan]]).astype(np.float32)
     marginal = np.linspace(0.1, 1, len(phi)).astype(np.float32)
-    found = inverse_ratio(phi, marginal)
-    np.testing.assert_allclose(found[:-3], marginal[:-3] * (1 + np.exp(-phi[:-3].astype(np.float64))), rtol=2e-7)
-    assert np.isinf(found[-3:-1]).all()
-    assert np.isnan(found[-1])
+    ratios = inverse_ratio(phi, marginal)
+    np.testing.assert_allclose(ratios[:-3], marginal[:-3] * (1 + np.exp(-phi[:-3].astype(np.float64))), rtol=2e-7)
+    assert np.isinf(ratios[-3:-1]).all()
+    assert np.isnan(ratios[-1])
     for begin in range(1, 20):
-        np.testing.assert_array_equal(inverse_ratio(phi[begin:], marginal[begin:]), found[begin:])
+        np.testing.assert_array_equal(inverse_ratio(phi[begin:], marginal[begin:]), ratios[begin:])
 
 
-def test_rmia_of_a_model_that_is_the_same_everywhere_beats_nobody() -> None:
+def test_rmia_of_a_constant_model_scores_zero() -> None:
     """Equal points tie to the bit, in float32 too; there are more trials than are taken at once."""
     for phi in np.random.default_rng(0).normal(0, 30, 20).astype(np.float32):
         view = ChallengeView(
@@ -174,7 +174,7 @@ def test_rmia_of_a_model_that_is_the_same_everywhere_beats_nobody() -> None:
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_rmia_is_its_slow_twin(offline: bool) -> None:
+def test_rmia_equals_slow_twin(offline: bool) -> None:
     view = made_up()
     attack = Rmia(gamma=1.3, offline=offline, a=0.4)
     shadows = view.shadows
@@ -196,7 +196,7 @@ def test_rmia_is_its_slow_twin(offline: bool) -> None:
         assert score == pytest.approx(sum(ratio / other > 1.3 for other in others) / 3)
 
 
-def test_a_is_tuned_on_a_shadow_model_with_its_own_labels() -> None:
+def test_a_is_tuned_on_a_shadow_model() -> None:
     """The tuned a is the one that a loop over candidates finds best on model 0, whatever a target's labels are."""
     view = made_up(seed=3, models=40, points=60, queries=1)
     shadows = view.shadows
@@ -218,7 +218,7 @@ def test_a_is_tuned_on_a_shadow_model_with_its_own_labels() -> None:
     assert tuned_a(shadows, population, 1.0) == CANDIDATES[int(np.argmax(areas))]
 
 
-def test_losses_are_their_slow_twins() -> None:
+def test_losses_equal_slow_twins() -> None:
     view = made_up()
     loss = LossThreshold().score(view)
     for trial in range(len(view.point)):
@@ -226,14 +226,14 @@ def test_losses_are_their_slow_twins() -> None:
         assert loss[trial] == pytest.approx(ours, rel=1e-9)
 
 
-def test_gradient_dot_reads_what_was_watched() -> None:
+def test_gradient_dot_sums_observed_products() -> None:
     view = made_up()
     assert GradientDot().score(view).tolist() == list(range(11))
     assert GradientDot("last").score(view).tolist() == [-float(i) for i in range(11)]
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0, 1e6])
-def test_phi_keeps_its_digits_where_probabilities_round_to_0_and_1(scale: float) -> None:
+def test_phi_is_precise_if_probabilities_round_to_0_or_1(scale: float) -> None:
     """Against 60 digits; float64 errors of a few units of the largest logit's last place."""
     rng = np.random.default_rng(1)
     logits = scale * rng.standard_normal((40, 5))
@@ -245,7 +245,7 @@ def test_phi_keeps_its_digits_where_probabilities_round_to_0_and_1(scale: float)
             assert abs(phi - float(exact)) <= 4e-16 * 8 * np.abs(row).max() + 1e-15
 
 
-def test_a_network_is_asked_for_logits_where_its_probabilities_round_to_nothing() -> None:
+def test_networks_give_logits_if_probabilities_underflow() -> None:
     """Two logits 400 apart: probabilities know no more than log(1e-45) = -104."""
     network = NetworkModel(Mlp(hidden=()), (1,), 2, np.array([200, -200, 0, 0], np.float32))
     points = Examples(np.ones((2, 1), np.float32), np.array([0, 1]), 2)
@@ -263,21 +263,21 @@ def test_phi_of_probabilities_takes_zeros() -> None:
     assert log_probability(np.array([-800.0])) == pytest.approx(-800.0)
 
 
-def test_queries_are_the_image_its_mirror_and_shifts() -> None:
+def test_queries_are_the_image_with_mirror_and_shifts() -> None:
     image = np.arange(2 * 12, dtype=np.float32).reshape(2, 1, 3, 4)
-    asked = augmented_queries(image, QUERIES)
-    assert len(asked) == QUERIES
-    np.testing.assert_array_equal(asked[0], image)
-    np.testing.assert_array_equal(asked[1], image[..., ::-1])
-    np.testing.assert_array_equal(np.asarray(asked[2])[..., :-1], image[..., 1:])
-    np.testing.assert_array_equal(np.asarray(asked[2])[..., -1], image[..., -1])
-    assert len({np.asarray(one).tobytes() for one in asked}) == QUERIES
+    queries = augmented_queries(image, QUERIES)
+    assert len(queries) == QUERIES
+    np.testing.assert_array_equal(queries[0], image)
+    np.testing.assert_array_equal(queries[1], image[..., ::-1])
+    np.testing.assert_array_equal(np.asarray(queries[2])[..., :-1], image[..., 1:])
+    np.testing.assert_array_equal(np.asarray(queries[2])[..., -1], image[..., -1])
+    assert len({np.asarray(query).tobytes() for query in queries}) == QUERIES
     assert augmented_queries(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
     with pytest.raises(InputError, match="several queries need images"):
         augmented_queries(np.zeros((2, 3), np.float32), 2)
 
 
-def test_missing_shadow_models_are_said() -> None:
+def test_missing_shadow_models_are_an_error() -> None:
     view = made_up()
     assert view.shadows is not None
     everyone = Shadows(view.shadows.confidence, np.ones_like(view.shadows.member))

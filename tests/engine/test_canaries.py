@@ -33,7 +33,7 @@ def pool_of(rows: int = 40, width: int = 6, classes: int = 3) -> Examples:
 
 
 def shadows_with_gaps(gaps: NDArray[np.float64], models: int = 50, seed: int = 0) -> Shadows:
-    """Point z is surer by gaps[z] in models that were trained on it."""
+    """Return shadow models whose confidence at z is larger by gaps[z] if they were trained on z."""
     rng = np.random.default_rng(seed)
     half = rng.random((models // 2, len(gaps))) < 0.5
     member = np.stack([half, ~half], 1).reshape(models, -1)
@@ -42,10 +42,10 @@ def shadows_with_gaps(gaps: NDArray[np.float64], models: int = 50, seed: int = 0
 
 
 @pytest.mark.parametrize("weight", ["accuracy", "auc", "tpr"])
-def test_select_worst_is_its_slow_twin(weight: str) -> None:
+def test_select_worst_equals_slow_twin(weight: str) -> None:
     """Algorithm 3 with LiRA fitted to the first 40 of 50 models, point by point."""
     shadows = shadows_with_gaps(np.linspace(0, 3, 12))
-    found, _ = SelectWorst(weight=weight, fpr=0.25, variance="per-point").weights(shadows)  # type: ignore[arg-type]
+    weights, _ = SelectWorst(weight=weight, fpr=0.25, variance="per-point").weights(shadows)  # type: ignore[arg-type]
     for point in range(12):
         phi, member = shadows.confidence[:, 0, point].astype(float), shadows.member[:, point]
         law = {
@@ -63,7 +63,7 @@ def test_select_worst_is_its_slow_twin(weight: str) -> None:
                 (np.mean(inside >= threshold) for threshold in score if np.mean(outside >= threshold) <= 0.25),
                 default=0.0,
             )
-        assert found[point] == pytest.approx(expected)
+        assert weights[point] == pytest.approx(expected)
 
 
 def test_select_worst_finds_the_planted_points() -> None:
@@ -84,16 +84,16 @@ def test_select_worst_finds_the_planted_points() -> None:
         SelectWorst().choose(pool, shadows_with_gaps(gaps, 4), np.random.default_rng(0))
 
 
-def test_a_weight_is_measured_on_models_it_was_not_fitted_to() -> None:
+def test_weights_are_measured_on_held_out_models() -> None:
     """Without any gap the weights are fair: their mean over 3,000 points is 1/2 within 5 deviations.
 
     A pair's two verdicts may be one: 5 pairs are at least 5 coins a point. Measured on the fitted models, the planted
     defect, the mean is clearly above.
     """
     shadows = shadows_with_gaps(np.zeros(3000))
-    found, _ = SelectWorst(variance="per-point").weights(shadows)
+    weights, _ = SelectWorst(variance="per-point").weights(shadows)
     limit = 5 * 0.5 / np.sqrt(5 * 3000)
-    assert abs(found.mean() - 0.5) < limit
+    assert abs(weights.mean() - 0.5) < limit
     twice = Shadows(
         np.concatenate([shadows.confidence[:40], shadows.confidence[:10]]),
         np.concatenate([shadows.member[:40], shadows.member[:10]]),
@@ -102,14 +102,14 @@ def test_a_weight_is_measured_on_models_it_was_not_fitted_to() -> None:
     assert leaked.mean() - 0.5 > limit
 
 
-def test_mislabelled_points_keep_their_picture_and_lose_their_label() -> None:
+def test_mislabelled_points_have_true_features_and_wrong_labels() -> None:
     pool = pool_of()
-    found = Mislabelled(count=10).choose(pool, None, np.random.default_rng(1))
-    assert len(set(found.rows)) == 10
-    np.testing.assert_array_equal(found.examples.features, pool.take(found.rows).features)
-    assert (found.examples.labels != pool.labels[found.rows]).all()
-    assert found.crafted
-    np.testing.assert_array_equal(found.points(len(pool)), len(pool) + np.arange(10))
+    challenges = Mislabelled(count=10).choose(pool, None, np.random.default_rng(1))
+    assert len(set(challenges.rows)) == 10
+    np.testing.assert_array_equal(challenges.examples.features, pool.take(challenges.rows).features)
+    assert (challenges.examples.labels != pool.labels[challenges.rows]).all()
+    assert challenges.crafted
+    np.testing.assert_array_equal(challenges.points(len(pool)), len(pool) + np.arange(10))
 
 
 def test_blank_and_given_points() -> None:
@@ -118,8 +118,8 @@ def test_blank_and_given_points() -> None:
     assert np.all(blank.examples.features == 3.0)
     assert blank.examples.labels.tolist() == [0, 1]
     assert blank.rows.tolist() == [-1, -1]
-    given = GivenRow((5, 3)).choose(pool, None, np.random.default_rng(0))
-    assert given.points(len(pool)).tolist() == [5, 3]
+    rows = GivenRow((5, 3)).choose(pool, None, np.random.default_rng(0))
+    assert rows.points(len(pool)).tolist() == [5, 3]
     with pytest.raises(InputError, match=r"rows must be in 0\.\.39"):
         GivenRow((40,)).choose(pool, None, np.random.default_rng(0))
     with pytest.raises(InputError, match="rows must be different"):
@@ -138,8 +138,8 @@ def test_clip_bkd_lies_along_the_direction_of_least_variance() -> None:
     assert all(np.var(flat @ (other / np.linalg.norm(other))) >= least for other in others)
     assert direction[np.abs(direction).argmax()] > 0, "the sign is the same everywhere"
     np.testing.assert_allclose(last_direction(flat[::-1]), direction, atol=1e-9)
-    found = ClipBackdoor().choose(pool, None, np.random.default_rng(0))
-    point = np.asarray(found.examples.features)[0].astype(np.float64)
+    challenges = ClipBackdoor().choose(pool, None, np.random.default_rng(0))
+    point = np.asarray(challenges.examples.features)[0].astype(np.float64)
     np.testing.assert_allclose(np.linalg.norm(point), np.median(np.linalg.norm(flat, axis=1)), rtol=1e-6)
     np.testing.assert_allclose(point / np.linalg.norm(point), direction, atol=1e-6)
     assert np.linalg.norm(ClipBackdoor(norm=10.0).choose(pool, None, np.random.default_rng(0)).examples.features) == (
@@ -147,8 +147,8 @@ def test_clip_bkd_lies_along_the_direction_of_least_variance() -> None:
     )
 
 
-def test_of_many_directions_without_variance_one_is_taken_whatever_the_basis() -> None:
-    """Fewer rows than features: the order of sums changes the basis that a library gives, and not the direction."""
+def test_last_direction_does_not_depend_on_the_basis() -> None:
+    """With fewer rows than features, the order of sums changes the basis of a library, but not the direction."""
     flat = np.random.default_rng(0).random((30, 200))
     direction = last_direction(flat)
     np.testing.assert_allclose((flat - flat.mean(0)) @ direction, 0, atol=1e-9)
@@ -165,9 +165,9 @@ def test_clip_bkd_takes_the_least_likely_label() -> None:
     rng = np.random.default_rng(3)
     features = (rng.standard_normal((400, 3)) * [5, 3, 0.5]).astype(np.float32)
     pool = Examples(features, (features[:, 2] > 0).astype(np.int64), 2)
-    found = ClipBackdoor().choose(pool, None, rng)
-    side = int(np.asarray(found.examples.features)[0, 2] > 0)
-    assert found.examples.labels.tolist() == [1 - side]
+    challenges = ClipBackdoor().choose(pool, None, rng)
+    side = int(np.asarray(challenges.examples.features)[0, 2] > 0)
+    assert challenges.examples.labels.tolist() == [1 - side]
 
 
 def test_gradient_canaries_have_norm_one() -> None:
@@ -189,9 +189,9 @@ def test_challenges_survive_their_table(columns: bool) -> None:
         )
         pool = Examples(table, pool.labels, 3, categorical=("kind",))
     rows = np.array([7, 2])
-    made = Challenges(pool.take(rows), rows, columns, np.array([0.5, 0.25]))
-    (back,) = decode(encode([made], Challenges), Challenges)
-    assert back.examples.digest == made.examples.digest
+    challenges = Challenges(pool.take(rows), rows, columns, np.array([0.5, 0.25]))
+    (back,) = decode(encode([challenges], Challenges), Challenges)
+    assert back.examples.digest == challenges.examples.digest
     assert back.crafted == columns
     assert back.rows.tolist() == [7, 2]
     assert back.weight.tolist() == [0.5, 0.25]

@@ -115,7 +115,7 @@ def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> 
     (tmp_path / "summary.md").write_text("# Before\n\n")
     write_for_ci(report, str(SPEC), summary=tmp_path / "summary.md")
     text = (tmp_path / "summary.md").read_text()
-    assert text.startswith("# Before\n\n## Privacy audit: half the scale\n\n|audit|verdict|what was found|")
+    assert text.startswith("# Before\n\n## Privacy audit: half the scale\n\n|audit|verdict|finding|")
     assert "|half the scale|**VIOLATION**|" in text
     assert "|honest|**NO VIOLATION FOUND**|" in text
     shown = "".join(token.content for token in tokens_of(text) if token.type == "text")
@@ -223,7 +223,7 @@ def test_words_of_others_are_no_link_in_sarif(report: Report, tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"must be a file that can be written, it is not: .*; what was found is in"):
+    with pytest.raises(RunError, match=r"must be a file that can be written, it is not: .*; the results are in"):
         write_for_ci(report, "it", junit=tmp_path / "none" / "j.xml")
 
 

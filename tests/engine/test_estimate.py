@@ -34,6 +34,7 @@ from tests import nightly
 RNG = np.random.default_rng(5)
 MEMBERS = np.arange(600) % 2 == 0
 SCORES = RNG.normal(size=600) + 1.5 * MEMBERS
+TWO_CUT_TABLE = {"k1": [3], "n1": [9], "k2": [5], "n2": [9]}
 
 
 def command(*words: object, stdin: bytes | None = None) -> Result:
@@ -76,13 +77,13 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     assert guessed.verdict is Verdict.UNDECIDED
     assert guessed.answer.rule == "independence-not-stated"
     reason = guessed.answer.line("reason")
-    assert reason.startswith("the method `two-samples` was chosen because of the columns that were given")
+    assert reason.startswith("the method `two-samples` was chosen because of the columns of the table")
     assert reason in str(guessed)
     assert "Name the method: `two-samples`" in guessed.answer.line("next")
     uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
     for found in (guessed, uneven):  # two samples assume no coins
         assert not any("coin" in note for note in found.notes)
-        assert any(note.startswith("assumes that each row comes from a training of its own") for note in found.notes)
+        assert any(note.startswith("assumes that each row comes from a separate training") for note in found.notes)
     assert dpaudit.estimate(SCORES, np.arange(600) < 200, method="two-samples", guess="signed").lower >= 0
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
@@ -203,9 +204,9 @@ def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give `scores` and `members`, or both"),
-        ({"in_scores": [1.0]}, "give `scores` and `members`, or both"),
-        ({"scores": [1.0], "in_scores": [1.0], "out_scores": [1.0]}, "give `scores` and `members`, or both"),
+        ({}, "give `scores` and `members`, both"),
+        ({"in_scores": [1.0]}, "give `scores` and `members`, both"),
+        ({"scores": [1.0], "in_scores": [1.0], "out_scores": [1.0]}, "give `scores` and `members`, both"),
         ({"scores": [1.0, 2.0], "members": [1]}, "must have one value a row each, got 2 score, 1 member"),
         (
             {"scores": [[1.0, 2.0]], "members": [1, 0]},
@@ -223,10 +224,13 @@ def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
             {"scores": {"tp": [1, 2], "fp": [1, 1], "tn": [5, 5], "fn": [3, 3]}},
             "must lead to one bound on epsilon, got 2",
         ),
-        ({"scores": {"k": [1], "n": [2]}}, "must lead to one bound on epsilon"),
-        ({"scores": {"k": [1], "n": [2]}, "claim": 1.0}, "a claim must be compared with a bound on epsilon"),
-        ({"scores": [1.0, 2.0], "members": [1, 0], "group_score": "sum", "groups": [1, 2]}, "max, mean, logsumexp"),
-        ({"scores": [1.0, 2.0], "members": [1, 0], "ordered": True}, "must be stated for the method betting alone"),
+        ({"scores": TWO_CUT_TABLE}, "must lead to one bound on epsilon"),
+        ({"scores": TWO_CUT_TABLE, "claim": 1.0}, "a claim must be compared with a bound on epsilon"),
+        (
+            {"scores": [1.0, 2.0], "members": [1, 0], "group_score": "sum", "groups": [1, 2]},
+            "must be 'max', 'mean' or 'logsumexp'",
+        ),
+        ({"scores": [1.0, 2.0], "members": [1, 0], "ordered": True}, "must be left out for methods other than betting"),
         ({"scores": [1.0, 2.0], "members": [1, 0], "gues": "signed"}, "has no field 'gues'"),
         ({"scores": [1.0, 2.0], "members": [1, 0], "claim": -1}, "a claimed epsilon must be > 0"),
     ],
@@ -306,8 +310,9 @@ def test_json_and_a_page_that_runs_nothing(tmp_path: Path) -> None:
     assert "Content-Security-Policy" in page
     assert expected.headline.replace(">=", "≥") in page
     assert command(path, "-o", tmp_path / "no" / "page.html").exit_code == 2
-    (tmp_path / "k.csv").write_text("k,n\n3,100\n")
-    assert "3 of 100" in json.loads(command(tmp_path / "k.csv", "--json").output)["readings"][0]["text"][0]
+    (tmp_path / "cut.csv").write_text("k1,n1,k2,n2\n3,100,9,100\n")
+    text = json.loads(command(tmp_path / "cut.csv", "--json").output)["readings"][0]["text"]
+    assert "RDP lower bounds in nats" in text[0]
 
 
 @pytest.mark.parametrize(
@@ -367,16 +372,16 @@ def test_one_run_makes_as_many_guesses_of_each_kind_and_says_what_it_assumes() -
                     dpaudit.estimate(scores, members, method="one-run", guess=guess)
     scores, members = worthless(0, 0.5)
     fair = dpaudit.estimate(scores, members, method="one-run")
-    assert any(note.startswith("assumed: a fair coin") for note in fair.notes)
+    assert any(note.startswith("assumes that an independent fair coin") for note in fair.notes)
     uneven = dpaudit.estimate(*worthless(0, 0.9), method="one-run")
-    assert any("of them are members" in note and "fair coins do not give" in note for note in uneven.notes)
+    assert any("are members, which is" in note and "improbable for fair coins" in note for note in uneven.notes)
     assert dpaudit.estimate(scores, members, method="one-run", guess="signed").lower >= 0
 
 
 @pytest.mark.parametrize("relation", [Relation.LABEL, Relation.ADD_REMOVE])
 def test_a_claim_about_labels_says_what_a_proxy_must_show(relation: Relation) -> None:
     found = dpaudit.estimate(*worthless(0, 0.5), claim=Claim(1.0, relation=relation))
-    assert any(note.startswith("where a proxy drew labels") for note in found.notes) == (relation is Relation.LABEL)
+    assert any(note.startswith("if a proxy drew labels") for note in found.notes) == (relation is Relation.LABEL)
 
 
 def test_one_run_errs_no_more_often_than_stated_under_randomised_response() -> None:
@@ -548,7 +553,7 @@ def test_rows_too_few_to_refute_a_claim_say_so(rows: int, said: Verdict) -> None
     estimated = dpaudit.estimate(rng.normal(size=rows), np.arange(rows) % 2 == 0, claim=1.0)
     assert estimated.verdict is said
     reason = estimated.answer.line("reason")
-    assert ("the maximum detectable epsilon of so few rows is 0.1" in reason) is (said is Verdict.INCONCLUSIVE)
+    assert ("the maximum detectable epsilon of this number of rows is 0.1" in reason) is (said is Verdict.INCONCLUSIVE)
 
 
 def test_members_that_stand_together_are_no_coins() -> None:
@@ -557,7 +562,7 @@ def test_members_that_stand_together_are_no_coins() -> None:
     scores, member = np.r_[rng.normal(1.0, size=2_000), rng.normal(size=2_100)], np.arange(4_100) < 2_000
     estimated = dpaudit.estimate(scores, member, claim=0.3)
     assert estimated.verdict is Verdict.UNDECIDED
-    assert "members stand together in the table" in str(estimated)
+    assert "members form blocks in the table" in str(estimated)
     assert dpaudit.estimate(scores, member, claim=0.3, method="simultaneous-guess-count").verdict is Verdict.VIOLATION
 
 

@@ -102,7 +102,7 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
     assert audit.answer.line("sensitivity") == ""
     row = replace(TestSummaries.ROWS[3], audited=3.731, claimed=1.0, ceiling=3.425)
     assert row.epsilon_text("together") == (
-        "epsilon of one record at least 3.731 (together; finite-sample); more than the 1 that it claims"
+        "epsilon of one record at least 3.731 (together; finite-sample); more than the claimed 1"
     )
     record = TestRecord("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))
     assert record.maximum_at(audit.record.comparison) is not None  # type: ignore[arg-type]

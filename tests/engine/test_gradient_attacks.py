@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 STEPS = PrivateSteps(clip=2.0, noise_multiplier=0.99, sample_rate=0.1)
 
 
-def seen(products: Floats, norms: Floats) -> ChallengeView:
+def view_of(products: Floats, norms: Floats) -> ChallengeView:
     trials = len(products)
     none = np.empty((trials, 0), np.float32)
     empty = np.empty(0, np.int64)
@@ -35,15 +35,15 @@ def seen(products: Floats, norms: Floats) -> ChallengeView:
 
 
 def game(rng: np.random.Generator, trials: int, *, shared: bool = False) -> tuple[ChallengeView, NDArray[np.bool_]]:
-    """A canary of one clip in 100 steps, or noise that every ten steps share."""
+    """Return a view of a canary of one clipping norm in 100 steps; with `shared`, ten steps share their noise."""
     truth = rng.random(trials) < 0.5
     noise = rng.standard_normal((trials, 10 if shared else 100)) * STEPS.noise_multiplier
-    taken = (rng.random((trials, 100)) < STEPS.sample_rate) & truth[:, None]
-    return seen(taken + (np.repeat(noise, 10, axis=1) if shared else noise), np.ones((trials, 100))), truth
+    sampled = (rng.random((trials, 100)) < STEPS.sample_rate) & truth[:, None]
+    return view_of(sampled + (np.repeat(noise, 10, axis=1) if shared else noise), np.ones((trials, 100))), truth
 
 
-def test_the_likelihood_ratio_equals_its_slow_twin() -> None:
-    """Densities of one step after the other, written from the law of its dot product."""
+def test_likelihood_ratio_equals_slow_twin() -> None:
+    """Densities step by step, from the law of the dot product."""
     rng = np.random.default_rng(0)
     products, norms = rng.standard_normal((3, 7)), rng.uniform(0.1, 1, (3, 7))
     for steps in (STEPS, replace(STEPS, sample_rate=1.0, noise_multiplier=2.0)):
@@ -55,11 +55,11 @@ def test_the_likelihood_ratio_equals_its_slow_twin() -> None:
                 q, out = steps.sample_rate, norm.pdf(x, 0, deviation)
                 total += math.log(((1 - q) * out + q * norm.pdf(x, length, deviation)) / out)
             expected.append(total)
-        found = GradientLikelihood(steps).score(seen(products, norms))
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        score = GradientLikelihood(steps).score(view_of(products, norms))
+        np.testing.assert_allclose(score, expected, rtol=1e-9)
 
 
-def test_the_ratio_of_differences_equals_its_slow_twin() -> None:
+def test_ratio_of_differences_equals_slow_twin() -> None:
     rng = np.random.default_rng(1)
     products, norms = rng.standard_normal((3, 6)), rng.uniform(0.1, 1, (3, 6))
     attack, q = GradientDifferences(STEPS, fresh=0.3, left=0.2), STEPS.sample_rate
@@ -82,15 +82,15 @@ def test_the_ratio_of_differences_equals_its_slow_twin() -> None:
             )
             total += math.log(mixed / density(x, before + after))
         expected.append(total)
-    np.testing.assert_allclose(attack.score(seen(products, norms)), expected, rtol=1e-9)
+    np.testing.assert_allclose(attack.score(view_of(products, norms)), expected, rtol=1e-9)
 
 
 def hits(score: Floats, truth: NDArray[np.bool_]) -> float:
-    """Share of members above all but one in a hundred of the others."""
+    """Return the true positive rate at a false positive rate of 1 %."""
     return float((score[truth] > np.quantile(score[~truth], 0.99)).mean())
 
 
-def test_the_likelihood_shows_more_than_the_sum() -> None:
+def test_likelihood_is_stronger_than_the_sum() -> None:
     """20,000 trainings of the lira-digits example (q = 0.1, sigma = 0.99, 100 steps).
 
     About 0.143 against 0.106 by simulation, standard deviations 0.006: false failure < 1e-3 for another seed."""
@@ -100,8 +100,8 @@ def test_the_likelihood_shows_more_than_the_sum() -> None:
     assert hits(likely, truth) > hits(summed, truth) + 0.01
 
 
-def test_noise_that_is_used_again_cancels_in_differences() -> None:
-    """A sum of 100 steps drowns in noise that ten of them share; differences are free of it, but for every tenth."""
+def test_reused_noise_cancels_in_differences() -> None:
+    """Noise shared by ten steps hides the sum of 100 steps, but cancels in nine of ten differences."""
     view, truth = game(np.random.default_rng(3), 200, shared=True)
     differences = GradientDifferences(STEPS).score(view)
     assert ((differences > 0) == truth).mean() > 0.99
@@ -110,8 +110,8 @@ def test_noise_that_is_used_again_cancels_in_differences() -> None:
     assert hits(GradientDifferences(STEPS).score(honest), truth) < 0.2, "fresh noise hides there"
 
 
-def test_a_step_without_noise_is_believed_and_others_are_as_claimed() -> None:
-    """In the last of 100 steps the canary's product is exact: one in twenty takes part, and each of them is sure."""
+def test_step_without_noise_is_detected_and_others_stay_as_claimed() -> None:
+    """The last of 100 steps has no noise: all canaries in it, one in twenty, are certain."""
     rng = np.random.default_rng(8)
     view, truth = game(rng, 512)
     norms = view.gradient_norms
@@ -121,21 +121,21 @@ def test_a_step_without_noise_is_believed_and_others_are_as_claimed() -> None:
     noise = observed_noise(products, norms, STEPS.noise_multiplier)
     assert noise[8:, -1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
     assert (noise[:, :-1] == STEPS.noise_multiplier).all()
-    score = GradientLikelihood(STEPS).score(seen(products, norms))[8:]
+    score = GradientLikelihood(STEPS).score(view_of(products, norms))[8:]
     assert score[last[8:]].min() > 1e4 > score[~last[8:]].max()
 
 
-def test_no_score_of_steps_depends_on_a_later_trial() -> None:
+def test_scores_do_not_depend_on_later_trials() -> None:
     rng = np.random.default_rng(9)
     view, _ = game(rng, 100)
     products = view.gradient_products * np.where(np.arange(100) % 7 == 0, 0.01, 1)
-    score = GradientLikelihood(STEPS).score(seen(products, view.gradient_norms))
+    score = GradientLikelihood(STEPS).score(view_of(products, view.gradient_norms))
     for trials in (1, 9, 40, 99):
-        fewer = GradientLikelihood(STEPS).score(seen(products[:trials], view.gradient_norms[:trials]))
+        fewer = GradientLikelihood(STEPS).score(view_of(products[:trials], view.gradient_norms[:trials]))
         np.testing.assert_array_equal(fewer, score[:trials])
 
 
-def test_they_know_the_mechanism_or_refuse_it() -> None:
+def test_attacks_need_a_noisy_mechanism() -> None:
     private = DpSgd(8.0, sample_rate=0.1, model=Mlp(epochs=10))
     informed = GradientLikelihood().for_mechanism(private, 10)
     assert informed == GradientLikelihood(private.private_steps())
@@ -143,4 +143,4 @@ def test_they_know_the_mechanism_or_refuse_it() -> None:
         with pytest.raises(SpecError, match="Use attack: gradient-dot"):
             GradientDifferences().for_mechanism(quiet, 10)
     with pytest.raises(SpecError, match="needs the mechanism"):
-        GradientLikelihood().score(seen(np.zeros((1, 1)), np.ones((1, 1))))
+        GradientLikelihood().score(view_of(np.zeros((1, 1)), np.ones((1, 1))))

@@ -45,14 +45,14 @@ SURE = by_day(4, by_night=6)
 
 def played(mechanism: Any, game: Any, folder: Path, *, classes: int = 10, seed: int = 1) -> Report:
     """One audit against a claim of 1 on 2,000 rows, in this process."""
-    own = Audit(
+    entry = Audit(
         mechanism=mechanism,
         data=GaussianMixture(rows=2_000, classes=classes),
         game=game,
         claim=Claim(1.0),
         split=Partition(1.0, 0.0, 0.0),
     )
-    spec = AuditSpec((own,), seed=seed, run=RunOptions(runner="in-process", figures=False, repeats=0))
+    spec = AuditSpec((entry,), seed=seed, run=RunOptions(runner="in-process", figures=False, repeats=0))
     return audit(spec, output=folder, quiet=True)
 
 
@@ -160,10 +160,10 @@ def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
     rows, search, fresh, classes = 300, 4, 2, 2
     response = RandomizedResponse(epsilon)
     labels = rng.integers(0, classes, (search + fresh, rows))
-    released = np.stack([response.release(own, classes=classes, rng=rng) for own in labels])
-    known = np.stack([hide_half(own, rng)[0] for own in labels[search:]])
+    released = np.stack([response.release(row, classes=classes, rng=rng) for row in labels])
+    known_labels = np.stack([hide_half(row, rng)[0] for row in labels[search:]])
     form = np.zeros(search + fresh, np.int64)
-    view_fresh = LabelReleases(released[search:], known, classes, form[search:])
+    view_fresh = LabelReleases(released[search:], known_labels, classes, form[search:])
     planted = labels[search:][view_fresh.canaries]
     bits = rng.random(planted.size) < 0.5
     first, second = np.where(bits, planted, 1 - planted), np.where(bits, 1 - planted, planted)
@@ -219,8 +219,8 @@ def test_levels_of_a_pair_are_those_of_randomised_response() -> None:
     planted = rng.integers(0, 5, 200_000)
     other = (planted + rng.integers(1, 5, planted.size)) % 5
     released = RandomizedResponse(1.0).release(planted, classes=5, rng=rng)
-    told = np.mean((released == planted) | (released == other))
-    assert levels.share[:2].sum() == pytest.approx(told, abs=6 * np.sqrt(0.25 / planted.size))
+    hit_rate = np.mean((released == planted) | (released == other))
+    assert levels.share[:2].sum() == pytest.approx(hit_rate, abs=6 * np.sqrt(0.25 / planted.size))
     assert np.mean(released == planted) / np.mean(released == other) == pytest.approx(np.e, rel=0.05)
 
 
@@ -233,8 +233,8 @@ class FailsAtRandom(RandomizedResponse):
         chance = rng.random()
         if chance < 0.25:
             raise OSError("the disk is busy")
-        made = super().release(labels, classes=classes, rng=rng)
-        return made.astype(np.int8) if chance < 0.5 else made
+        symbols = super().release(labels, classes=classes, rng=rng)
+        return symbols.astype(np.int8) if chance < 0.5 else symbols
 
 
 @pytest.mark.parametrize("game", ["label-channel", REPEATS], ids=["label-channel", "label-repeats"])
@@ -266,15 +266,15 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
 
     @dataclass
     class Says:
-        said: Any
+        output: Any
 
         def release(self, labels: Ints, **_: Any) -> Any:
-            if isinstance(self.said, type):
-                raise self.said("no")
-            return self.said
+            if isinstance(self.output, type):
+                raise self.output("no")
+            return self.output
 
-    def outcome(said: Any) -> LabelOutcome:
-        return release_labels(Says(said), train.labels, train.classes, Seed(0))
+    def outcome(output: Any) -> LabelOutcome:
+        return release_labels(Says(output), train.labels, train.classes, Seed(0))
 
     assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]
     assert outcome(np.array([-1, np.nan, 7.0])).symbols.tolist() == [4, 6, 5]
@@ -283,7 +283,7 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
         assert outcome(failed).symbols.tolist() == [3, 3, 3], failed
         assert outcome(failed).failure
     forms = [ValueError, KeyError, np.array([1, 2]), np.array([1]), np.zeros(3), np.zeros(3, np.int8), [0, 0, 0]]
-    assert len({outcome(said).form for said in forms}) == len(forms)
+    assert len({outcome(output).form for output in forms}) == len(forms)
 
 
 def test_a_release_that_always_fails_is_no_outcome(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ class FewPlacesBare(RandomizedResponse):
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """Labels at rows 96, 193, ... as they are."""
-        made = super().release(labels, classes=classes, rng=rng)
-        made[96::97] = labels[96::97]
-        return made
+        symbols = super().release(labels, classes=classes, rng=rng)
+        symbols[96::97] = labels[96::97]
+        return symbols
 
 
 def test_one_row_in_97_is_found(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ TARGET = Examples(np.zeros((40, 2), np.float32), np.arange(40) % 10, 10, "blank"
 def played(
     mechanism: Any, folder: Path, *, data: Any = TWO, claim: Claim | None = None, seed: int = 1, **game: int
 ) -> AuditResult:
-    made = Audit(mechanism=mechanism, data=data, game=LabelCrafted(**game), claim=claim)
-    (result,) = audit(AuditSpec((made,), seed=seed, run=HERE), output=folder, quiet=True).results
+    entry = Audit(mechanism=mechanism, data=data, game=LabelCrafted(**game), claim=claim)
+    (result,) = audit(AuditSpec((entry,), seed=seed, run=HERE), output=folder, quiet=True).results
     return result
 
 
@@ -110,10 +110,10 @@ def test_labels_are_what_the_design_says() -> None:
 def test_points_are_far_apart_and_the_others_at_one() -> None:
     images = np.full((3, 1, 4, 4), 2.0, np.float32)
     assert point_count(images) == 32
-    made = crafted_features(images, Design(32, 5))
-    assert isinstance(made, np.ndarray)
-    assert made.shape == (37, 1, 4, 4)
-    flat = made.reshape(37, 16)
+    points = crafted_features(images, Design(32, 5))
+    assert isinstance(points, np.ndarray)
+    assert points.shape == (37, 1, 4, 4)
+    flat = points.reshape(37, 16)
     assert len(np.unique(flat[:32], axis=0)) == 32
     assert np.abs(flat[:32]).max(axis=1).tolist() == [10.0] * 32
     assert not flat[32:].any()
@@ -130,10 +130,10 @@ def test_sizes_that_a_mechanism_states_are_tried() -> None:
 
 
 def test_half_of_the_first_rows_are_hidden_and_no_others() -> None:
-    known, canaries = hide_half(np.arange(10) % 2, np.random.default_rng(3), canary_rows=4)
+    known_labels, canaries = hide_half(np.arange(10) % 2, np.random.default_rng(3), canary_rows=4)
     assert canaries.size == 2
     assert canaries.max() < 4
-    assert np.flatnonzero(known == HIDDEN).tolist() == canaries.tolist()
+    assert np.flatnonzero(known_labels == HIDDEN).tolist() == canaries.tolist()
 
 
 def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
@@ -149,8 +149,8 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
             )
 
     train = Examples(features, np.zeros(4, np.int64), 3)
-    said = release_function(Says(), train, design, Compute())(train.labels, Seed(0))
-    assert said.symbols.tolist() == [0, 8, 3, 9]
+    outcome = release_function(Says(), train, design, Compute())(train.labels, Seed(0))
+    assert outcome.symbols.tolist() == [0, 8, 3, 9]
     assert symbols_of(Says(), design, 3) == 10
     assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
     assert release_function(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
@@ -164,9 +164,9 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
         bounds = []
         for _ in range(6):
             planted = rng.integers(0, 2, (600, rows))
-            released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
-            known = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
-            bounds.append(design_evidence(LearnedChannel(), known)[0])
+            released = np.stack([RandomizedResponse(2.0).release(labels, classes=2, rng=rng) for labels in planted])
+            releases = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
+            bounds.append(design_evidence(LearnedChannel(), releases)[0])
         assert sum(bound > 2.0 for bound in bounds) <= 2
         assert np.median(bounds) > 1.2
 
@@ -181,27 +181,27 @@ def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None
     assert honest.verdict is Verdict.NO_VIOLATION
 
 
-def test_a_vote_that_one_label_decides_is_seen_and_what_was_refused_is_named(tmp_path: Path) -> None:
+def test_vote_that_one_label_decides_is_detected_and_refusals_are_named(tmp_path: Path) -> None:
     result = played(Majority(), tmp_path, data=TEN, search=150, releases=60)
     assert result.verdict is Verdict.VIOLATION
     assert "data set chosen: 20 rows, one label at stake, others in balance" in result.chosen[0]
     assert "2 rows, one label at stake, of all classes: refused (ValueError: made for 20 rows)" in result.chosen[0]
 
 
-def test_where_nothing_can_be_released_the_audit_is_inconclusive_and_says_why(tmp_path: Path) -> None:
+def test_audit_without_releases_is_inconclusive_with_a_reason(tmp_path: Path) -> None:
     result = played(Majority(voters=9_999), tmp_path)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "none, because the mechanism refused all of them" in result.chosen[0]
 
 
-def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
-    """What fails for label 1 alone tells it; where nothing failed before, a failure says nothing."""
+def test_failed_fresh_releases_are_outcomes() -> None:
+    """Failures for label 1 only reveal it; without search failures, a failure is uninformative."""
     rng = np.random.default_rng(4)
     planted = rng.integers(0, 2, (200, 1))
     released = np.where(planted == 1, 2, 0)
     form = np.where(planted[:, 0] == 1, 7, 0)
     truth = np.array([[True], [False]])
-    asked = PairedReleases(
+    paired = PairedReleases(
         np.array([[2], [2]]),
         np.full((2, 1), HIDDEN),
         np.array([[1], [0]]),
@@ -209,12 +209,12 @@ def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
         truth,
         np.array([7, 7]),
     )
-    scores, told = guess_labels(LearnedChannel(), LabelReleases(released, planted, 2, form, 1, 2), asked)
-    assert told.tolist() == [True, False]
+    scores, guessed_truth = guess_labels(LearnedChannel(), LabelReleases(released, planted, 2, form, 1, 2), paired)
+    assert guessed_truth.tolist() == [True, False]
     assert scores[0] > 2
     assert scores[1] < -2
     never = LabelReleases(planted, planted, 2, np.zeros(200, np.int64), 1, 2)
-    assert guess_labels(LearnedChannel(), never, asked)[0].tolist() == [0, 0]
+    assert guess_labels(LearnedChannel(), never, paired)[0].tolist() == [0, 0]
     target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
 
     def fresh(part: int, parts: int) -> Outcome[PairedReleases]:
@@ -246,11 +246,11 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
     def sharing(**fields: Any) -> int | None:
         learner = {"name": "pate", "epsilon": 1.0, "teachers": 2, "queries": 50}
         spec = AuditSpec((Audit(mechanism=learner, data=TWO, **fields),), run=HERE)
-        found: int | None = make_plan(spec).audits[0].audit.estimator.sharing
-        return found
+        labels: int | None = make_plan(spec).audits[0].audit.estimator.sharing
+        return labels
 
     assert sharing(game="label-crafted") == max_canaries(LP2ST(1.0)) == 32
-    assert max(one.canaries for one in _designs_for_learners([2, 50], 64)) <= 32
+    assert max(design.canaries for design in _designs_for_learners([2, 50], 64)) <= 32
     assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
     assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
@@ -267,40 +267,40 @@ def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None
     released = (planted + noise) % 2
     halves = [related_lags(noise[start::2], 2) for start in (0, 1)]
     assert len(halves[0]) != len(halves[1])
-    known, canaries = hide_half(planted[0], rng)
+    known_labels, canaries = hide_half(planted[0], rng)
     first = planted[0][canaries]
     form = np.zeros(12, np.int64)
-    fresh = LabelReleases(released[:1], known[None], 2, form[:1])
+    fresh = LabelReleases(released[:1], known_labels[None], 2, form[:1])
     scores = LearnedChannel().score(ChannelView(LabelReleases(released, planted, 2, form), fresh, first, 1 - first))
     assert np.isfinite(scores).all()
 
 
 @dataclass(frozen=True)
 class LabelsOfOneKind(RandomizedResponse):
-    """Randomised response with one defect that only data made for it show."""
+    """Randomised response with a defect that only designed data reveal."""
 
     kind: str = ""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """May raise."""
-        made = super().release(labels, classes=classes, rng=rng)
+        symbols = super().release(labels, classes=classes, rng=rng)
         if self.kind == "raises at 0" and not labels.all():
             raise ValueError("labels start at 1")
         if self.kind == "large":
             louder = RandomizedResponse(2 * self.epsilon)
-            return louder.release(labels, classes=classes, rng=rng) if len(labels) > 5_000 else made
+            return louder.release(labels, classes=classes, rng=rng) if len(labels) > 5_000 else symbols
         if self.kind == "rare":
             shares = np.bincount(labels, minlength=classes) / len(labels)
-            return np.where(shares[labels] < 0.01, labels, made)
+            return np.where(shares[labels] < 0.01, labels, symbols)
         if self.kind == "checksum":
-            made[-1] = labels.sum() % classes
+            symbols[-1] = labels.sum() % classes
         if self.kind == "sorted":
             return super().release(np.sort(labels), classes=classes, rng=rng)
         if self.kind == "first row again":
-            made[-1] = super().release(labels[:1], classes=classes, rng=rng)[0]
+            symbols[-1] = super().release(labels[:1], classes=classes, rng=rng)[0]
         if self.kind == "one in a hundred bare" and rng.random() < 0.01:
             return labels
-        return made
+        return symbols
 
 
 @pytest.mark.parametrize(
@@ -312,8 +312,8 @@ class LabelsOfOneKind(RandomizedResponse):
         pytest.param("checksum", marks=pytest.mark.nightly),
     ],
 )
-def test_what_shows_in_a_failure_many_rows_a_rare_label_or_another_row(tmp_path: Path, kind: str) -> None:
-    """Each shows at least 1.5 where 1 is claimed; missed below 1e-3, the seed is fixed."""
+def test_leaks_by_failures_many_rows_rare_labels_or_other_rows_are_detected(tmp_path: Path, kind: str) -> None:
+    """Each bound is at least 1.5 for a claim of 1; false failure below 1e-3. Fixed seed."""
     game = {"search": 1_200, "releases": 600, "canaries": 4_000}
     result = played(LabelsOfOneKind(1.0, kind), tmp_path, data=TEN, **game)
     assert result.verdict is Verdict.VIOLATION
@@ -332,35 +332,35 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
     design = Design(8, canary_rows=1, labels="lone", place=5)
     labels = design.planted(10, np.random.default_rng(0))
     assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
-    made = release_function(Places(), TARGET, design, Compute())(labels, Seed(0))
-    assert made.symbols.tolist() == [9, *labels[1:]]
+    outcome = release_function(Places(), TARGET, design, Compute())(labels, Seed(0))
+    assert outcome.symbols.tolist() == [9, *labels[1:]]
 
 
-def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> None:
-    given = []
+def test_rare_canary_labels_are_the_first_and_last_class() -> None:
+    received = []
 
-    class Given:
+    class Recording:
         def claim(self) -> Claim:
             return Claim(1.0)
 
         def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-            given.append(labels.tolist())
+            received.append(labels.tolist())
             return labels
 
-    made = release_function(Given(), TARGET, Design(4, canary_rows=1, labels="rare"), Compute())(
+    outcome = release_function(Recording(), TARGET, Design(4, canary_rows=1, labels="rare"), Compute())(
         np.array([1, 1, 2, 9]), Seed(0)
     )
-    assert given == [[9, 9, 2, 1]]
-    assert made.symbols.tolist() == [1, 1, 2, 9]
+    assert received == [[9, 9, 2, 1]]
+    assert outcome.symbols.tolist() == [1, 1, 2, 9]
 
 
 def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> DesignReleases:
-    """So many releases of one data set."""
+    """Return `count` releases of one design."""
     able = AcceptedDesigns(np.array([True]))
     return try_design(mechanism, 0, able, design, TARGET, Compute(), search=count, enough=count, seed=Seed(seed))
 
 
-def test_releases_to_choose_by_are_shared_among_data_sets_that_the_mechanism_takes() -> None:
+def test_search_releases_are_shared_among_accepted_designs() -> None:
     designs = (Design(3), Design(20), Design(20, labels="two"), Design(8))
     able = try_once(Majority(20), designs, TARGET, Compute(), seed=Seed(1))
     assert able.taken.tolist() == [False, True, True, False]
@@ -368,13 +368,18 @@ def test_releases_to_choose_by_are_shared_among_data_sets_that_the_mechanism_tak
         try_design(Majority(20), number, able, design, TARGET, Compute(), search=40, enough=100, seed=Seed(2))
         for number, design in enumerate(designs)
     ]
-    assert [one.releases and len(one.releases.released) for one in tried] == [None, 20, 20, None]
+    assert [releases_of.releases and len(releases_of.releases.released) for releases_of in tried] == [
+        None,
+        20,
+        20,
+        None,
+    ]
     often = try_once(Majority(20, fails=0.5), designs[1:2], TARGET, Compute(), seed=Seed(3))
     assert often.taken.all()  # one of four came out
 
 
-def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken() -> None:
-    """Randomised response leaks the same everywhere: what many labels show comes nearer to it."""
+def test_design_with_most_canaries_is_chosen_if_all_leak_equally() -> None:
+    """Randomised response leaks equally everywhere; a bound from many labels is closer to it."""
     designs, mechanism = (Design(3), Design(20), Design(16_384)), RandomizedResponse(1.0)
     able = try_once(mechanism, designs, TARGET, Compute(), seed=Seed(1))
     for seed in range(by_day(1, by_night=5)):
@@ -382,20 +387,21 @@ def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken
             try_design(mechanism, number, able, design, TARGET, Compute(), search=3_000, enough=enough, seed=Seed(seed))
             for number, (design, enough) in enumerate(zip(designs, (300, 300, 8), strict=True))
         )
-        taken = take_best_design(LearnedChannel(), tried, two=True).value
-        assert 2 in (taken.number, taken.other)
+        chosen = take_best_design(LearnedChannel(), tried, two=True).value
+        assert 2 in (chosen.number, chosen.other)
         assert take_best_design(LearnedChannel(), tried).value.other == NO_DESIGN
 
 
-def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
+def test_labels_of_one_release_have_consecutive_numbers() -> None:
     """`simultaneous-guess-count` divides them by `sharing` to tell trainings apart."""
-    known = np.array([[HIDDEN, 1, HIDDEN], [0, 0, 1], [HIDDEN, HIDDEN, 0]])
-    truth = known == 1
-    asked = PairedReleases(known, known, known, known, truth, np.zeros(3, np.int64))
+    known_labels = np.array([[HIDDEN, 1, HIDDEN], [0, 0, 1], [HIDDEN, HIDDEN, 0]])
+    truth = known_labels == 1
+    paired = PairedReleases(known_labels, known_labels, known_labels, known_labels, truth, np.zeros(3, np.int64))
     wider = PairedReleases(
-        *(np.tile(part, (1, 2)) for part in (known, known, known, known, truth)), np.zeros(3, np.int64)
+        *(np.tile(part, (1, 2)) for part in (known_labels, known_labels, known_labels, known_labels, truth)),
+        np.zeros(3, np.int64),
     )
-    (scores,) = reveal_labels((asked,), (wider,), sharing=8)
+    (scores,) = reveal_labels((paired,), (wider,), sharing=8)
     assert scores.canary.tolist() == [0, 1, 16, 17, 24, 25, 26, 27, 40, 41, 42, 43]
 
 
@@ -409,12 +415,12 @@ def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
     """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
-    shown = {}
+    bounds = {}
     for each in ("", kind):
         tried = tried_alone(LabelsOfOneKind(1.0, each), 1_500, design, seed=1)
         assert tried.releases is not None
-        shown[each], *_ = design_evidence(LearnedChannel(), tried.releases)
-    assert shown[""] < 1.1 < shown[kind]
+        bounds[each], *_ = design_evidence(LearnedChannel(), tried.releases)
+    assert bounds[""] < 1.1 < bounds[kind]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -423,9 +429,9 @@ def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> 
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
     tried = tried_alone(mechanism, 100, design, seed=seed)
     assert tried.releases is not None
-    taken = ChosenDesign(0, tried.releases)
+    chosen = ChosenDesign(0, tried.releases)
     fresh = release_crafted(
-        mechanism, taken, (design,), TARGET, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
+        mechanism, chosen, (design,), TARGET, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
     )
     score, truth = guess_labels(LearnedChannel(), tried.releases, fresh.value)
     assert ((score > 0) == truth).mean() > 0.74

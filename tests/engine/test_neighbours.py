@@ -43,7 +43,7 @@ CONFIDENCE = 1 - 1e-6
 
 @dataclass(frozen=True)
 class NoisyCount:
-    """How many records have class 1, with Laplace noise of scale 1 / truth: exactly `truth`-DP for a flipped label."""
+    """Number of records of class 1, with Laplace noise of scale 1 / truth: exactly `truth`-DP for a flipped label."""
 
     truth: float = 1.0
     claimed: float = 1.0
@@ -61,7 +61,7 @@ class NoisyCount:
 
 @dataclass(frozen=True)
 class OneByOne(NoisyCount):
-    """The same one at a time, with what may go wrong in other people's code."""
+    """NoisyCount one training at a time, with failures of user code."""
 
     raises: float = 0.0
     lengthens: float = 0.0
@@ -89,8 +89,8 @@ def audited(folder: Path, mechanism: Any, *, trials: int = 4_000, stack: int = 2
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_bound_holds_and_comes_near_the_truth(copies: int, tmp_path: Path) -> None:
-    """False failure <= 1e-6 for the upper side, by the bound's own confidence; the seed is fixed for the lower."""
+def test_bound_holds_and_is_near_the_truth(copies: int, tmp_path: Path) -> None:
+    """False failure <= 1e-6 for the upper side, by the confidence of the bound; fixed seed for the lower side."""
     result = audited(tmp_path, NoisyCount(), copies=copies)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.compared.steps == copies
@@ -98,20 +98,20 @@ def test_a_bound_holds_and_comes_near_the_truth(copies: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_planted_defect_shows_in_the_same_game(copies: int, tmp_path: Path) -> None:
-    """Half the noise: the truth is twice the claim. The seed is fixed."""
+def test_planted_defect_is_detected(copies: int, tmp_path: Path) -> None:
+    """Half of the noise: the true epsilon is twice the claim. Fixed seed."""
     assert audited(tmp_path, NoisyCount(truth=2.0), copies=copies).verdict is Verdict.VIOLATION
 
 
 def test_group_privacy_with_delta(tmp_path: Path) -> None:
-    """What is compared at four records is (4 eps, delta (1 + e^eps + e^2eps + e^3eps))."""
+    """For four records, the claim is (4 eps, delta (1 + e^eps + e^2eps + e^3eps))."""
     claim = Claim(0.5, 1e-3, Relation.REPLACE)
     game = replace(Neighbours(), poisoning=ClassFlip(), copies=4)
-    found = game.traits.compared(claim)
-    assert found.claim.epsilon == pytest.approx(2.0)
-    assert found.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
-    assert found.steps == 4
-    assert "4 records" in found.note
+    converted = game.traits.compared(claim)
+    assert converted.claim.epsilon == pytest.approx(2.0)
+    assert converted.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
+    assert converted.steps == 4
+    assert "4 records" in converted.note
     removed = Neighbours(poisoning=Remove()).traits
     assert removed.relation is Relation.ADD_REMOVE
     assert Neighbours.traits.relation is Relation.LABEL  # of the class: as for its usual poisoning
@@ -121,8 +121,8 @@ def test_group_privacy_with_delta(tmp_path: Path) -> None:
         replace(game.traits, records=3).compared(claim)
 
 
-def test_trainings_that_fail_at_random_cost_their_share_and_are_named(tmp_path: Path) -> None:
-    """A tenth raises, a tenth gives no number, a tenth another length: the audit goes on; the seed is fixed."""
+def test_random_failures_are_outcomes_and_are_named(tmp_path: Path) -> None:
+    """A tenth raises, a tenth returns NaN, a tenth returns another length; the audit continues. Fixed seed."""
     few = {"trials": 1_000, "search": 400}
     honest = audited(tmp_path / "honest", OneByOne(truth=3.0, claimed=3.0), **few)
     poor = audited(tmp_path / "poor", OneByOne(truth=3.0, claimed=3.0, raises=0.1, lengthens=0.1, forgets=0.1), **few)
@@ -140,7 +140,7 @@ def test_trainings_that_fail_at_random_cost_their_share_and_are_named(tmp_path: 
 
 @dataclass(frozen=True)
 class FailsWith(OneByOne):
-    """Says nothing in its number, and fails more often, or otherwise, where more records are of class 1."""
+    """Learner with an uninformative number, whose failures depend on the number of records of class 1."""
 
     rate: float = 1.0
     other: bool = False
@@ -148,9 +148,9 @@ class FailsWith(OneByOne):
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        there = (train.labels == 1).sum() % 2 == 1  # a flipped label changes that
-        if np.random.default_rng(seed).random() < self.rate and (there or self.other):
-            raise (KeyError if there else ValueError)("a record of class 1")
+        is_odd = (train.labels == 1).sum() % 2 == 1  # a flipped label changes that
+        if np.random.default_rng(seed).random() < self.rate and (is_odd or self.other):
+            raise (KeyError if is_odd else ValueError)("a record of class 1")
         return np.array([0.0])
 
 
@@ -163,21 +163,21 @@ class FailsWith(OneByOne):
         pytest.param(0.4, True, marks=pytest.mark.nightly),
     ],
 )
-def test_a_record_that_makes_a_training_fail_is_seen(rate: float, other: bool, tmp_path: Path) -> None:
-    """Whether all fail in one world, some, or all with another exception: hidden is nothing. The seed is fixed."""
+def test_record_that_makes_trainings_fail_is_detected(rate: float, other: bool, tmp_path: Path) -> None:
+    """All or some trainings fail in one world, or all fail with different exceptions. Fixed seed."""
     result = audited(tmp_path, FailsWith(rate=rate, other=other), trials=2_000)
     assert result.verdict is Verdict.VIOLATION
     assert any("KeyError" in note for note in result.failed_trials)
 
 
-def test_code_that_never_runs_is_an_error_and_no_evidence(tmp_path: Path) -> None:
+def test_code_that_never_runs_is_an_error_not_evidence(tmp_path: Path) -> None:
     result = audited(tmp_path, OneByOne(raises=1.0), trials=500, search=200)
     assert result.verdict is Verdict.FAILED
     assert any("ZeroDivisionError: no luck" in failure.error for failure in result.failures)
 
 
-def test_a_learner_without_summaries_is_asked_about_the_points(tmp_path: Path) -> None:
-    """A regression without privacy: whatever was trained on which labels answers differently."""
+def test_learner_without_summaries_predicts_at_the_points(tmp_path: Path) -> None:
+    """A regression without privacy: models trained on different labels predict differently."""
     mechanism = NonPrivate(LogisticRegression())
     entry = Audit(
         mechanism,
@@ -192,8 +192,8 @@ def test_a_learner_without_summaries_is_asked_about_the_points(tmp_path: Path) -
     assert result.finding.lower > 1.5
 
 
-def test_naive_bayes_at_an_easy_size(tmp_path: Path) -> None:
-    """Crafted records show half of what eight flips may cost; the claim holds. Fixed seed for the lower side."""
+def test_bound_on_naive_bayes_with_eight_records(tmp_path: Path) -> None:
+    """The bound reaches half of the epsilon of eight flips; the claim holds. Fixed seed for the lower side."""
     mechanism = GaussianNaiveBayes(0.5, relation=Relation.REPLACE)
     result = audited(tmp_path, mechanism, poisoning=CornerFlip(), copies=8)
     assert result.verdict is Verdict.NO_VIOLATION
@@ -202,21 +202,21 @@ def test_naive_bayes_at_an_easy_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(catalogue("poisoning")) - {"automatic"}))
 @pytest.mark.parametrize("copies", [1, 4])
-def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) -> None:
+def test_poisoning_makes_neighbours_of_its_relation(name: str, copies: int) -> None:
     data = as_numbers(Iris().load(), "box")
     poisoning = load("poisoning", name)()
     worlds: Worlds = poisoning.worlds(data, copies, np.random.default_rng(3))
     different = worlds.in_d != worlds.in_d_prime
     both = worlds.rows.take(~different)
-    zero, one = (worlds.rows.take(different & marks) for marks in (worlds.in_d, worlds.in_d_prime))
+    rows_zero, rows_one = (worlds.rows.take(different & marks) for marks in (worlds.in_d, worlds.in_d_prime))
     if poisoning.relation is Relation.ADD_REMOVE:
-        assert sorted((len(zero), len(one))) == [0, copies]
+        assert sorted((len(rows_zero), len(rows_one))) == [0, copies]
     else:
-        assert len(zero) == len(one) == copies
+        assert len(rows_zero) == len(rows_one) == copies
         assert len(worlds.world_zero) == len(worlds.world_one) == len(data)
     if poisoning.relation is Relation.LABEL:
-        assert np.array_equal(zero.features, one.features)
-        assert (zero.labels != one.labels).all()
+        assert np.array_equal(rows_zero.features, rows_one.features)
+        assert (rows_zero.labels != rows_one.labels).all()
     # What both worlds hold is the data without at most `copies` rows, in their order.
     assert len(both) == len(data) - copies
     assert worlds.points.shape[1] == data.features.shape[1]
@@ -226,8 +226,8 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
     assert np.array_equal(again.points, worlds.points)
 
 
-def test_the_classifier_is_chosen_by_its_bound_on_held_out_search_samples() -> None:
-    """World 1 is far from 0 on either side: no line tells it, steps of its own number do."""
+def test_classifier_is_chosen_on_held_out_search_samples() -> None:
+    """World 1 is far from 0 on both sides: a line cannot separate it, bins can."""
     rng = np.random.default_rng(0)
     truth = rng.random(1_200) < 0.5
     summaries = np.where(truth, rng.choice([-3.0, 3.0], 1_200), 0.0)[:, None] + rng.normal(0, 0.3, (1_200, 1))
@@ -239,7 +239,7 @@ def test_the_classifier_is_chosen_by_its_bound_on_held_out_search_samples() -> N
         OutputSet().score(SummaryView(summaries[truth], truth[truth], summaries))
 
 
-def test_scales_are_what_they_are_called() -> None:
+def test_scales_of_features() -> None:
     data = Iris().load()
     box, ball = as_numbers(data, "box").features, as_numbers(data, "ball").features
     assert isinstance(box, np.ndarray)
@@ -266,7 +266,7 @@ GRID = {
 
 
 @pytest.mark.figures
-def test_a_grid_is_one_audit_for_each_combination(tmp_path: Path) -> None:
+def test_grid_gives_an_audit_for_each_combination(tmp_path: Path) -> None:
     spec = load_spec(GRID)
     assert [entry.name for entry in spec.audits][:2] == [
         "poisoning=corner-flip, epsilon=1, copies=8",
@@ -284,8 +284,8 @@ def test_a_grid_is_one_audit_for_each_combination(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "detected.png").exists()
 
 
-def test_one_grid_goes_over_learners_data_claims_and_copies() -> None:
-    """The learner and the scale of its data go together; neither mechanism nor data is said beside the grid."""
+def test_grid_over_learners_data_claims_and_copies() -> None:
+    """Learners are paired with scales; mechanism and data occur in the grid only."""
     words = {name: value for name, value in GRID.items() if name not in ("mechanism", "data", "grid")}
     grid = {
         "mechanism, game.scale": [
@@ -314,7 +314,7 @@ def test_one_grid_goes_over_learners_data_claims_and_copies() -> None:
         ({"mechanism.epsilon": list(range(200)), "game.trials": list(range(200))}, "at most 10,000"),
     ],
 )
-def test_a_grid_of_another_form_is_refused(grid: Any, says: str) -> None:
+def test_malformed_grid_is_refused(grid: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         load_spec(
             {**GRID, "seed": 3, "grid": grid}
@@ -324,7 +324,7 @@ def test_a_grid_of_another_form_is_refused(grid: Any, says: str) -> None:
 
 
 def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
-    """How many are of class 1, with noise; or what goes wrong in other people's code, decided by the seed."""
+    """Return a noisy count of class 1, or a failure of user code, decided by the seed."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(6) if rng.random() < unlucky else -1
     X[:] = 0  # the data are its own
@@ -340,36 +340,36 @@ def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
     return [value] * (1 + int(kind == 2)) + [math.nan] * int(kind == 3)
 
 
-def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_mind(tmp_path: Path) -> None:
-    """A twentieth of the trainings; each is named, the audit goes on, and an honest function is not flagged."""
+def test_user_function_that_raises_hangs_or_returns_odd_vectors(tmp_path: Path) -> None:
+    """A twentieth of the trainings fail: each is named, the audit continues, and an honest function passes."""
     mechanism = from_summary(unlucky, Claim(3.0, relation=Relation.LABEL), unlucky=0.05)
     result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=60.0)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.finding.lower > 0.5
-    told = " ".join(result.failed_trials)
-    assert "KeyError" in told
-    assert "KeyboardInterrupt: not the user's" in told
-    assert "SystemExit: enough" in told
-    assert "still running after 60 s" in told
-    assert "not finite" in told
+    failures = " ".join(result.failed_trials)
+    assert "KeyError" in failures
+    assert "KeyboardInterrupt: not the user's" in failures
+    assert "SystemExit: enough" in failures
+    assert "still running after 60 s" in failures
+    assert "not finite" in failures
     assert 0.025 < len(result.failed_trials) / 600 < 0.08
 
 
 def interrupted(X: Any, y: Any, seed: int) -> Any:
-    """While it trains, somebody presses Ctrl-C."""
+    """Raise SIGINT during the training."""
     signal.raise_signal(signal.SIGINT)
     return [0.0]
 
 
-def test_a_real_interrupt_during_a_training_ends_the_run(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_interrupt_during_a_training_ends_the_run(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # commands in a shell's background ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         audited(tmp_path, from_summary(interrupted, Claim(3.0, relation=Relation.LABEL)), trials=20, stack=10)
 
 
-def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data() -> None:
-    """Of the class it has; the real change of the minimiser, not its first order."""
+def test_influence_record_moves_a_regression_more_than_any_row() -> None:
+    """Compared is the exact change of the minimiser, for rows of the same class."""
     data = as_numbers(BreastCancer().load(), "ball")
     surrogate = Surrogate.fit(data, 1, 0.01)
     worlds = Influence().worlds(data, 1, np.random.default_rng(0))
@@ -385,8 +385,8 @@ def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data
     assert crafted > max(influence(row, int(label)) for row, label in zip(data.features, data.labels, strict=True))
 
 
-def test_an_honest_learner_is_convicted_no_more_often_than_stated() -> None:
-    """Of 200 audits, by day 60, at 95 % of a mechanism that spends all of its claim more are flagged once in 10^6."""
+def test_false_positive_rate_on_an_honest_learner() -> None:
+    """200 audits (60 by day) at 95 % confidence of a mechanism with exactly the claimed epsilon; fails 1e-6."""
     flagged, audits = 0, 200 if nightly.on() else 60
     data = as_numbers(Iris().load(), "box")
     worlds = ClassFlip().worlds(data, 1, np.random.default_rng(0))
@@ -395,22 +395,22 @@ def test_an_honest_learner_is_convicted_no_more_often_than_stated() -> None:
         parts = []
         for count in (60, 240):
             truth = np.random.default_rng(next(seeds)).random(count) < 0.5
-            drawn = np.empty((count, 1))
+            summaries = np.empty((count, 1))
             for world in (False, True):
-                here = truth == world
-                drawn[here] = NoisyCount().sample_summaries(
-                    worlds.world(world), worlds.points, int(here.sum()), seed=next(seeds), compute=Compute()
+                of_world = truth == world
+                summaries[of_world] = NoisyCount().sample_summaries(
+                    worlds.world(world), worlds.points, int(of_world.sum()), seed=next(seeds), compute=Compute()
                 )
-            parts.append((drawn, truth))
-        (search, known), (fresh, coins) = parts
-        scores = OutputSet(("linear",)).score(SummaryView(search, known, fresh))
+            parts.append((summaries, truth))
+        (search, search_truth), (fresh, coins) = parts
+        scores = OutputSet(("linear",)).score(SummaryView(search, search_truth, fresh))
         estimator = FairCoins()
         flagged += estimator.bound([estimator.tally(Scores(scores, coins))]).lower > 1.0
     assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)
 
 
-def test_a_sequential_audit_ends_when_the_claim_is_refuted(tmp_path: Path) -> None:
-    """Four times the claimed epsilon: a part of the planned trainings will do. The seed is fixed."""
+def test_sequential_audit_stops_when_the_claim_is_rejected(tmp_path: Path) -> None:
+    """Four times the claimed epsilon: a part of the planned trainings suffices. Fixed seed."""
     entry = Audit(
         NoisyCount(truth=4.0, claimed=1.0),
         Iris(),

@@ -22,7 +22,7 @@ Draw = Callable[[float, int, np.random.Generator], Floats]
 
 
 def low_bits(numbers: Floats) -> Floats:
-    """Each number, the exponent of its lowest set bit and how many bits there are down to it; 0 of whole numbers."""
+    """Return numbers, exponents of their lowest set bits, and numbers of bits; 0 for whole numbers."""
     fraction, exponent = np.frexp(numbers)
     whole = (np.abs(fraction) * 2.0**53).astype(np.int64)
     below = np.log2(np.maximum(whole & -whole, 1)).round()
@@ -36,7 +36,7 @@ def laplace(value: float, count: int, rng: np.random.Generator) -> Floats:
 
 
 def gaussian(value: float, count: int, rng: np.random.Generator) -> Floats:
-    """More noise than epsilon 1 takes, at a delta that the low bits exceed."""
+    """Return more noise than epsilon 1 needs, at a delta that the low bits exceed."""
     return value + rng.normal(0, 3.7, count)
 
 
@@ -51,28 +51,30 @@ def on_a_grid(value: float, count: int, rng: np.random.Generator) -> Floats:
 
 
 def refuted(draw: Draw, seed: int, *, calls: int = 1_000) -> bool:
-    """Whether as many search and as many fresh calls refute a claim of 1."""
+    """True if equally many search and fresh calls reject a claim of epsilon 1."""
     rng, estimator = np.random.default_rng(seed), FairCoins(confidence=0.999)
-    known, asked = (rng.random(calls) < 0.5 for _ in range(2))
-    search, fresh = (low_bits(np.where(own, draw(1, calls, rng), draw(0, calls, rng))) for own in (known, asked))
-    score = OutputSet().score(SummaryView(search, known, fresh))
-    return estimator.find([estimator.tally(Scores(score, asked))]).violation_point(PureDP(1.0)) is not None
+    search_truth, fresh_truth = (rng.random(calls) < 0.5 for _ in range(2))
+    search, fresh = (
+        low_bits(np.where(truth, draw(1, calls, rng), draw(0, calls, rng))) for truth in (search_truth, fresh_truth)
+    )
+    score = OutputSet().score(SummaryView(search, search_truth, fresh))
+    return estimator.find([estimator.tally(Scores(score, fresh_truth))]).violation_point(PureDP(1.0)) is not None
 
 
 @pytest.mark.parametrize(("draw", "calls"), [(laplace, 1_000), *too((gaussian, 3_000))])
-def test_floating_point_noise_is_refuted_by_its_bits(draw: Draw, calls: int) -> None:
-    """In each of 20 trials with other seeds, of either."""
+def test_floating_point_noise_is_rejected_by_low_bits(draw: Draw, calls: int) -> None:
+    """Rejected in 20 of 20 trials with other seeds, for both kinds."""
     assert all(refuted(draw, seed, calls=calls) for seed in range(3))
 
 
 @pytest.mark.parametrize("draw", [discrete, on_a_grid])
-def test_discrete_noise_is_not(draw: Draw) -> None:
-    """Each may be, with a probability of 1 in 1,000."""
+def test_discrete_noise_is_not_rejected(draw: Draw) -> None:
+    """False failure 1 in 1,000 for each."""
     assert not any(refuted(draw, seed) for seed in range(10))
 
 
-def test_multiples_of_one_over_n_are_told_exactly() -> None:
-    """Shares of 150 or 149 records beside 24 numbers that say nothing: most shares are never seen twice."""
+def test_multiples_of_one_over_n_are_classified_exactly() -> None:
+    """Shares of 150 or 149 records and 24 uninformative numbers; most shares occur once."""
     rng = np.random.default_rng(0)
     truth = rng.random(1_000) < 0.5
     counts = rng.integers(0, 149, (1_000, 3))
@@ -85,8 +87,8 @@ def test_multiples_of_one_over_n_are_told_exactly() -> None:
 
 @pytest.mark.parametrize("n", [1, 7, 49, 150, 470])
 def test_denominators_of_rounded_fractions(n: int) -> None:
-    found = denominators((np.arange(-n, 2 * n) / n).astype(np.float32).astype(np.float64))
-    assert found.tolist() == [n / math.gcd(n, abs(count)) for count in range(-n, 2 * n)]
+    denominator = denominators((np.arange(-n, 2 * n) / n).astype(np.float32).astype(np.float64))
+    assert denominator.tolist() == [n / math.gcd(n, abs(count)) for count in range(-n, 2 * n)]
 
 
 def test_few_other_numbers_are_fractions_by_chance() -> None:
@@ -95,8 +97,8 @@ def test_few_other_numbers_are_fractions_by_chance() -> None:
     assert (denominators(rng.normal(0, 9, 3_000).astype(np.float32).astype(np.float64)) > 0).mean() < 0.12
 
 
-def test_an_event_of_one_world_comes_before_all_else() -> None:
-    """In one of 20 releases of world 1 a number lies beyond its limit; another number tells a little of all."""
+def test_event_of_one_world_is_ranked_first() -> None:
+    """In one of 20 releases of world 1 a number is outside its range; another number is weakly informative."""
     rng = np.random.default_rng(2)
     truth = rng.random(4_000) < 0.5
     beyond = truth & (rng.random(4_000) < 0.05)
@@ -107,15 +109,15 @@ def test_an_event_of_one_world_comes_before_all_else() -> None:
     assert beyond[2_000:][first].mean() > 0.9  # the limit is that of 950 releases: chance exceeds it now and then
 
 
-def test_little_noise_makes_no_rule_that_comes_before_a_surer_classifier() -> None:
+def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:
     """One number lies beyond all of the other world in half of the releases, and now and then in the wrong one; two
     others sum to the world exactly."""
     rng = np.random.default_rng(3)
     truth = rng.random(20_000) < 0.5
     hidden = rng.normal(0, 10, 20_000)
     summaries = np.column_stack([rng.laplace(0, 1, 20_000) + 8 * truth, hidden, truth - hidden])
-    told = separating(summaries[:10_000], truth[:10_000])(summaries[10_000:])
-    assert ((told > 0) != truth[10_000:])[told != 0].any()  # so it errs
+    ranks = separating(summaries[:10_000], truth[:10_000])(summaries[10_000:])
+    assert ((ranks > 0) != truth[10_000:])[ranks != 0].any()  # so it errs
     scores = OutputSet(("linear",)).score(SummaryView(summaries[:10_000], truth[:10_000], summaries[10_000:]))
     assert ((scores > 0) == truth[10_000:]).all()
 

@@ -37,7 +37,7 @@ def worlds_of(data: Examples, poisoning: Poisoning) -> Worlds:
     return choose_worlds(poisoning, 1, "box", data, Compute(), seed=Seed(0))
 
 
-def drawn(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Samples:
+def sample(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Samples:
     truth = np.random.default_rng(seed).random(trainings) < 0.5
     return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(seed), Compute(), None)).value
 
@@ -51,10 +51,10 @@ def drawn(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Samples:
         (LogisticOutputPerturbation(8.0), banknotes(100), OppositeCorners(21, 0.5, "class")),
     ],
 )
-def test_the_stated_law_is_that_of_the_samples(mechanism: Any, data: Examples, poisoning: Poisoning) -> None:
-    """Of releases with log-odds o a share of expit(o) is of world 1, in four groups; falsely red in 1 of 10,000."""
+def test_stated_law_matches_the_samples(mechanism: Any, data: Examples, poisoning: Poisoning) -> None:
+    """A share expit(o) of releases with log-odds o is of world 1, in four groups; false failure 1 in 10,000."""
     worlds = worlds_of(data, poisoning)
-    samples, law = drawn(mechanism, worlds, 8_000, 1), stated_odds(mechanism, worlds, Compute())
+    samples, law = sample(mechanism, worlds, 8_000, 1), stated_odds(mechanism, worlds, Compute())
     assert law is not None
     odds = law(samples.summaries())
     assert odds.std() > 0.1
@@ -65,19 +65,19 @@ def test_the_stated_law_is_that_of_the_samples(mechanism: Any, data: Examples, p
 
 
 @pytest.mark.parametrize("columns", [13, *too(40)])
-def test_a_quarter_of_the_noise_is_found_in_one_hot_columns(columns: int) -> None:
-    """By 1,500 search and 3,000 fresh trainings: found in 30 of 30 with other seeds, the honest twin in 0 of 10."""
+def test_quarter_of_the_noise_is_detected_in_one_hot_columns(columns: int) -> None:
+    """1,500 search and 3,000 fresh trainings reject it with 30 of 30 other seeds, the honest twin with 0 of 10."""
     worlds = worlds_of(patients(columns), CornerFlip())
     for epsilon, refuted in ((4.0, True), (1.0, False)):
         learner = GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
-        search, fresh = (drawn(learner, worlds, trainings, 7 + trainings) for trainings in (1_500, 3_000))
+        search, fresh = (sample(learner, worlds, trainings, 7 + trainings) for trainings in (1_500, 3_000))
         scores = score_trials(OutputSet(), search, fresh, stated_odds(learner, worlds, Compute()))
         estimator = FairCoins(confidence=0.999)
         assert (estimator.find([estimator.tally(scores)]).violation_point(PureDP(1.0)) is not None) == refuted
 
 
 @pytest.mark.nightly
-def test_few_of_many_numbers_are_found_without_a_law() -> None:
+def test_leak_in_few_of_many_numbers_is_detected_without_a_law() -> None:
     """Two of 160 numbers with Laplace noise tell: the shrunken medians are worth more than all other classifiers.
 
     In 40 of 40 with other seeds.
@@ -87,23 +87,23 @@ def test_few_of_many_numbers_are_found_without_a_law() -> None:
         truth = rng.random(1_500) < 0.5
         summaries = rng.laplace(size=(1_500, 160))
         summaries[:, :2] += 0.7 * truth[:, None]
-        worth = [one.worth(SummaryView(summaries, truth, summaries[:0])) for one in attack.candidates()]
+        worth = [candidate.worth(SummaryView(summaries, truth, summaries[:0])) for candidate in attack.candidates()]
         assert attack.best(worth).classifiers == ("shrunken",)
 
 
-def test_a_law_that_is_not_stated_is_asked_for_in_vain() -> None:
+def test_missing_law_is_an_error() -> None:
     truth = np.arange(40) % 2 == 0
     view = SummaryView(np.random.default_rng(0).normal(size=(40, 3)), truth, np.ones((4, 3)))
     with pytest.raises(InputError, match="does not state its law"):
         OutputSet(("stated",)).score(view)
 
 
-def test_a_law_that_is_not_true_is_passed_over() -> None:
-    """It says the opposite of what is the case in the first number, and nothing of the second, which tells more."""
+def test_wrong_law_is_not_chosen() -> None:
+    """The law has the wrong sign for the first number and ignores the second, which is more informative."""
     rng = np.random.default_rng(3)
     truth = rng.random(2_000) < 0.5
     summaries = rng.normal(size=(2_000, 2)) + np.outer(truth, [0.2, 3.0])
-    view = SummaryView(summaries[:1_000], truth[:1_000], summaries[1_000:], lambda asked: -asked[:, 0])
+    view = SummaryView(summaries[:1_000], truth[:1_000], summaries[1_000:], lambda numbers: -numbers[:, 0])
     assert (((OutputSet().score(view) > 0) == truth[1_000:]).mean()) > 0.9
 
 
@@ -114,35 +114,35 @@ def of_numbers(numbers: NDArray[np.float64], truth: NDArray[np.bool_]) -> Sample
     return Samples(np.arange(n), truth, endings, widths, *columns)
 
 
-def test_numbers_of_low_bits_can_be_left_out() -> None:
-    """Of three trials the first has one number with two low-bit numbers, the second none, the third two of one each."""
+def test_low_bit_numbers_can_be_removed() -> None:
+    """Three trials: one number with two low-bit numbers, none, and two numbers with one each."""
     widths, low_bits = np.array([3, 1, 4]), np.array([2, 0, 2])
     numbers = np.array([1, -52, 52, 2, 3, 4, -50, 50], np.float32)
     names = np.array(["a", "b", "c"])
     samples = Samples(np.arange(3), np.array([True, False, True]), names, widths, numbers, names, low_bits)
-    left = samples.without_low_bits()
-    assert left.numbers.tolist() == [1, 2, 3, 4]
-    assert left.width.tolist() == [1, 1, 2]
-    assert not left.low_bits.any()
+    shortened = samples.without_low_bits()
+    assert shortened.numbers.tolist() == [1, 2, 3, 4]
+    assert shortened.width.tolist() == [1, 1, 2]
+    assert not shortened.low_bits.any()
     some = samples.where(np.array([False, True, True])).without_low_bits()
     assert (some.numbers.tolist(), some.width.tolist()) == ([2, 3, 4], [1, 2])
     assert Samples.joined([samples, samples]).without_low_bits().numbers.tolist() == [1, 2, 3, 4] * 2
 
 
 @pytest.mark.parametrize("width", [4_000, 5_000])  # of 64 bits, and of 32
-def test_long_summaries_are_told_apart_as_others_are(width: int) -> None:
+def test_long_summaries_are_classified(width: int) -> None:
     truth, rng = np.arange(60) % 2 == 1, np.random.default_rng(2)
     numbers = rng.laplace(size=(60, width))
     numbers[truth, width - 7] += 9.0
-    known = of_numbers(numbers, truth)
-    assert known.summaries().dtype == (np.float64 if width == 4_000 else np.float32)
-    right = (score_trials(OutputSet(), known, known).score > 0) == truth
+    samples = of_numbers(numbers, truth)
+    assert samples.summaries().dtype == (np.float64 if width == 4_000 else np.float32)
+    right = (score_trials(OutputSet(), samples, samples).score > 0) == truth
     assert right.mean() > 0.95
-    assert separation(known)[1] > 0.9
+    assert separation(samples)[1] > 0.9
 
 
 @pytest.mark.parametrize("width", [4_000, 5_000])
-def test_long_summaries_at_both_ends_of_the_numbers_are_not_limited(width: int) -> None:
+def test_long_summaries_with_extreme_numbers_do_not_count_as_clipped(width: int) -> None:
     truth = np.arange(8) % 2 == 1
     low, high = (of_numbers(np.full((8, width), sign * MAX_NUMBER), truth) for sign in (-1.0, 1.0))
     assert not clips_records(high, low)

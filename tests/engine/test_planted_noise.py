@@ -27,7 +27,7 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from tests.engine.test_output_set_wide import drawn, worlds_of
+from tests.engine.test_output_set_wide import sample, worlds_of
 from tests.nightly import by_day
 
 BAYES = GaussianNaiveBayes(1.0, relation=Relation.REPLACE)
@@ -46,13 +46,13 @@ def stated(mechanism: Any, worlds: Worlds, trials: int = TRIALS) -> float:
 
 
 def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
-    search, fresh = (drawn(mechanism, worlds, count, seed + count) for count in (1_350, TRIALS))
+    search, fresh = (sample(mechanism, worlds, count, seed + count) for count in (1_350, TRIALS))
     scores = score_trials(OutputSet(), search, fresh, stated_odds(mechanism, worlds, Compute()))
     return SURE.find([SURE.tally(scores)]).violation_point(PureDP(1.0)) is not None
 
 
-def test_the_stated_factor_is_found() -> None:
-    """In 20 of 20 with other seeds; the seeds are fixed.
+def test_stated_noise_factor_is_detected() -> None:
+    """Detected with 20 of 20 other seeds; the seeds are fixed.
 
     Were it 0.9, fewer than 8 of 10 were refuted in 7 % of such tests, fewer than 3 of 4 in 5 %.
     """
@@ -63,15 +63,15 @@ def test_the_stated_factor_is_found() -> None:
     assert sum(refuted(replace(BAYES, epsilon=factor), worlds, seed) for seed in range(audits)) >= fewest
 
 
-def test_what_could_not_have_been_seen_is_said() -> None:
-    """Noise 8 times too small in forty columns of coefficients: less than a half of such audits refute it."""
+def test_undetectable_noise_is_reported() -> None:
+    """Less than half of the audits reject noise that is 8 times too small in forty coefficient columns."""
     audits = by_day(2, by_night=4)
     worlds = worlds_of(patients(40), OpposingRecords())
     assert stated(OUTPUT, worlds) == math.inf
     assert sum(refuted(replace(OUTPUT, epsilon=8.0), worlds, seed) for seed in range(audits)) < audits
 
 
-def test_more_trials_see_less() -> None:
+def test_more_trials_detect_smaller_defects() -> None:
     worlds = few_rows()
     few, many = (stated(BAYES, worlds, trials) for trials in (1_000, 10_000))
     assert 1 < many < few
@@ -87,18 +87,18 @@ def test_more_trials_see_less() -> None:
         (BAYES, "would detect noise scaled down "),
     ],
 )
-def test_the_report_says_so(tmp_path: Path, mechanism: Any, said: str) -> None:
-    """Of the claim's noise: the first is sold at a quarter of it."""
+def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, said: str) -> None:
+    """The first mechanism has a quarter of the claimed noise."""
     poisoning = OpposingRecords() if mechanism is not BAYES else CornerFlip()
-    asked = Audit(
+    entry = Audit(
         mechanism,
         patients(40),
         game=Neighbours(trials=2_000, search=600, poisoning=poisoning),
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim=Claim(1.0, relation=Relation.REPLACE),
     )
-    here = RunOptions(runner="in-process", figures=False, repeats=0)
-    (result,) = audit(AuditSpec((asked,), confidence=0.999, run=here), output=tmp_path / "run", quiet=True).results
+    options = RunOptions(runner="in-process", figures=False, repeats=0)
+    (result,) = audit(AuditSpec((entry,), confidence=0.999, run=options), output=tmp_path / "run", quiet=True).results
     sensitivity = result.answer.line("sensitivity")
     assert sensitivity.startswith(said)
     assert "; maximum detectable epsilon " in sensitivity

@@ -53,7 +53,7 @@ RNG = np.random.default_rng
 
 @dataclass(frozen=True)
 class SumOfFirst(NoisyCount):
-    """The sum of the first column with Laplace noise of scale 1 / truth: labels are not looked at."""
+    """Sum of the first column with Laplace noise of scale 1 / truth; labels are ignored."""
 
     def claim(self) -> Claim:
         return Claim(self.claimed, relation=Relation.REPLACE)
@@ -68,7 +68,7 @@ class SumOfFirst(NoisyCount):
 
 @dataclass(frozen=True)
 class Refusing:
-    """A poisoning that no data fit."""
+    """A poisoning that refuses all data."""
 
     relation: ClassVar[Relation] = Relation.LABEL
 
@@ -99,28 +99,28 @@ def audited(folder: Path, mechanism: Any, poisoning: Any, **fields: Any) -> Any:
     return audit(AuditSpec((entry,), seed=5, run=HERE), output=folder, quiet=True).results[0]
 
 
-def test_the_search_takes_what_shows(tmp_path: Path) -> None:
-    """A sum of features: changed labels show nothing, a swapped row something; the seed is fixed."""
+def test_search_chooses_the_poisoning_with_evidence(tmp_path: Path) -> None:
+    """For a sum of features, changed labels give no evidence and a replaced row does. Fixed seed."""
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
-    (told,) = result.chosen
-    taken = "poisoning chosen: of 3 poisonings opposing-records was taken"
-    told_of = f"{taken}; bounds on search trainings: opposing-records 1."
-    assert told.startswith(told_of)
-    assert "class-flip 0.0" in told
-    assert "none does not fit: these data will not do" in told
+    (note,) = result.chosen
+    chosen = "poisoning chosen: of 3 poisonings opposing-records was taken"
+    told_of = f"{chosen}; bounds on search trainings: opposing-records 1."
+    assert note.startswith(told_of)
+    assert "class-flip 0.0" in note
+    assert "none does not fit: these data will not do" in note
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
-    assert told in result.text(verbose=True)
+    assert note in result.text(verbose=True)
 
 
-def test_a_search_that_finds_nothing_to_try_says_so(tmp_path: Path) -> None:
+def test_search_without_fitting_poisonings_fails_with_a_reason(tmp_path: Path) -> None:
     result = audited(tmp_path, NoisyCount(), Among((("none", Refusing()),), Relation.LABEL))
     assert result.verdict is Verdict.FAILED
     assert any("no poisoning fits: none: these data will not do" in failure.error for failure in result.failures)
 
 
-def test_an_honest_mechanism_is_not_convicted_for_having_been_searched(tmp_path: Path) -> None:
-    """Its noise is exactly what it claims: with 1 - 1e-6 confidence it would be once in 10^6; near the truth, too."""
+def test_search_causes_no_false_violation(tmp_path: Path) -> None:
+    """The noise is exactly as claimed; false failure 1e-6 by the confidence."""
     game = Neighbours(trials=4_000, search=2_000, stack=2_000)
     entry = Audit(NoisyCount(), Iris(), game=game, attack=OutputSet(("linear",)))
     spec = AuditSpec((entry,), seed=5, confidence=1 - 1e-6, run=HERE)
@@ -129,7 +129,7 @@ def test_an_honest_mechanism_is_not_convicted_for_having_been_searched(tmp_path:
     assert result.epsilon > 0  # the seed is fixed
 
 
-def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
+def test_candidates_make_neighbours_of_the_requested_relation() -> None:
     learner = LogisticObjectivePerturbation(1.0, penalty=0.1)
     by_label = Automatic().candidates(learner)
     by_row = Automatic(Relation.REPLACE).candidates(learner)
@@ -145,12 +145,12 @@ def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
         "swap-x",
     }
     assert by_row["influence"] == Influence(penalty=0.1)
-    come = Automatic(Relation.ADD_REMOVE).candidates(learner)
+    poisonings = Automatic(Relation.ADD_REMOVE).candidates(learner)
     assert {"remove", "coming influence", "coming corner-flip", "coming opposite-corners (few rows, equal)"} <= set(
-        come
+        poisonings
     )
-    assert come["coming influence"] == InsertRecords(Influence(penalty=0.1))
-    assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in come.values())
+    assert poisonings["coming influence"] == InsertRecords(Influence(penalty=0.1))
+    assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in poisonings.values())
     assert set(Automatic(among=("class-flip",)).candidates(learner)) == {"class-flip"}
     assert isinstance(Automatic(), PoisoningSearch)
     assert not isinstance(ClassFlip(), PoisoningSearch)
@@ -160,20 +160,20 @@ def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
         Automatic(among=("automatic",))
 
 
-def test_too_few_search_trainings_are_refused_in_a_sentence() -> None:
-    """Those that are named must all be tried; of others as many as there are trainings for."""
+def test_too_few_search_trainings_are_refused() -> None:
+    """Named candidates must all be tried; otherwise as many as the trainings allow."""
     named = Automatic(among=("class-flip", "clip-bkd", "corner-flip"))
     with pytest.raises(SpecError, match="search must be at least 192 to try 3 poisonings, got 100"):
         audited(Path("nowhere"), NoisyCount(), named, search=100)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_coming_records_are_those_of_world_1_and_nothing_else_differs(copies: int) -> None:
+def test_added_records_are_those_of_world_1(copies: int) -> None:
     data = as_numbers(Iris().load(), "box")
     both = CornerFlip().worlds(data, copies, RNG(0))
-    come = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
-    assert come.world_one.digest == both.world_one.digest
-    assert len(come.world_zero) == len(data) - copies
+    added = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
+    assert added.world_one.digest == both.world_one.digest
+    assert len(added.world_zero) == len(data) - copies
     with pytest.raises(InputError, match="of must be a poisoning that makes label or replace neighbours"):
         InsertRecords(Remove())
     with pytest.raises(InputError, match="of must be"):
@@ -181,7 +181,7 @@ def test_coming_records_are_those_of_world_1_and_nothing_else_differs(copies: in
 
 
 def test_curvature_changes_the_hessian_most() -> None:
-    """Of a squared loss: the row it puts in adds more along its direction than any row of the data."""
+    """For a squared loss, the crafted row adds more along its direction than any row of the data."""
     data = as_numbers(BreastCancer().load(), "ball")
     worlds = Curvature().worlds(data, 1, RNG(0))
     assert isinstance(worlds, Worlds)
@@ -194,8 +194,8 @@ def test_curvature_changes_the_hessian_most() -> None:
 
 
 @pytest.mark.parametrize("moved", ["coefficients", "slope"])
-def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_can(moved: Any) -> None:
-    """A changed class moves the slope by the length of a record at most, the two records by more; both in the ball."""
+def test_opposing_records_move_the_minimiser_more_than_a_changed_class(moved: Any) -> None:
+    """A changed class moves the gradient by at most a record's length, the two records by more; all in the ball."""
     data = first_species("ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
     poisoning = for_learner(OpposingRecords(moved=moved), learner)
@@ -208,16 +208,16 @@ def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_ca
 
 
 def census(rows: int, categories: int, columns: int) -> Examples:
-    """Categories as columns of 0 and 1, skewed; a row has one of each set, so that along their sum nothing varies."""
+    """Skewed categories as columns of 0 and 1; their sums are constant."""
     rng = RNG(4)
-    drawn = rng.geometric(0.4, (rows, columns)).clip(max=categories) - 1
-    features = (drawn[:, :, None] == np.arange(categories)).reshape(rows, -1).astype(np.float32)
-    return Examples(features, (drawn[:, 0] + drawn[:, 1] > 1).astype(np.int64), 2)
+    categories_drawn = rng.geometric(0.4, (rows, columns)).clip(max=categories) - 1
+    features = (categories_drawn[:, :, None] == np.arange(categories)).reshape(rows, -1).astype(np.float32)
+    return Examples(features, (categories_drawn[:, 0] + categories_drawn[:, 1] > 1).astype(np.int64), 2)
 
 
 @pytest.mark.parametrize("copies", [1, 8])
-def test_where_no_row_varies_our_records_still_move_more_than_clip_bkds(copies: int) -> None:
-    """ClipBKD stands where nothing varies; how far a pair moves the minimiser is all that output noise hides."""
+def test_opposing_records_move_more_than_clip_bkd_without_variance(copies: int) -> None:
+    """ClipBKD lies in a direction without variance; output noise hides the shift of the minimiser."""
     data = as_numbers(census(600, 8, 6), "ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
     ours = minimiser_moved(learner, for_learner(OpposingRecords(), learner).worlds(data, copies, RNG(0)))
@@ -225,12 +225,12 @@ def test_where_no_row_varies_our_records_still_move_more_than_clip_bkds(copies: 
     assert ours > 1.2 * theirs
 
 
-def test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not() -> None:
-    """A category's column is 0 in most rows: a split leaves few on the corner's side, many on the farthest row's."""
+def test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row() -> None:
+    """Category columns are 0 in most rows: a split leaves few rows with the corner, many with the farthest row."""
     data = as_numbers(census(600, 8, 6), "box")
     learner = PrivateForest(4.0, trees=1, depth=8)
 
-    def shown(poisoning: Any) -> float:
+    def separation(poisoning: Any) -> float:
         """By how much the chance of the second class's answer differs between the worlds."""
         worlds = poisoning.worlds(data, 1, RNG(0))
         chances = [
@@ -240,9 +240,9 @@ def test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not
         return float(abs(chances[1] - chances[0]))
 
     # Alone, 1 - e^-4 = 0.98; the error of a difference is at most 0.011.
-    assert shown(CornerFlip()) > 0.9
-    assert shown(FarthestFlip()) < 0.6
-    assert shown(ClipBackdoorPair()) < 0.6
+    assert separation(CornerFlip()) > 0.9
+    assert separation(FarthestFlip()) < 0.6
+    assert separation(ClipBackdoorPair()) < 0.6
 
 
 def first_species(scale: Any) -> Examples:
@@ -256,26 +256,26 @@ def minimiser_moved(learner: LogisticOutputPerturbation, worlds: Worlds) -> floa
     )
 
 
-def test_shadow_adversarial_finds_a_row_that_is_mistaken_for_another_class() -> None:
-    """Its models answer the row it makes with another class, and stay within the data's box and length."""
+def test_shadow_adversarial_makes_a_misclassified_row() -> None:
+    """Shadow models misclassify the row, which stays within the box and length of the data."""
     iris = as_numbers(Iris().load(), "box")
     poisoning = for_learner(ShadowAdversarial(shadows=3, steps=20), DpSgd(1.0, model=Mlp(hidden=(8,), epochs=15)))
     assert isinstance(poisoning, ShadowAdversarial)
     assert isinstance(poisoning, InformedPoisoning)
     assert poisoning.model.hidden == (8,)  # type: ignore[attr-defined]
     worlds = poisoning.worlds(iris, 1, RNG(3))
-    made = worlds.points[0]
-    assert (made >= 0).all()
-    assert (made <= 1).all()
-    assert np.linalg.norm(made) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
-    row = np.flatnonzero((features_of(worlds.world_one) == made).all(1))[0]
+    point = worlds.points[0]
+    assert (point >= 0).all()
+    assert (point <= 1).all()
+    assert np.linalg.norm(point) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
+    row = np.flatnonzero((features_of(worlds.world_one) == point).all(1))[0]
     learned = poisoning.model.fit(iris, seed=SeedSequence(9), compute=Compute())
-    assert learned.probabilities(made[None]).argmax() != worlds.world_one.labels[row]
+    assert learned.probabilities(point[None]).argmax() != worlds.world_one.labels[row]
     again = poisoning.worlds(iris, 1, RNG(3))
     assert np.array_equal(again.points, worlds.points)
 
 
-def test_a_check_plays_every_learner_that_is_summed_up() -> None:
+def test_check_covers_every_summarised_learner() -> None:
     bayes = check_spec(CheckRequest(GaussianNaiveBayes(1.0), Iris()))
     games = {entry.name: entry.game for entry in bayes.audits}
     assert games["neighbours, records that come"].poisoning == Automatic(Relation.ADD_REMOVE, 0.55)
@@ -285,8 +285,8 @@ def test_a_check_plays_every_learner_that_is_summed_up() -> None:
     assert game.trials == game.search < 1_000
 
 
-def test_dp_sgd_is_summed_up_by_what_it_answers_where_clip_bkd_asks(tmp_path: Path) -> None:
-    """At the crafted point, at zero and at rows of the data. With hardly any noise a small claim is refuted."""
+def test_dp_sgd_is_summarised_by_predictions_at_clip_bkd_points(tmp_path: Path) -> None:
+    """Points: the crafted one, zero and rows of the data. With little noise, a small claim is rejected."""
     network = Mlp(hidden=(4,), epochs=3, batch_size=60, learning_rate=0.5, momentum=0.0)
     game = Neighbours(trials=60, search=40, stack=60, poisoning=ClipBackdoorPair(asked=2), copies=8)
     learner = DpSgd(500.0, sample_rate=0.5, model=network)
@@ -298,8 +298,8 @@ def test_dp_sgd_is_summed_up_by_what_it_answers_where_clip_bkd_asks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue("poisoning") if name != "automatic"])
-def test_no_record_leaves_the_range_that_is_taken_for_public(name: str) -> None:
-    """A mechanism that relies on it would be convicted of what it never promised."""
+def test_records_stay_in_the_public_range(name: str) -> None:
+    """A mechanism makes no promise outside this range."""
     data = GaussianMixture(classes=2, rows=300).load(seed=0)
     worlds = choose_worlds(load("poisoning", name)(), 2, "box", data, Compute(), seed=Seed(0))
     for truth in (False, True):

@@ -15,7 +15,7 @@ from dpaudit.estimators.scores import scored
 
 
 def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
-    """As many calls on D as on D', in turn, each of which gives some numbers."""
+    """Return samples of equally many calls on D and D', in turn."""
     numbers = np.stack([zero, one], axis=1).reshape(2 * len(zero), -1)
     count, width = numbers.shape
     return Samples(
@@ -29,28 +29,28 @@ def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
     )
 
 
-def test_a_rare_sign_of_one_table_exceeds_a_claim_that_the_usual_calls_keep() -> None:
+def test_rare_event_in_one_world_exceeds_a_claim() -> None:
     rng = np.random.default_rng(0)
     plain, other = rng.laplace(size=(2, 400, 2))
-    kept = samples(plain, other + np.array([0.9, 0.0]))
+    pairs = samples(plain, other + np.array([0.9, 0.0]))
     rare = other.copy()
     rare[:24, 1] = 50.0  # 6 % of the calls, on one table alone
-    assert number_excess(PureDP(1.0), kept) < 2.5
+    assert number_excess(PureDP(1.0), pairs) < 2.5
     assert number_excess(PureDP(1.0), samples(plain, rare)) > 4
     assert number_excess(PureDP(1.0), samples(rare, plain)) > 4
-    assert separation(samples(plain, rare))[1] < separation(kept)[1]
+    assert separation(samples(plain, rare))[1] < separation(pairs)[1]
 
 
 def test_equal_numbers_are_one_event() -> None:
-    """Whatever their order: half of the calls give 0, on either table."""
+    """In any order: half of the calls return 0 in both worlds."""
     zero = np.repeat([0.0, 1.0], 50)[:, None]
-    for one in (zero, zero[::-1]):
-        assert number_excess(PureDP(1.0), samples(zero, one)) < 0
+    for side in (zero, zero[::-1]):
+        assert number_excess(PureDP(1.0), samples(zero, side)) < 0
     assert number_excess(PureDP(1.0), samples(np.zeros((100, 1)), np.zeros((100, 1)))) == -math.inf
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_scores_are_looked_at_from_both_ends(swapped: bool) -> None:
+def test_both_tails_of_scores_count(swapped: bool) -> None:
     truth = np.arange(400) % 2 == 1
     score = np.where(truth & (np.arange(400) < 60), 9.0, 0.0) * (-1 if swapped else 1)
     assert score_excess(PureDP(1.0), scored(0, truth, score)) > 4
@@ -58,8 +58,8 @@ def test_scores_are_looked_at_from_both_ends(swapped: bool) -> None:
     assert score_excess(PureDP(1.0), None) == 0
 
 
-def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
-    """Laplace noise for epsilon = 1, of all tails and levels the one that exceeds by most: one in five, measured."""
+def test_tight_claim_is_rarely_exceeded() -> None:
+    """Laplace noise with epsilon 1: the largest excess over all tails and levels, exceeded in one of five, measured."""
     rng = np.random.default_rng(1)
     moved = np.array([[[0.0]], [[1.0]]])
     pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]
@@ -68,12 +68,12 @@ def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
     assert np.mean([number_excess(PureDP(1.0), pair) > CLEAR_EXCESS for pair in half]) > 0.9
 
 
-def test_nothing_to_compare_comes_last() -> None:
+def test_missing_numbers_have_the_lowest_excess() -> None:
     assert number_excess(PureDP(1.0), samples(np.zeros((1, 1)), np.ones((1, 1)))) == -math.inf
 
 
-def test_a_number_that_is_missing_on_one_table_is_looked_at_among_many() -> None:
-    """Of a hundred numbers, one of which is NaN now and then."""
-    zero, one = np.random.default_rng(2).laplace(size=(2, 300, 100))
-    one[:30, 77] = np.nan
-    assert number_excess(PureDP(1.0), samples(zero, one)) > CLEAR_EXCESS
+def test_number_with_nan_in_one_world_is_compared() -> None:
+    """One of a hundred numbers is sometimes NaN."""
+    first, second = np.random.default_rng(2).laplace(size=(2, 300, 100))
+    second[:30, 77] = np.nan
+    assert number_excess(PureDP(1.0), samples(first, second)) > CLEAR_EXCESS

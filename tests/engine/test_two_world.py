@@ -165,8 +165,8 @@ def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: P
     audit(spec_with(run={"runner": "ray", "workers": 1, "repeats": 0}), output=tmp_path, listeners=[kill])
     events = list(read_events(tmp_path / "events.jsonl"))
     assert any(event.kind is EventKind.WORKER_LOST for event in events)
-    done = [event.label for event in events if event.kind is EventKind.UNIT_DONE]
-    assert len(done) == len(set(done)), "nothing was finished twice"
+    finished_labels = [event.label for event in events if event.kind is EventKind.UNIT_DONE]
+    assert len(finished_labels) == len(set(finished_labels)), "nothing was finished twice"
     started = [event.label for event in events if event.kind is EventKind.UNIT_STARTED]
     assert started.count("shadow models 1-8") == 1
     assert digests(tmp_path) == digests(finished)
@@ -180,8 +180,8 @@ def challenges_at(rows: list[int], crafted: bool) -> Challenges:
 
 @pytest.mark.parametrize("crafted", [False, True])
 def test_ind_mia_trains_on_a_fixed_base_set_with_or_without_the_challenge(crafted: bool) -> None:
-    game, found = IndMia(), challenges_at([4, 9], crafted)
-    setup = game.setup(100, found, 30, Seed(1))
+    game, challenges = IndMia(), challenges_at([4, 9], crafted)
+    setup = game.setup(100, challenges, 30, Seed(1))
     trials = [game.trial(setup, Seed(1).child(number).rng()) for number in range(400)]
     without = {tuple(trial.rows) for trial in trials if not trial.truth}
     assert len(without) == 1, "the base set is one"
@@ -233,26 +233,26 @@ def test_shadow_models_come_in_halves() -> None:
 def test_shadow_models_survive_their_table_and_those_that_failed_are_left_out() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.standard_normal((4, 2, 5)).astype(np.float32)
-    made = Shadows(confidence, rng.random((4, 5)) < 0.5)
-    stacks = [decode(encode([made.of_models(slice(first, first + 2))], Shadows), Shadows)[0] for first in (0, 2)]
+    shadows = Shadows(confidence, rng.random((4, 5)) < 0.5)
+    stacks = [decode(encode([shadows.of_models(slice(first, first + 2))], Shadows), Shadows)[0] for first in (0, 2)]
     assert stacks[1].confidence[0, 1, 0] == confidence[2, 1, 0]
-    assert stacks[1].member[0, 0] == made.member[2, 0]
+    assert stacks[1].member[0, 0] == shadows.member[2, 0]
     back = joined_shadows(stacks)
     assert (back.confidence.dtype.name, back.member.dtype.name) == ("float32", "bool")
-    np.testing.assert_array_equal(back.confidence, made.confidence)
-    np.testing.assert_array_equal(back.member, made.member)
-    one = joined_shadows(stacks[:1])
-    assert np.shares_memory(one.confidence, stacks[0].confidence), "no further copy of many confidences"
+    np.testing.assert_array_equal(back.confidence, shadows.confidence)
+    np.testing.assert_array_equal(back.member, shadows.member)
+    single = joined_shadows(stacks[:1])
+    assert np.shares_memory(single.confidence, stacks[0].confidence), "no further copy of many confidences"
     confidence[2] = np.nan
-    assert len(joined_shadows([Shadows(confidence, made.member)]).member) == 3
+    assert len(joined_shadows([Shadows(confidence, shadows.member)]).member) == 3
     confidence[:3] = np.nan
     with pytest.raises(RunError, match="at least two shadow models"):
-        joined_shadows([Shadows(confidence, made.member)])
+        joined_shadows([Shadows(confidence, shadows.member)])
 
 
 @dataclass(frozen=True)
 class CountOnly:
-    """Releases how many examples have label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
+    """Release the number of examples with label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
 
     Attributes:
         epsilon: What it claims, under add/remove.
@@ -308,7 +308,7 @@ def pool_labels() -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("keep_scores", [True, False])
-def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, keep_scores: bool) -> None:
+def test_bound_of_a_known_mechanism_is_below_its_epsilon(tmp_path: Path, keep_scores: bool) -> None:
     """Laplace counting, epsilon = 2; false failure at most 1e-6, by the bound's own confidence."""
     spec = counting(CountOnly(2.0), trials=3000)
     spec = replace(spec, run=replace(spec.run, keep_scores=keep_scores))
@@ -319,7 +319,7 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
     assert result.compared.claim.relation is Relation.ADD_REMOVE
 
 
-def test_the_planted_defect_of_a_known_mechanism_is_found(tmp_path: Path) -> None:
+def test_planted_defect_of_a_known_mechanism_is_detected(tmp_path: Path) -> None:
     (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
     assert result.verdict is Verdict.VIOLATION
     assert result.comparison is not None
@@ -338,7 +338,7 @@ class FailsOften(CountOnly):
         return super().fit(train, seed=seed, compute=compute)
 
 
-def test_failed_trainings_are_kept_and_speak_for_world_1(tmp_path: Path) -> None:
+def test_failed_trainings_count_for_world_1(tmp_path: Path) -> None:
     (result,) = audit(counting(FailsOften(2.0), trials=100, stack=50), output=tmp_path).results
     table = scores_in(tmp_path)
     infinite = np.isinf(table["score"].to_numpy())
@@ -357,9 +357,9 @@ def test_one_score_for_each_trial_or_an_error() -> None:
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.full(len(view.point), np.nan)
 
-    one, none = np.zeros(1, np.int64), np.zeros((1, 0))
+    ones, none = np.zeros(1, np.int64), np.zeros((1, 0))
     nothing = none.astype(np.float32)
-    trials = TrainedTrials(one, one == 0, one == 1, one, nothing, nothing, one[:0], none, none)
+    trials = TrainedTrials(ones, ones == 0, ones == 1, ones, nothing, nothing, ones[:0], none, none)
     with pytest.raises(RunError, match="returned NaN scores"):
         list(score_challenges(Broken(), (trials,), ()))
 
@@ -390,7 +390,7 @@ def digits() -> Examples:
     return data
 
 
-def test_watching_a_canary_without_noise_counts_its_steps() -> None:
+def test_observed_canary_without_noise_counts_its_steps() -> None:
     """A Dirac canary on a weight that is otherwise still: the product is the number of steps that drew it."""
     learner = DpSgd(math.inf, sample_rate=0.25, clip=2.0, model=replace(DIGITS, epochs=5))
     data = digits()
@@ -398,45 +398,45 @@ def test_watching_a_canary_without_noise_counts_its_steps() -> None:
     gradient[:, 0] = 1.0  # the first pixel is always blank
     runs = [TrainingRun(np.arange(30), Seed(5).child(number)) for number in range(6)]
     inserted = np.array([True, False] * 3)
-    seen = train_observed(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
-    steps = seen.products.sum(1)
-    np.testing.assert_array_equal(seen.norms, 1)
+    observed = train_observed(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
+    steps = observed.products.sum(1)
+    np.testing.assert_array_equal(observed.norms, 1)
     np.testing.assert_allclose(steps[~inserted], 0, atol=1e-6)
     # The engine's clipping shortens a gradient of exactly the clip norm by 1e-6 of its norm.
     np.testing.assert_allclose(steps[inserted], np.round(steps[inserted]), atol=20 * 1e-6)
     assert (steps[inserted] > 0).all(), "20 steps at rate 1/4: none would draw it with probability 0.003"
-    assert set(np.round(seen.products.ravel(), 4) + 0.0) <= {0.0, 1.0}
+    assert set(np.round(observed.products.ravel(), 4) + 0.0) <= {0.0, 1.0}
 
 
-def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
+def test_observed_example_gives_its_clipped_gradient() -> None:
     """Trained on the example alone, one step, no noise: the product is the squared norm of its clipped gradient."""
     data = digits()
     for clip in (0.5, 100.0):
         learner = DpSgd(math.inf, sample_rate=1.0, clip=clip, model=DIGITS)
         runs = [TrainingRun(np.array([row]), Seed(6).child(row)) for row in range(5)]
-        seen = train_observed(learner, data, runs, compute=Compute(), points=np.arange(5))
+        observed = train_observed(learner, data, runs, compute=Compute(), points=np.arange(5))
         if clip == 0.5:
-            np.testing.assert_allclose(seen.products[:, 0], 1.0, rtol=1e-4)
+            np.testing.assert_allclose(observed.products[:, 0], 1.0, rtol=1e-4)
         else:
-            assert (seen.products[:, 0] > 0).all()
-            assert (seen.products[:, 0] < 1).all()
+            assert (observed.products[:, 0] > 0).all()
+            assert (observed.products[:, 0] < 1).all()
 
 
-def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
+def test_planted_bug_of_dp_sgd_is_detected_by_its_steps(tmp_path: Path) -> None:
     """Noise divided by the batch size: with 60 trials the bound is above the claim, honest DP-SGD's below."""
     audits = [
         {"name": "honest", "mechanism": {"name": "dp-sgd"}},
         {"name": "bug", "mechanism": {"name": "planted-noise-over-batch"}},
     ]
-    for one in audits:
-        one["mechanism"] |= {  # type: ignore[operator]
+    for entry in audits:
+        entry["mechanism"] |= {  # type: ignore[operator]
             "epsilon": 0.5,
             "sample_rate": 0.25,
             "model": {"name": "mlp", "hidden": [8], "epochs": 4, "batch_size": 40, "momentum": 0.0},
         }
     game = {"name": "ind-mia", "trials": 60, "population": 0, "canary": {"name": "dirac-gradient", "weight": 0}}
-    found = audit(load_spec({**SPEC, "game": game, "attack": "gradient-dot", "audits": audits}), output=tmp_path)
-    assert [result.verdict for result in found.results] == [Verdict.NO_VIOLATION, Verdict.VIOLATION]
+    report = audit(load_spec({**SPEC, "game": game, "attack": "gradient-dot", "audits": audits}), output=tmp_path)
+    assert [result.verdict for result in report.results] == [Verdict.NO_VIOLATION, Verdict.VIOLATION]
 
 
 @pytest.mark.figures
@@ -445,8 +445,8 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     page = (finished / "report.html").read_text()
     assert "Three ways to read the counts" in page
     assert page.count("<svg") == 1 + 4
-    drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior"}
+    figures = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
+    assert figures == {"overview", "scores", "delta", "trade-off", "posterior"}
     counts = result.series["posterior"]
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == 24
     assert list(intervals(result)) == ["clopper-pearson", "jeffreys", "bayesian"]
@@ -481,7 +481,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
         ({"game": {"name": "mia", "population": 358}}, "must have training rows"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_runs(changes: dict[str, Any], message: str) -> None:
+def test_invalid_combinations_are_refused_before_the_run(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make_plan(spec_with(**changes))
 

@@ -111,7 +111,7 @@ def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytes
     monkeypatch.setattr(
         guess_band,
         "_largest_p_value",
-        lambda low, high, level, looks, weights, enough, few=False: level * float(weights.min()),
+        lambda low, high, level, looks, weights, sufficient, few=False: level * float(weights.min()),
     )
     assert misses_at_the_truth(1.0, 1_000, games, 0.05) > binom.ppf(1 - 1e-6, games, 0.05)
 

@@ -481,7 +481,7 @@ def test_failed_trials_show_nothing(made: type[Band]) -> None:
 
 
 def test_a_canary_has_one_score_in_a_replay() -> None:
-    with pytest.raises(InputError, match="each canary must have one score in a replay, some have several; give each"):
+    with pytest.raises(InputError, match="each canary must have one score in a replay; give each"):
         Scores(np.zeros(4), np.zeros(4, bool), canary=np.array([0, 0, 1, 1]))
 
 

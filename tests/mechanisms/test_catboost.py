@@ -131,7 +131,7 @@ def test_dictionary_encoded_categories_are_read_as_their_values() -> None:
 
 def test_catboost_s_errors_are_training_errors() -> None:
     constant = Examples(np.ones((10, 2), np.float32), np.arange(10) % 2, 2)
-    with pytest.raises(TrainingError, match=r"CatBoost gave up: .*constant"):
+    with pytest.raises(TrainingError, match=r"CatBoost failed: .*constant"):
         SMALL.fit(constant, seed=SEED, compute=ONE)
 
 

@@ -1,4 +1,4 @@
-"""Networks as trainers: what they take, refuse and promise."""
+"""Networks as trainers: accepted and rejected inputs, determinism, accuracy."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_columns_of_words_are_refused_by_name() -> None:
         Mlp().fit(train, seed=SeedSequence(0), compute=CPU)
 
 
-def test_a_loss_that_is_no_number_is_a_training_error(digits: Examples) -> None:
-    with pytest.raises(TrainingError, match="no longer a finite number"):
+def test_an_infinite_loss_is_a_training_error(digits: Examples) -> None:
+    with pytest.raises(TrainingError, match="no longer finite"):
         Mlp(epochs=3, learning_rate=1e9).fit(digits.take(np.arange(100)), seed=SeedSequence(0), compute=CPU)
 
 

@@ -1,4 +1,4 @@
-"""DP-SGD on stacks: Poisson sampling, clipping of each example's gradient, Gaussian noise; every model its own.
+"""DP-SGD on stacks: Poisson sampling, per-example clipping and Gaussian noise, independent for each model.
 
 Source: Abadi et al. (2016), arXiv:1607.00133, with the sum divided by a public constant.
 """
@@ -41,19 +41,19 @@ def train_private_stack(
     step_canary: StepCanary | None = None,
     stack_type: type[PrivateStack] | None = None,
 ) -> list[NetworkModel | TrainingError]:
-    """Trains one model for each task by DP-SGD.
+    """Train one model for each task by DP-SGD.
 
-    The sum of a step is divided by `recipe.batch_size`, a public constant that need not be q n; `recipe.epochs` / q
-    steps are made, those with an empty batch too.
+    The sum of a step is divided by `recipe.batch_size`, a public constant that need not equal q n. There are
+    `recipe.epochs` / q steps, including those with an empty batch.
 
     Args:
-        plan: How to group the models; perceptrons in stacks of 64, others one by one (on a GPU in stacks of 64).
-        canaries: For each task a gradient of shape (P,) that takes part in it as if it were an example's, or None.
-    Raises: InputError for a recipe that looks at several examples at once or at the data beforehand.
+        plan: Grouping of the models. Default: stacks of 64 for perceptrons and on a GPU, else single models.
+        canaries: For each task, a gradient of shape (P,) that takes part like that of an example, or None.
+    Raises: InputError for a recipe that couples examples or uses the data before training.
     """
-    require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
+    require(not recipe.standardise, "DP-SGD cannot use feature statistics", do="set standardise: false")
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
-    require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
+    require(recipe.augment == "none", "DP-SGD does not support augmentation", augment=recipe.augment)
     stack_class = stack_type or PrivateStack
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
@@ -82,7 +82,7 @@ class PrivateStack(Stack):
         step_canary: StepCanary | None,
         **settings: Any,
     ) -> None:
-        """Arguments as in `Stack` and `train_private_stack`; canaries are those of all tasks."""
+        """Arguments as in `Stack` and `train_private_stack`; `canaries` are those of all tasks."""
         super().__init__(*arguments, **settings)
         self.private, self.observer, self.step_canary = steps, observer, step_canary
         self.canaries: Tensor | None = None
@@ -92,7 +92,7 @@ class PrivateStack(Stack):
             self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
 
     def run_epoch(self, epoch: int) -> None:
-        # The noise is as large as the model at every step: drawn where the model is.
+        # Noise has the size of the model, so it is drawn on the model's device.
         noises = [torch_generator(spawned(child(seed, epoch), 1)[0], self.device) for _, _, seed in self.seeds]
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
@@ -138,11 +138,11 @@ class PrivateStack(Stack):
             self.gradient += canaries * clip_factors(canaries.norm(dim=1, keepdim=True), clip)
 
     def noise_deviation(self, *, last: bool) -> float:
-        """Standard deviation of the noise on the sum, in a step that may be the last one."""
+        """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
         return self.private.noise_multiplier * self.private.clip
 
     def _divide_gradient(self) -> None:
-        if isinstance(self.kernel, CompiledMlp):  # torch would wake its threads for it
+        if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
             np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
         else:
             self.gradient /= self.recipe.batch_size
@@ -154,20 +154,20 @@ class PrivateStack(Stack):
             self.optimizer.step(self.parameters, self.gradient, rate)
 
     def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets, and 1 where a place of the batch is filled, for a batch that is not empty."""
+        """Return inputs, targets and a mask without padding, for a batch that is not empty."""
         picked = self._padded([torch.from_numpy(positions) for positions in batch])
         sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
         present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
         return self._inputs(picked), self._targets(picked), present
 
     def _canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
-        """In which steps each model's sampling takes its canary, shape (steps, models); drawn only if there is one."""
+        """Draw a mask of the steps that sample each canary, shape (steps, models); all True without canaries."""
         if self.canaries is None and not (self.step_canary and self.step_canary.sampled):
             return np.ones((steps, len(self.tasks)), np.bool_)
         return self.canary_steps(draws, steps)
 
     def _canaries_at(self, step: int, sampled: NDArray[np.bool_]) -> Tensor | None:
-        """Each model's canary where it takes part in a step, else zeros; None where no model has one."""
+        """Return each model's canary in a step, zeros if not sampled; None if no model has a canary."""
         if self.canaries is not None:
             return self.canaries * torch.from_numpy(sampled).to(self.canaries)[:, None]
         if self.step_canary is None:
@@ -183,5 +183,5 @@ class PrivateStack(Stack):
 
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
-    """Positions of `records`, each in with probability `rate` on its own, in no particular order."""
+    """Draw positions of `records` independently with probability `rate`, in no particular order."""
     return rng.choice(records, rng.binomial(records, rate), replace=False, shuffle=False)

@@ -1,7 +1,7 @@
-"""What makes a training private, and what an attacker of its steps sees: all gradients, or a canary's share in them.
+"""Parameters of DP-SGD steps, and the interface for attacks on them: a step observer and a canary.
 
-A `StepCanary` is let into each step by a fair coin. A loop of DP-SGD asks at every step for its gradient (`gradient`,
-or `join`), treats it as if it were one more example's, and shows the noisy gradient it goes on with (`observe`).
+A fair coin decides if a `StepCanary` joins a step. At every step, the DP-SGD loop gets the canary's gradient
+(`gradient` or `join`), treats it like that of an example, and passes the noisy gradient to `observe`.
 
 Source: Nasr et al. (2023), arXiv:2302.07956, section 5.
 """
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MAX_BATCH_NUMBERS = 20_000_000  # Of a batch's gradients that a canary looks at
+MAX_BATCH_NUMBERS = 20_000_000  # maximum size of a batch of gradients that is passed to a probe
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
-"""Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
-the noisy sum divided by the public batch size (A, P), all an attacker of the training itself sees."""
+"""Called at each step with positions of the models in the list of tasks (A,), the step, the parameters before it (A, P)
+and the noisy sum divided by the public batch size (A, P)."""
 
 
 @dataclass(frozen=True)
 class PrivateSteps:
-    """What makes a training private.
+    """Clipping, noise and sampling of a step.
 
     Attributes:
-        clip: Largest norm C of one example's gradient, > 0.
+        clip: Maximum norm C of one example's gradient, > 0.
         noise_multiplier: Standard deviation of the noise on the sum over C, >= 0.
         sample_rate: Probability q that an example is in a step, in (0, 1].
     """
@@ -50,17 +50,17 @@ class PrivateSteps:
         require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
 
     def steps(self, epochs: int) -> int:
-        """Steps in `epochs` expected passes over the data."""
+        """Return the number of steps in `epochs` expected passes over the data."""
         return max(1, round(epochs / self.sample_rate))
 
 
 @dataclass(frozen=True)
 class ClaimedSteps:
-    """What a training says of its steps."""
+    """Claimed parameters of all steps of a training."""
 
-    private: PrivateSteps  # sampling, clipping and noise of one
-    count: int  # how many there are, >= 1
-    divisor: float = 1.0  # what each noisy sum is divided by, > 0
+    private: PrivateSteps  # sampling, clipping and noise of a step
+    count: int  # number of steps, >= 1
+    divisor: float = 1.0  # divisor of each noisy sum, > 0
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)
@@ -68,27 +68,26 @@ class ClaimedSteps:
 
 
 class StepProbe(Protocol):
-    """Chooses the canary of each step and reads what the step shows; everything in units of the clip."""
+    """Chooses the canary of each step and receives the released sum; all in units of the clip."""
 
     def gradient(self, weights: int, batch: Floats | None) -> Floats:
-        """The next canary's gradient before it is clipped, shape (weights,).
+        """Return the next canary's gradient before clipping, shape (weights,).
 
-        `batch` has the gradients it joins, before they are clipped, shape (batch, weights); None where these are not
-        known.
+        `batch` has the other gradients of the step before clipping, shape (batch, weights), or None if unknown.
         """
 
     def see(self, released: Floats, joined: bool) -> None:
-        """The step's noisy sum, shape (weights,), and whether the canary took part."""
+        """Receive the step's noisy sum, shape (weights,); `joined` is True if the canary took part."""
 
 
 class StepCanary:
-    """One training's canary. Steps are numbered 0, 1, 2, ...; each is asked about once, then shown.
+    """The canary of one training. Each step 0, 1, 2, ... requests its gradient once and is then observed.
 
     Attributes:
-        clip: The largest norm of one example's gradient, as stated.
-        sampled: Whether the step's own sampling has to take the canary as well, once its coin lets it in.
-        step: How many steps have been shown.
-        asked: Whether the current step has asked for the canary and has not been shown yet.
+        clip: Claimed maximum norm of one example's gradient.
+        sampled: True if the step's sampling must also select the canary after the coin admits it.
+        step: Number of observed steps.
+        awaits_observation: True if the current step has requested the canary and is not observed yet.
     """
 
     def __init__(
@@ -100,9 +99,9 @@ class StepCanary:
         self._joined = False
 
     def gradient(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32] | None:
-        """The canary's gradient before clipping, shape (weights,); None where the step's coin keeps it out.
+        """Return the canary's gradient before clipping, shape (weights,); None if the coin excludes it.
 
-        `batch` has the other gradients of the step, shape (batch, weights). A step asks once, in its turn.
+        `batch` has the other gradients of the step, shape (batch, weights). Call once for each step, in order.
         """
         require(
             step == self.step and not self.awaits_observation,
@@ -118,7 +117,7 @@ class StepCanary:
         return (self.clip * row).astype(np.float32) if self._joined else None
 
     def join(self, step: int, gradients: Any) -> Any:
-        """The gradients (batch, weights), not yet clipped, with the canary's behind if it takes part."""
+        """Return the gradients (batch, weights) before clipping, with the canary's appended if it takes part."""
         row = self.gradient(step, gradients.shape[1], gradients)
         if row is None:
             return gradients
@@ -129,7 +128,7 @@ class StepCanary:
         return torch.cat([gradients, torch.from_numpy(row)[None].to(gradients)])
 
     def observe(self, step: int, gradient: Any) -> None:
-        """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor."""
+        """Record the noisy gradient used by a step, shape (weights,), array or tensor."""
         require(
             step == self.step and self.awaits_observation,
             f"step {self.step} must ask for its canary (join) before it is observed, once",
