@@ -29,10 +29,10 @@ RECORD_VARIABLE = "DPAUDIT_TEST_TIMES"
 """Names the file that `tests/conftest.py` writes the seconds of each test to."""
 LONGEST_S = 5.0
 TOLERANCE = 2.0
-"""Cold caches and shared cores make the same work take up to so many times as long."""
+"""Maximum slowdown of equal work by cold caches and shared cores."""
 SHOWN = 40
 BUSY_CORES = 0.3
-"""From so many cores used by other programs on, processor seconds say little about a test."""
+"""Cores in use by other programs from which processor seconds are not meaningful."""
 KERNELS = ("engine", "estimators", "mechanisms")
 """Floors with functions that Numba compiles and caches."""
 KERNEL_TESTS = (
@@ -116,8 +116,8 @@ def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
         ],
         {RECORD_VARIABLE: str(RECORD)},
     )
-    told, _ = types.communicate()
-    print(told, end="", flush=True)
+    type_errors, _ = types.communicate()
+    print(type_errors, end="", flush=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     others_s = machine_busy_s() - busy_before - used.ru_utime - used.ru_stime
     too_long = [] if nightly.on() else long_tests(read_record(RECORD), others_s / (time.monotonic() - began))

@@ -304,7 +304,7 @@ def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ((1, "1"), ("1", 1)),
         (("ab", "c"), ("a", "bc")),
@@ -315,8 +315,8 @@ def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
         (Holds([1]), Holds([2])),
     ],
 )
-def test_different_values_have_different_fingerprints(one: object, other: object) -> None:
-    assert fingerprint(one).digest != fingerprint(other).digest
+def test_different_values_have_different_fingerprints(first: object, second: object) -> None:
+    assert fingerprint(first).digest != fingerprint(second).digest
 
 
 def monkeypatched(label: float) -> float:

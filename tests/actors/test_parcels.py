@@ -79,12 +79,14 @@ def test_the_size_of_a_parcel_follows_the_driver_and_the_share() -> None:
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
 
 
-@pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
-def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], left: int) -> None:
+@pytest.mark.parametrize(
+    ("waiting", "first", "remaining"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)]
+)
+def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], remaining: int) -> None:
     """With four workers and units of 0.02 s, 100 units fill a parcel."""
     simulated, units = SimulatedPool(4, {"Add": 0.02}), some(waiting)
     simulated.submit_all(units)
-    assert (simulated.parcels, len(units)) == (first, left)
+    assert (simulated.parcels, len(units)) == (first, remaining)
     assert simulated.pool.capacity(Resources(), len(units), "Add") <= 0
     assert not simulated.pool._waiting[Resources()]
 

@@ -78,7 +78,7 @@ class Trainings:
         self.given.append((rows, labels, settings))
         return self
 
-    def trained(self) -> Trainings:
+    def train(self) -> Trainings:
         return self
 
     def logits(self, images: Any) -> Any:
@@ -126,5 +126,5 @@ def test_bad_settings_are_refused() -> None:
     with pytest.raises(InputError, match="takes images"):
         TINY.fit(flat, seed=SeedSequence(0), compute=CPU)
     data = IMAGES[:20], np.arange(20), DIGITS.labels[:20]
-    with pytest.raises(InputError, match="without batch norm"):
+    with pytest.raises(InputError, match="does not support batch norm"):
         FixMatch(ResNet18(norm="batch"), *data, classes=10, steps=1, seed=SeedSequence(0), compute=CPU)
