@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Two workers on two cores: libraries that start threads of their own would fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What this user made here is noted in their home: not in that of whoever runs the tests.
+# Tests must not write to the home folder of the user who runs them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
 # Below click 8.2 a test is told either both outputs apart or both in one; from there on it has all three.
@@ -37,11 +37,11 @@ STARTED = pytest.StashKey[float]()
 PROCESSOR_S = "processor_s"
 HEAVY = ("ray", "cluster")
 """Marks of tests that bring up Ray: each kind in one process, one test after the other."""
-MADE_BEFORE_A_LOOK = 20_000
-"""Objects that are made before Python looks for those that nothing holds any more; its own number is 700."""
-APART = 4
-"""From so many processes on, the two kinds go side by side. On two cores they stay in one: two of Ray's
-starts at once keep them busy for half a minute, and a session that does not come up takes all its tests along."""
+OBJECTS_BEFORE_COLLECTION = 20_000
+"""New objects before Python's garbage collection; the default is 700."""
+PARALLEL_FROM = 4
+"""Minimum number of processes to run the two kinds in parallel. On two cores they share one process: two parallel
+starts of Ray occupy both cores for half a minute, and a session that fails to start fails all its tests."""
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +54,9 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session of its own takes a test ten seconds and the cores from the rest: mark it `ray`, or run in process.
+    """Refuse Ray sessions outside marked tests: a separate session takes ten seconds and all cores.
 
-    A test that is marked `cluster` has its drivers in processes of their own, and none in this one.
+    Mark the test `ray`, or run in process. A test marked `cluster` has its drivers in separate processes.
     """
 
     def refuse(*_: object, **__: object) -> None:
@@ -85,12 +85,12 @@ def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves what is marked `nightly` to `make nightly`, and says which tests stay in one process.
+    """Deselect tests marked `nightly` outside `make nightly`, and group tests that must share a process.
 
-    That is where pytest-xdist runs several (`--dist loadgroup`); the largest group begins. All that need the shared Ray
-    session, so that one is started; all that start a cluster of their own, so that there is never more than one beside
-    that session; and those that share a fixture of their module, so that what is dear to make is made once. Any other
-    test goes wherever there is room.
+    pytest-xdist runs each group in one process (`--dist loadgroup`), the largest group first. One group shares the Ray
+    session, so that only one session starts. Another starts clusters, so that at most one cluster runs next to that
+    session. Tests with a common module fixture form a group, so that an expensive fixture is built once. All other
+    tests run in any process.
     """
     if later := [item for item in items if _is(item, "nightly") and not nightly.on()]:
         items[:] = [item for item in items if item not in later]
@@ -105,18 +105,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own.
+    """Reject a pytest whose items pytest-xdist cannot group: each process would start a separate Ray session.
 
-    What was collected stays to the end: to look through it again and again costs audits of many short units most.
+    Collected items are frozen: repeated garbage collection over them slows audits of many short units.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(MADE_BEFORE_A_LOOK, *gc.get_threshold()[1:])
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     if session.config.getoption("loadgroup", False):
         groups = tuple(f"@{kind}" for kind in HEAVY)
         needing = [item for item in session.items if any(_is(item, kind) for kind in HEAVY)]
-        lost = [item for item in needing if not item.nodeid.endswith(groups)]
-        assert not lost, "pytest-xdist does not know this pytest's items; install the one of constraints.txt"
+        ungrouped = [item for item in needing if not item.nodeid.endswith(groups)]
+        assert not ungrouped, "pytest-xdist does not know this pytest's items; install the one of constraints.txt"
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -159,8 +159,8 @@ class TimesRecorder:
 
 
 def heavy_group(kind: str, processes: int) -> str:
-    """The group of a kind of `HEAVY` where so many processes share the tests."""
-    return kind if processes >= APART else HEAVY[0]
+    """Return the group of a kind of `HEAVY` for this number of test processes."""
+    return kind if processes >= PARALLEL_FROM else HEAVY[0]
 
 
 def _is(item: pytest.Item, kind: str) -> bool:
@@ -168,8 +168,8 @@ def _is(item: pytest.Item, kind: str) -> bool:
 
 
 def _shares(item: pytest.Item) -> set[str]:
-    """The modules of the item's module-wide fixtures."""
+    """Return the modules of the item's module-wide fixtures."""
     if not isinstance(item, pytest.Function):
         return set()
-    made = item._fixtureinfo.name2fixturedefs.values()
-    return {definition.baseid for several in made for definition in several if definition.scope == "module"}
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return {definition.baseid for several in definitions for definition in several if definition.scope == "module"}

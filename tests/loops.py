@@ -28,7 +28,7 @@ class Cases:
 
     @contextlib.contextmanager
     def case(self, *name: object) -> Iterator[None]:
-        """Run one case: what it raises is noted under its name, and the loop goes on."""
+        """Run one case: an exception is recorded under its name, and the loop continues."""
         self._number += 1
         try:
             yield
@@ -55,7 +55,7 @@ class Cases:
 
 
 def _words(part: object) -> str:
-    """What a case is called by; some cases are objects that cannot be printed."""
+    """Return the name of a case; some cases are objects that cannot be printed."""
     try:
         return str(part)[:200]
     except Exception:

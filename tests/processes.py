@@ -56,12 +56,12 @@ def _name(pid: int) -> str:
 
 
 def _ancestors(pid: int) -> list[int]:
-    found = []
+    matching = []
     while pid > 1:
         try:
             # The name in parentheses may hold spaces; the parent is the second field behind it.
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             break
-        found.append(pid)
-    return found
+        matching.append(pid)
+    return matching

@@ -1,4 +1,4 @@
-"""A place for run folders that is not a path: a real server that speaks S3, where one is installed (`make s3`)."""
+"""Remote run folders: a real S3 server, if one is installed (`make s3`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SECRET = "never-written-anywhere-5d1f"
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Its host and port; one for the tests of this process."""
+    """Yield host and port of the server, one for the tests of this process."""
     with _started() as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 def checking_s3_server() -> Iterator[str]:
-    """Host and port of a server that looks at who asks, and knows nobody."""
+    """Yield host and port of a server that checks credentials and rejects all."""
     with _started(INITIAL_NO_AUTH_ACTION_COUNT="0") as place:
         yield place
 
@@ -53,7 +53,7 @@ def _started(**environment: str) -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The URI of a bucket of this test's own, with a place for `{}`; credentials are in the environment."""
+    """Return the URI of a separate bucket for this test, with a place for `{}`; credentials are in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

@@ -7,11 +7,11 @@ import pytest
 from tests import nightly
 
 SECONDS_A_CALL = 0.08
-"""Pretended: a check then plans 1,250 calls of a function a test, in place of 20,000."""
+"""Simulated seconds of a call: a check then plans 1,250 calls of a function for each test instead of 20,000."""
 
 
 def calls_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have checks of functions on rows believe that a call takes so many seconds, and plan as many calls as fit."""
+    """Make checks of functions on rows assume this duration of a call, and plan the calls that fit."""
     monkeypatch.setattr("dpaudit.engine.request.check.call_cost", lambda *_: (seconds, 1))
 
 

@@ -29,10 +29,10 @@ RECORD_VARIABLE = "DPAUDIT_TEST_TIMES"
 """Names the file that `tests/conftest.py` writes the seconds of each test to."""
 LONGEST_S = 5.0
 TOLERANCE = 2.0
-"""Cold caches and shared cores make the same work take up to so many times as long."""
+"""Maximum slowdown of equal work by cold caches and shared cores."""
 SHOWN = 40
 BUSY_CORES = 0.3
-"""From so many cores used by other programs on, processor seconds say little about a test."""
+"""Cores in use by other programs from which processor seconds are not meaningful."""
 KERNELS = ("engine", "estimators", "mechanisms")
 """Floors with functions that Numba compiles and caches."""
 KERNEL_TESTS = (
@@ -41,7 +41,7 @@ KERNEL_TESTS = (
     "tests/engine/test_two_world.py::test_planted_bug_of_dp_sgd_is_detected_by_its_steps",
     "tests/mechanisms/test_torch_models.py::test_mlp_learns_digits",
     "tests/engine/test_crafted_queries.py::test_one_record_decides_an_answer",
-    "tests/engine/test_sequential.py::test_a_leak_ends_the_audit_and_the_rest_is_saved",
+    "tests/engine/test_sequential.py::test_a_leak_stops_the_audit_and_saves_the_remaining_units",
     "tests/papers/test_attacks_compared.py::test_every_attack_sees_a_learner_that_recalls_its_labels",
     "tests/engine/test_ceiling.py::test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_labels",
     "tests/engine/test_estimate_methods.py::test_the_epsilon_that_bags_are_as_good_as",
@@ -52,23 +52,23 @@ KERNEL_TESTS = (
     "tests/engine/test_ci_files.py::test_a_violation_fails_in_junit",
     "tests/estimators/test_confusion.py::test_interval_ends_are_the_posteriors_quantiles",
     "tests/estimators/test_confusion.py::test_best_epsilon_is_the_largest_lower_bound",
-    "tests/engine/test_divided.py::test_thresholds_found_apart_give_the_same_digits",
+    "tests/engine/test_divided.py::test_bounds_by_thresholds_give_the_same_digits",
     "tests/estimators/test_guess_band.py::test_crossing_probability_skips_guesses_between_looks",
     "tests/estimators/test_guess_band.py::test_long_walks_are_followed_by_transforms",
     "tests/mechanisms/test_compiled_mlp.py::test_products_are_numpys",
     "tests/mechanisms/test_private_learners.py::test_records_of_a_leaf_are_those_within_all_its_limits",
-    "tests/engine/test_power.py::test_planning_looks_at_few_rows",
+    "tests/engine/test_power.py::test_planning_tallies_few_rows",
 )
 """Quick tests that together compile every kernel."""
 LONG: Mapping[str, str] = {
-    "tests/actors/test_schedule.py::test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails[ray]": (
+    "tests/actors/test_schedule.py::test_two_workers_run_all_units_despite_losses_and_failures[ray]": (
         "starts the Ray session that all tests share"
     ),
-    "tests/actors/test_parcels.py::test_the_same_bytes_in_processes_beside_this_one": "starts child processes",
+    "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
-    "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
+    "tests/engine/test_check.py::test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run": (
         "one check with two confirmatory runs"
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
@@ -116,8 +116,8 @@ def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
         ],
         {RECORD_VARIABLE: str(RECORD)},
     )
-    told, _ = types.communicate()
-    print(told, end="", flush=True)
+    type_errors, _ = types.communicate()
+    print(type_errors, end="", flush=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     others_s = machine_busy_s() - busy_before - used.ru_utime - used.ru_stime
     too_long = [] if nightly.on() else long_tests(read_record(RECORD), others_s / (time.monotonic() - began))

@@ -1,6 +1,6 @@
-"""Code of the pages works as it stands: Python runs, commands are what the command line reads, specs can be planned.
+"""Code blocks of the pages work unchanged: Python runs, commands parse, specs can be planned.
 
-Pages of programs with their output have tests of their own (`ELSEWHERE`).
+Separate tests cover pages of programs with their output (`ELSEWHERE`).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Block:
 
     page: str
     line: int
-    language: str  # "" where it is indented
+    language: str  # "" for an indented block
     text: str
 
 
 def blocks_of(page: str, text: str) -> list[Block]:
-    """Its blocks, fenced or indented."""
+    """Yield the blocks of a page, fenced or indented."""
     tokens = MarkdownIt().parse(text)
     return [
         Block(page, token.map[0] + 1, token.info, token.content)
@@ -73,7 +73,7 @@ def python_of(page: str) -> list[str]:
 
 
 def write_files(page: str, folder: Path) -> None:
-    """The blocks of a page that begin with the name of a file, as these files."""
+    """Write the blocks of a page that begin with a file name to these files."""
     for text in python_of(page):
         name = re.match(r"# (\w+\.py)\n", text)
         assert name, f"{page}: which file is this?\n{text}"
@@ -126,10 +126,10 @@ def printed(code: str) -> str:
 
 
 def commands_of(text: str) -> Iterator[str]:
-    """Lines of a block that call dpaudit, those that go on joined."""
+    """Return the lines of a block that call dpaudit, with continued lines joined."""
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
-        if found := re.match(r"(?:\$ )?dpaudit (?=\w)", line):
-            yield line[found.end() :]
+        if match := re.match(r"(?:\$ )?dpaudit (?=\w)", line):
+            yield line[match.end() :]
 
 
 COMMANDS = [(f"{block.page}:{block.line}", line) for block in BLOCKS for line in commands_of(block.text)]
@@ -141,16 +141,16 @@ INLINE = [
 
 
 def refused(line: str, *, whole: bool) -> str:
-    """What the command line says against a command; "" where it would be carried out. `whole`: nothing is left out."""
+    """Return the command line's error for a command, "" if there is none; with `whole`, the command is complete."""
     words = shlex.split(line.partition(" > ")[0], comments=True)
     words = [word for word in words if not re.fullmatch(r"\[[^:]*|[^:]*\]", word)]
     command: click.Command = main
     context = click.Context(main)
     try:
         while isinstance(command, click.Group) and words:
-            name, found, words = command.resolve_command(context, words)
-            assert found is not None
-            context, command = click.Context(found, context, name), found
+            name, subcommand, words = command.resolve_command(context, words)
+            assert subcommand is not None
+            context, command = click.Context(subcommand, context, name), subcommand
         command.parse_args(context, list(words))
     except click.MissingParameter as error:
         return str(error) if whole else ""
@@ -182,11 +182,11 @@ def test_a_command_that_is_none_is_seen(line: str, why: str) -> None:
 
 
 def spec_of(text: str) -> dict[str, Any]:
-    """The mapping that a block holds, where it is one of fields of a spec."""
+    """Return the mapping in a block if its keys are fields of a spec."""
     with contextlib.suppress(yaml.YAMLError):
-        found = yaml.safe_load(text)
-        if isinstance(found, dict) and found.keys() <= spec_schema()["properties"].keys():
-            return found
+        spec = yaml.safe_load(text)
+        if isinstance(spec, dict) and spec.keys() <= spec_schema()["properties"].keys():
+            return spec
     return {}
 
 
@@ -203,7 +203,7 @@ BASE: dict[str, Any] = {
 
 
 def planned(text: str, folder: Path) -> int:
-    """How many units a spec of a page takes; a part of one stands in a whole one."""
+    """Return the number of units of a spec on a page; a partial spec is completed first."""
     content = {**BASE, **spec_of(text)}
     if "sweep" in content:
         content.setdefault("grid", {"mechanism.epsilon": [1, 2]})

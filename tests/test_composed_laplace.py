@@ -20,7 +20,7 @@ def one_delta(e: float, epsilon: float) -> float:
 
 
 def twin_delta(curve: ComposedLaplace, epsilon: float) -> float:
-    """The exact delta, conditional on how many of the n losses lie inside (-e, e), where they are uniform.
+    """Return the exact delta by conditioning on the number of the n losses inside (-e, e), where they are uniform.
 
     Under the geometric mean of both distributions a loss is e or -e with mass e^(-e/2) / 2 each and inside with mass
     e^(-e/2) e / 2. With j inside, the sum is e (B + U): B a sum of n - j fair signs, U of j uniforms on (-1, 1).
@@ -40,7 +40,7 @@ def twin_delta(curve: ComposedLaplace, epsilon: float) -> float:
 
 
 def uniform_sum(j: int, kink: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nodes and weights that integrate exactly what is smooth between whole numbers, and those plus `kink`."""
+    """Return nodes and weights of exact integrals for functions smooth between integers, and integers plus `kink`."""
     if j == 0:
         return np.zeros(1), np.ones(1)
     nodes, weights = np.polynomial.legendre.leggauss(12)

@@ -79,8 +79,8 @@ def test_the_game_with_evidence_of_its_own_ends_in_a_verdict(tmp_path: Path) -> 
 
 def test_the_verb_prints_a_claim() -> None:
     verb = importlib.import_module("claims_verb").claims
-    done = CliRunner().invoke(verb, ["randomized-response", "--epsilon", "1.5"])
-    assert (done.exit_code, "1.5" in done.output) == (0, True), done.output
+    result = CliRunner().invoke(verb, ["randomized-response", "--epsilon", "1.5"])
+    assert (result.exit_code, "1.5" in result.output) == (0, True), result.output
 
 
 def test_the_figure_is_drawn_from_the_series() -> None:

@@ -29,18 +29,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
 MAKES_THE_WHEEL = ("pyproject.toml", "MANIFEST.in", "editable/*", "*.j2", "*/py.typed", "tests/test_installation.py")
 of_a_build = by_night_unless_changed(*MAKES_THE_WHEEL)
-"""Mark of a test that builds or installs the package. That every folder is a listed package, and every package there,
-is held by `test_architecture`."""
+"""Mark of a test that builds or installs the package. `test_architecture` compares the folders with the listed
+packages."""
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.{}(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources in a folder called `dpaudit`, as `git clone` makes one."""
-    there = tmp_path_factory.mktemp("projects") / "dpaudit"
+    """Return a copy of the sources in a folder called `dpaudit`, as after `git clone`."""
+    checkout = tmp_path_factory.mktemp("projects") / "dpaudit"
     unneeded = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__", "reproduced")
-    shutil.copytree(ROOT, there, symlinks=True, ignore=unneeded)
-    return there
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=unneeded)
+    return checkout
 
 
 @pytest.fixture(scope="module")
@@ -49,34 +49,34 @@ def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(clone, tmp_path_factory.mktemp("wheel"), "build_wheel")
 
 
-def built(sources: Path, made: Path, build: str) -> Path:
-    """The one file that a build of the sources leaves in an empty folder."""
-    command = [sys.executable, "-c", BUILD.format(build), str(made)]
-    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (file,) = made.iterdir()
+def built(sources: Path, output_folder: Path, build: str) -> Path:
+    """Return the single file that a build of the sources writes to an empty folder."""
+    command = [sys.executable, "-c", BUILD.format(build), str(output_folder)]
+    process = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    (file,) = output_folder.iterdir()
     return file
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """What a wheel holds, by path."""
+    """Return the content of a wheel by path."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def sources(folder: Path) -> dict[str, bytes]:
-    """What the package must hold, by its path in a wheel: every file of its six folders, whatever it is."""
-    found = {}
+    """Return the required content of the package by path in a wheel: every file of its six folders."""
+    entries = {}
     for room in ("dpaudit", *FLOORS):
         prefix = Path() if room == "dpaudit" else Path("dpaudit")
         for path in (folder / room).rglob("*"):  # which follows no link to a folder
             if path.is_file() and "__pycache__" not in path.parts:
-                found[(prefix / path.relative_to(folder)).as_posix()] = path.read_bytes()
-    return found
+                entries[(prefix / path.relative_to(folder)).as_posix()] = path.read_bytes()
+    return entries
 
 
 def installed(wheel: Path, environment: Path) -> Path:
-    """The Python of a fresh environment that holds the package and, further down its path, what this one holds."""
+    """Return the Python of a fresh environment with the package and, later on its path, this environment's packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = next(environment.glob("lib/python*/site-packages"))
     python = environment / "bin" / "python"
@@ -88,11 +88,11 @@ def installed(wheel: Path, environment: Path) -> Path:
 
 def printed(folder: Path, *command: object) -> str:
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    process = subprocess.run(
         [str(word) for word in command], cwd=folder, env=surroundings, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @of_a_build
@@ -107,10 +107,10 @@ def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> Non
 
 @of_a_build
 def test_a_wheel_holds_the_package_and_nothing_else(clone: Path, wheel: Path) -> None:
-    held = contents(wheel)
-    about = {name: held.pop(name) for name in list(held) if name.startswith("dpaudit-")}
-    assert held == sources(clone)
-    assert any(name.endswith(".html.j2") for name in held)
+    packed = contents(wheel)
+    about = {name: packed.pop(name) for name in list(packed) if name.startswith("dpaudit-")}
+    assert packed == sources(clone)
+    assert any(name.endswith(".html.j2") for name in packed)
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
@@ -122,8 +122,16 @@ def test_an_sdist_holds_the_sources_and_makes_the_same_wheel(clone: Path, wheel:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "opened", filter="data")
     (opened,) = (tmp_path / "opened").iterdir()
-    beside = {"README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "PKG-INFO", "setup.cfg", "dpaudit.egg-info"}
-    assert {path.name for path in opened.iterdir()} == {"dpaudit", *FLOORS, *beside}
+    metadata_files = {
+        "README.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "pyproject.toml",
+        "PKG-INFO",
+        "setup.cfg",
+        "dpaudit.egg-info",
+    }
+    assert {path.name for path in opened.iterdir()} == {"dpaudit", *FLOORS, *metadata_files}
     assert sources(opened) == sources(clone)
     assert contents(built(opened, tmp_path / "wheel", "build_wheel")) == contents(wheel)
 
@@ -131,12 +139,18 @@ def test_an_sdist_holds_the_sources_and_makes_the_same_wheel(clone: Path, wheel:
 @of_a_build
 def test_a_wheel_says_what_pyproject_says(wheel: Path) -> None:
     (about,) = (text for name, text in contents(wheel).items() if name.endswith("dist-info/METADATA"))
-    said = Parser().parsestr(about.decode())
-    assert (said["Name"], said["Version"], said["License-Expression"]) == ("dpaudit", PROJECT["version"], "Apache-2.0")
-    assert said["Requires-Python"] == PROJECT["requires-python"]
-    assert set(said.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
-    needed = [Requirement(line) for line in said.get_all("Requires-Dist", [])]
-    assert {str(one) for one in needed if one.marker is None} == {str(Requirement(o)) for o in PROJECT["dependencies"]}
+    metadata = Parser().parsestr(about.decode())
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
+        "dpaudit",
+        PROJECT["version"],
+        "Apache-2.0",
+    )
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    needed = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
+    assert {str(requirement) for requirement in needed if requirement.marker is None} == {
+        str(Requirement(o)) for o in PROJECT["dependencies"]
+    }
 
 
 def test_every_extra_is_in_the_table_of_the_install_page() -> None:
@@ -150,15 +164,15 @@ def test_every_extra_is_in_the_table_of_the_install_page() -> None:
 
 @of_a_build
 def test_an_installed_wheel_works_far_from_any_checkout(wheel: Path, tmp_path: Path) -> None:
-    """As `uvx --from dpaudit dpaudit estimate scores.csv` and pipx run it: an environment of its own, any folder."""
+    """Run in a separate environment from any folder, like `uvx --from dpaudit dpaudit estimate scores.csv` and pipx."""
     python = installed(wheel, tmp_path / "own")
     rng = np.random.default_rng(0)
     member = rng.random(400) < 0.5
     rows = [f"{score},{int(coin)}" for score, coin in zip(rng.normal(3.0 * member), member, strict=True)]
     (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]))
-    said = printed(tmp_path, python.parent / "dpaudit", "estimate", "scores.csv", "--claim", "0.5")
-    assert said.startswith("VIOLATION  estimate")
-    assert "epsilon <= 0.5" in said
+    output = printed(tmp_path, python.parent / "dpaudit", "estimate", "scores.csv", "--claim", "0.5")
+    assert output.startswith("VIOLATION  estimate")
+    assert "epsilon <= 0.5" in output
     file = printed(tmp_path, python, "-c", "from dpaudit import registry; print(registry.__file__)")
     assert Path(file).is_relative_to(tmp_path / "own")
 
@@ -167,23 +181,23 @@ def test_an_installed_wheel_works_far_from_any_checkout(wheel: Path, tmp_path: P
 def test_an_installed_wheel_brings_the_pytest_plugin_and_every_name(wheel: Path, tmp_path: Path) -> None:
     python = installed(wheel, tmp_path / "own")
     for kind in ("data", "estimators", "games", "mechanisms"):
-        here = printed(ROOT, sys.executable, "-m", "dpaudit", "list", kind)
-        assert printed(tmp_path, python.parent / "dpaudit", "list", kind) == here
+        local = printed(ROOT, sys.executable, "-m", "dpaudit", "list", kind)
+        assert printed(tmp_path, python.parent / "dpaudit", "list", kind) == local
     (tmp_path / "test_own.py").write_text("def test_it(dp_audit): assert callable(dp_audit.check)\n")
     assert "1 passed" in printed(tmp_path, python, "-m", "pytest", "-p", "no:cacheprovider", "test_own.py")
 
 
 def test_the_image_is_made_of_what_is_there_by_no_root_on_a_pinned_python() -> None:
-    """Docker is not at hand: this reads the file that it would run."""
+    """Read the Dockerfile, since Docker is not available."""
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    said = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
-    by_word = {word: [rest for other, rest in said if other == word] for word, _ in said}
-    kept = set((ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines())
+    commands = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    by_word = {word: [rest for other, rest in commands if other == word] for word, _ in commands}
+    ignored = set((ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines())
     copied = [rest.split()[:-1] for rest in by_word["COPY"] if not rest.startswith("--from")]
     for name in (name for names in copied for name in names):
         assert (ROOT / name).exists(), name
-        assert f"!{name}" in kept, name
-    assert {name for names in copied for name in names} == {line[1:] for line in kept if line.startswith("!")}
+        assert f"!{name}" in ignored, name
+    assert {name for names in copied for name in names} == {line[1:] for line in ignored if line.startswith("!")}
     for base in by_word["FROM"]:
         version = re.fullmatch(r"python:(\d+\.\d+\.\d+)-slim-\w+( AS wheel)?", base)
         assert version is not None, base
@@ -199,7 +213,7 @@ def test_the_image_is_made_of_what_is_there_by_no_root_on_a_pinned_python() -> N
 
 
 def test_every_package_that_is_installed_is_pinned() -> None:
-    """Those that others need included: a release of any of them must not change what a fresh install does."""
+    """Indirect requirements count too: a new release of any of them must not change a fresh install."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if line and not line.startswith("#")}
     assert all("==" in line for line in lines if line and not line.startswith("#"))
@@ -218,18 +232,18 @@ def test_every_pinned_package_has_the_hashes_of_its_files() -> None:
     }, "torch has builds of one version that differ by an index"
 
 
-def _needed(name: str, extras: tuple[str, ...], seen: dict[str, set[str]]) -> set[str]:
-    """The names of a package and of all that it needs, as far as they are installed here."""
-    known = seen.setdefault(canonicalize_name(name), set())
+def _needed(name: str, extras: tuple[str, ...], visited: dict[str, set[str]]) -> set[str]:
+    """Return the names of a package and of its installed requirements."""
+    known_extras = visited.setdefault(canonicalize_name(name), set())
     try:
         requirements = map(Requirement, metadata.requires(name) or [])
     except metadata.PackageNotFoundError:
-        return set(seen)
+        return set(visited)
     for needed in requirements:
         wanted = needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras))
-        asked = set(needed.extras) | {""}
-        if wanted and not asked <= seen.get(canonicalize_name(needed.name), set()):
-            seen.setdefault(canonicalize_name(needed.name), set()).update(asked)
-            _needed(needed.name, tuple(needed.extras), seen)
-    known.update(extras)
-    return set(seen)
+        requested = set(needed.extras) | {""}
+        if wanted and not requested <= visited.get(canonicalize_name(needed.name), set()):
+            visited.setdefault(canonicalize_name(needed.name), set()).update(requested)
+            _needed(needed.name, tuple(needed.extras), visited)
+    known_extras.update(extras)
+    return set(visited)

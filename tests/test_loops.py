@@ -1,4 +1,4 @@
-"""A loop of cases fails where one of them does, with the names of all that failed."""
+"""A loop of cases fails if any case fails, with the names of all failed cases."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_every_failed_case_is_named_with_its_place_and_the_others_run() -> None:
     played(0)
     with pytest.raises(AssertionError) as raised:
         played(0, 1, 2, "x", 2)
-    said = str(raised.value)
-    assert said.startswith("4 of 5 cases failed:\nnumber 1\n")
-    assert "number 2\n" in said
-    assert "number 2 (case 5)\n" in said
-    assert "TypeError" in said
-    assert said.count("test_loops.py:") == 4
-    assert "number 0" not in said
+    message = str(raised.value)
+    assert message.startswith("4 of 5 cases failed:\nnumber 1\n")
+    assert "number 2\n" in message
+    assert "number 2 (case 5)\n" in message
+    assert "TypeError" in message
+    assert message.count("test_loops.py:") == 4
+    assert "number 0" not in message
 
 
 def test_a_loop_without_a_case_and_an_error_outside_of_one_are_seen() -> None:

@@ -1,4 +1,4 @@
-"""What pyproject.toml declares as the lowest versions is what `make lowest` installs, and the code asks for no more."""
+"""The lowest versions in pyproject.toml equal those of `make lowest`, and the code needs no newer ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-APART = {"docs"}  # extras that have a Python of their own
+APART = {"docs"}  # extras with a separate Python
 NO_SUCH_BUILD = {"torch"}  # on Linux an index has its lowest version with CUDA alone
 PACKAGE = ("actors", "cluster", "dpaudit", "engine", "estimators", "mechanisms")
 CLICK_8_1 = {
@@ -27,13 +27,13 @@ CLICK_8_1 = {
 
 
 def pins(name: str) -> dict[str, Version]:
-    """The versions of a file of constraints, by package."""
+    """Return the versions in a file of constraints, by package."""
     lines = (line.partition("#")[0].strip() for line in (ROOT / name).read_text(encoding="utf-8").splitlines())
     return {canonicalize_name(line.partition("==")[0]): Version(line.partition("==")[2]) for line in lines if line}
 
 
 def declared() -> Iterator[Requirement]:
-    """What the package and its extras need on Linux, where a version is stated of it."""
+    """Return the requirements of the package and its extras on Linux that state a version."""
     extras = PROJECT["optional-dependencies"]
     for lines in (PROJECT["dependencies"], *(extras[name] for name in extras if name not in APART)):
         for needed in map(Requirement, lines):
@@ -47,7 +47,7 @@ def lowest(needed: Requirement) -> Version:
 
 
 def test_the_lowest_versions_are_installed_as_declared() -> None:
-    """A bound that is raised or added must be raised or added in both."""
+    """A raised or added bound must appear in both files."""
     pinned = pins("constraints-lowest.txt")
     for needed in declared():
         name = canonicalize_name(needed.name)
@@ -111,15 +111,15 @@ def sources() -> list[Path]:
 
 
 def click_names(code: str) -> list[tuple[str, int]]:
-    """Names of click that run as code, each with the line where it has brackets, 0 where it has none.
+    """Return names of click that run as code, each with the line of its brackets, or 0 without brackets.
 
-    Annotations do not run (`from __future__ import annotations`), nor what stands below `if TYPE_CHECKING`.
+    Annotations do not run (`from __future__ import annotations`), nor does code below `if TYPE_CHECKING`.
     """
     if "click" not in code:
         return []
     tree = ast.parse(code)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "click"]
-    alias = {one.asname or one.name: one.name for node in imports for one in node.names}
+    alias = {name.asname or name.name: name.name for node in imports for name in node.names}
     names: list[tuple[str, int]] = []
 
     def name_of(node: ast.AST) -> str:

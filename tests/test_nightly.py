@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make nightly`, and what it does not."""
+"""Selection of tests between `make test` and `make nightly`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_tests_marked_nightly_run_where_the_switch_is_set(
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     items = [item("quick"), item("large", "nightly")]
     pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
-    assert [one.name for one in items] == kept
-    assert [one.name for one in deselected] == left
+    assert [item.name for item in items] == kept
+    assert [item.name for item in deselected] == left
 
 
 def test_coverage_is_of_100_games_or_of_all_and_a_fault_large_or_subtle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,11 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def test_the_tables_of_every_page_agree_with_the_data() -> None:
-    known = origins()
+    sources = origins()
     with Cases() as cases:
         for page, text in TEXTS.items():
             with cases.case(page.relative_to(ROOT)):
-                assert text == written(text, page, known), "run `make pages`"
+                assert text == written(text, page, sources), "run `make pages`"
                 assert text.count("<!-- table") == text.count("<!-- end -->")
 
 
@@ -38,9 +38,9 @@ def test_a_number_changed_by_hand_is_detected() -> None:
 
 def test_every_data_file_has_an_origin_and_a_page() -> None:
     files = {path.name for path in DATA.glob("*.csv")} - {"index.csv"}
-    shown = "".join(TEXTS.values())
+    all_text = "".join(TEXTS.values())
     assert files == set(origins())
-    assert [name for name in sorted(files) if f"data/{name})" not in shown] == []
+    assert [name for name in sorted(files) if f"data/{name})" not in all_text] == []
 
 
 def test_every_data_file_holds_measurements() -> None:
@@ -62,9 +62,9 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        known = target == page or target.exists()
-        here = text if target == page else target.read_text(encoding="utf-8") if known and anchor else ""
-        if not known or (anchor and anchor not in anchors(here)):
+        exists = target == page or target.exists()
+        linked_text = text if target == page else target.read_text(encoding="utf-8") if exists and anchor else ""
+        if not exists or (anchor and anchor not in anchors(linked_text)):
             yield link
 
 
@@ -93,14 +93,14 @@ def test_a_link_that_leads_nowhere_is_seen() -> None:
 
 def unreachable(pages: Mapping[Path, str]) -> list[str]:
     """Pages that no chain of links from the README leads to."""
-    found, waiting = set[Path](), [ROOT / "README.md"]
+    reached, waiting = set[Path](), [ROOT / "README.md"]
     while waiting:
         page = waiting.pop()
-        if page in pages and page not in found:
-            found.add(page)
+        if page in pages and page not in reached:
+            reached.add(page)
             names = [link.partition("#")[0] for link in LINK.findall(without_code(pages[page]))]
             waiting += [(page.parent / name).resolve() for name in names if name.endswith(".md")]
-    return sorted(page.relative_to(ROOT).as_posix() for page in pages.keys() - found)
+    return sorted(page.relative_to(ROOT).as_posix() for page in pages.keys() - reached)
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
@@ -204,7 +204,7 @@ def test_a_condition_that_cannot_be_read_back_is_refused() -> None:
 
 
 def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
-    first, second = (Origin("a.csv", "python -m a", made, "2 cores") for made in ("2026-11-21", "2026-11-22"))
+    first, second = (Origin("a.csv", "python -m a", date, "2 cores") for date in ("2026-11-21", "2026-11-22"))
     for origin in (first, Origin("b.csv", "python -m b", "", ""), second):
         note_origin(origin, tmp_path)
     assert origins(tmp_path) == {"a.csv": second, "b.csv": Origin("b.csv", "python -m b", "", "")}
@@ -219,8 +219,8 @@ def test_the_line_below_a_table_has_commands_date_and_commit() -> None:
 
 
 def test_commands_stand_once_a_page() -> None:
-    asked = "<!-- table paper-ml-audit-copies.csv | rows: claim | columns: copies -->\n<!-- end -->\n"
-    first, _, again = written(asked + asked, ROOT / "docs" / "page.md", origins()).partition("<!-- end -->")
+    request = "<!-- table paper-ml-audit-copies.csv | rows: claim | columns: copies -->\n<!-- end -->\n"
+    first, _, again = written(request + request, ROOT / "docs" / "page.md", origins()).partition("<!-- end -->")
     assert "`dpaudit reproduce ml-audit copies`, `python -m papers" in first
     assert "paper-ml-audit-copies.csv" in again
     assert "dpaudit reproduce" not in again
@@ -229,8 +229,8 @@ def test_commands_stand_once_a_page() -> None:
 def test_a_cell_that_names_a_data_file_is_a_link_to_it() -> None:
     page = ROOT / "docs" / "results" / "page.md"
     assert linked("a.csv", page) == "[a](../data/a.csv)"
-    asked = "<!-- table paper-overview.csv | rows: item | where: item = `table-5`; what = data -->\n<!-- end -->\n"
-    assert "|[paper-click-logs](../data/paper-click-logs.csv)|" in written(asked, page, origins())
+    request = "<!-- table paper-overview.csv | rows: item | where: item = `table-5`; what = data -->\n<!-- end -->\n"
+    assert "|[paper-click-logs](../data/paper-click-logs.csv)|" in written(request, page, origins())
 
 
 def test_the_estimators_and_the_rules_of_the_verdict_are_lists_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""Every registered part: named once, described, importable, built from its name."""
+"""Every registered part has a unique name and a description, and is built from its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRIES = [entry for kind in PACKAGES for entry in catalogue(kind).values()]
 PARTS = [entry for entry in ENTRIES if entry.kind != "reproduction"]
 
 
-def test_a_registered_part_is_what_the_catalogue_says() -> None:
+def test_the_catalogue_describes_each_registered_part() -> None:
     with Cases() as cases:
         for entry in ENTRIES:
             with cases.case(entry.kind, entry.name):
@@ -72,7 +72,7 @@ NEEDED: dict[str, object] = {
 """A value for every field without a default."""
 
 
-def test_a_part_and_its_description_are_one() -> None:
+def test_a_part_equals_the_part_built_from_its_description() -> None:
     with_opacus = importlib.util.find_spec("opacus") is not None
     with Cases() as cases:
         for entry in PARTS:
@@ -94,7 +94,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         load("mechanism", "lp-9st")
 
 
-def test_a_wrong_field_is_named_with_its_place() -> None:
+def test_an_invalid_field_is_named_with_its_location() -> None:
     with pytest.raises(SpecError, match=r"audits\[0\].mechanism has no field 'epsilom'; it has epsilon, model"):
         build("mechanism", {"name": "lp-1st", "epsilom": 1}, location="audits[0].mechanism")
     with pytest.raises(SpecError, match=r"mechanism.model.iterations must be a whole number.*got 'many'"):
@@ -105,7 +105,7 @@ def test_a_wrong_field_is_named_with_its_place() -> None:
         build("mechanism", "lp-1st")
 
 
-def test_ones_own_class_is_built_from_where_it_is() -> None:
+def test_a_user_class_is_built_from_its_location() -> None:
     value = build("mechanism", {"name": "tests.own_mechanism:KeepsEverything", "epsilon": 2})
     assert value.epsilon == 2
     assert describe(value) == {"name": "tests.own_mechanism:KeepsEverything", "epsilon": 2.0}
@@ -116,8 +116,8 @@ def test_a_kind_must_be_known() -> None:
         register("mechanisms", "x", source="y")
 
 
-def test_every_field_that_names_a_place_says_so() -> None:
-    """By what it says a stranger's spec is asked for leave: a path is read, a url and a variable are sent."""
+def test_every_field_with_a_path_or_url_is_marked() -> None:
+    """Consent for untrusted specs depends on the mark: paths are read, URLs and variables are sent."""
     holds = {"path": "path", "cache": "path", "url": "address", "key_variable": "variable"}
     holds |= {"python": "path", "folder": "path"}
     harmless = {"column", "contents", "device", "digest", "dtype", "given", "group_by", "key", "label", "model_name"}
@@ -144,7 +144,7 @@ def test_every_field_that_names_a_place_says_so() -> None:
                     assert field.name in holds or field.name in harmless, f"{name}.{field.name}: what does it name?"
 
 
-def test_a_former_name_is_answered_with_the_new_one() -> None:
+def test_a_former_name_gives_the_new_name() -> None:
     for former, now in FORMER_NAMES.items():
         kind = next(entry.kind for entry in ENTRIES if entry.name == now)
         with pytest.raises(UnknownNameError, match=f"{former} is now called {now}"):

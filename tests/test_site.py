@@ -45,14 +45,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [mkdocs, "build", "--strict", "--site-dir", str(folder)]
     surroundings = {**os.environ, "DPAUDIT_PYTHON": sys.executable, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stderr, done.stderr
+    process = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "WARNING" not in process.stderr, process.stderr
     return folder
 
 
 def place_of(page: Path, site: Path) -> Path:
-    """Where the site has a page of the repository."""
+    """Return the path in the site of a page of the repository."""
     name = page.relative_to(ROOT).as_posix()
     path = MOVED.get(name, name.removeprefix("docs/").removesuffix(".md"))
     return site / "index.html" if path == "index" else site / path / "index.html"
@@ -60,7 +60,7 @@ def place_of(page: Path, site: Path) -> Path:
 
 @of_the_built_site
 def test_all_of_a_page_is_shown(site: Path) -> None:
-    """As many headings, lists, tables and blocks as GitHub shows: MkDocs reads another kind of Markdown."""
+    """The site has the headings, lists, tables and blocks that GitHub shows; MkDocs reads another kind of Markdown."""
     reader = MarkdownIt().enable("table")
     for page in PAGES:
         html = place_of(page, site).read_text(encoding="utf-8")
@@ -68,9 +68,9 @@ def test_all_of_a_page_is_shown(site: Path) -> None:
 
 
 def article(html: str) -> str:
-    found = re.search(r"<article.*?</article>", html, re.DOTALL)
-    assert found
-    return re.sub(r'<a class="headerlink".*?</a>|<form.*?</form>', "", found[0], flags=re.DOTALL)
+    article = re.search(r"<article.*?</article>", html, re.DOTALL)
+    assert article
+    return re.sub(r'<a class="headerlink".*?</a>|<form.*?</form>', "", article[0], flags=re.DOTALL)
 
 
 def elements(html: str) -> dict[str, int]:
@@ -79,18 +79,21 @@ def elements(html: str) -> dict[str, int]:
 
 
 def broken(site: Path) -> Iterator[tuple[str, str]]:
-    """Links and images of a site that lead to no file of it, or to no place in one."""
+    """Return links and images of a site without a target file or without a target anchor."""
     pages = {path: Markup(path.read_text(encoding="utf-8")).elements for path in site.rglob("index.html")}
-    marks = {path: {held.get("id") or held.get("name") for _, held in found} for path, found in pages.items()}
-    for path, found in pages.items():
-        for _, held in found:
-            link = held.get("href") or held.get("src") or ""
+    marks = {
+        path: {attributes.get("id") or attributes.get("name") for _, attributes in elements}
+        for path, elements in pages.items()
+    }
+    for path, elements in pages.items():
+        for _, attributes in elements:
+            link = attributes.get("href") or attributes.get("src") or ""
             if re.match(r"[a-z]+:", link):
                 continue
             name, _, mark = link.partition("#")
-            there = (path.parent / name).resolve() if name else path
-            there = there / "index.html" if there.is_dir() else there
-            if not there.exists() or (mark and there in marks and mark not in marks[there]):
+            destination = (path.parent / name).resolve() if name else path
+            destination = destination / "index.html" if destination.is_dir() else destination
+            if not destination.exists() or (mark and destination in marks and mark not in marks[destination]):
                 yield path.relative_to(site).as_posix(), link
 
 
@@ -114,7 +117,7 @@ def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
 def test_the_reference_has_every_name(site: Path) -> None:
     def ids(page: str) -> set[str | None]:
         html = (site / "reference" / page / "index.html").read_text(encoding="utf-8")
-        return {held.get("id") for _, held in Markup(html).elements}
+        return {attributes.get("id") for _, attributes in Markup(html).elements}
 
     for kind in PACKAGES:
         assert {name.replace(" ", "-") for name in catalogue(kind)} <= ids(f"names/{plural(kind)}"), kind
@@ -125,14 +128,14 @@ def test_the_reference_has_every_name(site: Path) -> None:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, without a line for each request."""
+    """Handler that serves the files of a folder without logging requests."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def too_wide(site: Path, pages: list[str]) -> dict[str, int]:
-    """How many parts of each page reach beyond a phone of 390 pixels and cannot be scrolled to, in a real browser."""
+    """Return the number of unreachable parts of each page on a phone of 390 pixels, in a real browser."""
     assert BROWSER is not None
     frames = "".join(f'<iframe src="{page}" style="width: 390px; height: 800px; border: 0"></iframe>' for page in pages)
     script = """<script>
@@ -151,10 +154,10 @@ def too_wide(site: Path, pages: list[str]) -> dict[str, int]:
         options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
         command = [BROWSER, *options, f"--user-data-dir={site.parent / 'profile'}"]
         command += ["--dump-dom", f"http://127.0.0.1:{server.server_port}/frames.html"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
         server.shutdown()
-    found: dict[str, int] = json.loads(re.sub(r"<[^>]*>", "", shown))
-    return found
+    counts: dict[str, int] = json.loads(re.sub(r"<[^>]*>", "", output))
+    return counts
 
 
 @pytest.mark.nightly
@@ -169,12 +172,12 @@ def test_no_page_is_wider_than_a_phone(site: Path) -> None:
     assert too_wide(site, [*pages, "wide.html"]).keys() == {"wide.html"}
 
 
-def not_in_the_navigation(navigation: object, made: Set[str]) -> Set[str]:
+def not_in_the_navigation(navigation: object, generated: Set[str]) -> Set[str]:
     """Pages that the navigation does not name, and names of it that are no page; a folder stands for its pages."""
     leaves = {leaf for leaf in _leaves(navigation) if not leaf.endswith("/")}
     folders = tuple(leaf for leaf in _leaves(navigation) if leaf.endswith("/"))
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    pages = written | {f"{path}.md" for path in MOVED.values()} | made
+    pages = written | {f"{path}.md" for path in MOVED.values()} | generated
     return leaves ^ {page for page in pages if not page.startswith(folders)}
 
 
@@ -190,17 +193,17 @@ def _leaves(navigation: object) -> Iterator[str]:
 def test_the_navigation_names_every_page_and_the_reference_every_name() -> None:
     """Without MkDocs: the built site is looked at where what makes it has changed, and by night."""
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
-    navigation, made = yaml.safe_load(f"nav:{nav}")["nav"], reference.pages()
-    assert not_in_the_navigation(navigation, made.keys()) == set()
-    assert not_in_the_navigation([*navigation[1:], "lost.md"], made.keys()) == {"index.md", "lost.md"}
+    navigation, generated = yaml.safe_load(f"nav:{nav}")["nav"], reference.pages()
+    assert not_in_the_navigation(navigation, generated.keys()) == set()
+    assert not_in_the_navigation([*navigation[1:], "lost.md"], generated.keys()) == {"index.md", "lost.md"}
     for kind in PACKAGES:
-        headings = set(re.findall(r"^## `(.+)`$", made[f"reference/names/{plural(kind)}.md"], re.MULTILINE))
+        headings = set(re.findall(r"^## `(.+)`$", generated[f"reference/names/{plural(kind)}.md"], re.MULTILINE))
         assert headings == set(catalogue(kind)), kind
-    python, commands = made["reference/python.md"], made["reference/commands.md"]
+    python, commands = generated["reference/python.md"], generated["reference/commands.md"]
     assert [name for name in dpaudit.__all__ if name[0] != "_" and f"::: dpaudit.{name}\n" not in python] == []
     listed = main.list_commands(click.Context(main))
     assert [name for name in listed if f"## `dpaudit {name}`" not in commands] == []
-    fields = made["reference/spec.md"]
+    fields = generated["reference/spec.md"]
     assert [name for name in spec_schema()["properties"] if f"`{name}`" not in fields] == []
 
 

@@ -1,4 +1,4 @@
-"""What the test run says of tests that take long, and the record that it reads."""
+"""Messages of the test run about slow tests, and the record behind them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_interrupt_is_not_ignored_though_a_shell_started_the_run_in_the_backg
 
 
 def test_processor_time_of_children_counts(tmp_path: Path) -> None:
-    """A child that runs is counted while it runs, and after it ended."""
+    """A child process is counted while it runs and after its end."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""No test reads a clock, and few start Ray at once: what they decided would depend on who else uses the machine."""
+"""No test reads a clock, and few start Ray at once: otherwise results would depend on the load of the machine."""
 
 from __future__ import annotations
 

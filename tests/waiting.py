@@ -9,16 +9,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 HANGS_S = 300.0
-"""Many times longer than anything a test waits for takes on a busy machine."""
+"""Timeout in seconds, far above the duration of any wait on a busy machine."""
 
 
 def until(reached: Callable[[], T | None], what: str) -> T:
-    """Asks again and again; the first answer that is true.
+    """Poll `reached` and return its first true value.
 
     Args:
-        reached: Gives something true once it has happened.
-        what: Is waited for, for the message.
-    Raises: TimeoutError when it has not happened for `HANGS_S`.
+        reached: Function that returns a true value once the event has happened.
+        what: Description of the event for the message.
+    Raises: TimeoutError if the event does not happen within `HANGS_S`.
     """
     end = time.monotonic() + HANGS_S
     while not (value := reached()):

@@ -1,8 +1,7 @@
 """`dpaudit` in a process forked from one that has imported the libraries: it starts in a tenth of a second.
 
-The command is the one that `python -m dpaudit` starts, in a session of its own, with the environment, the folder and
-the files for its output that the test gives. What a test says of imports, of the working folder or of processes left
-behind by audited code needs a Python of its own: such tests start one.
+The command equals `python -m dpaudit`, in a separate session with the test's environment, folder and output files.
+Tests about imports, the working folder or processes left behind by audited code start a fresh Python instead.
 
     ended = dpaudit("run", "spec.yaml", "--quiet", cwd=tmp_path)
     assert (ended.code, ended.err) == (0, "")
@@ -42,7 +41,7 @@ class CommandResult:
     """Exit code and output of a finished command.
 
     Attributes:
-        code: The exit code, as `subprocess` gives it (negative: killed by that signal); None where it hung.
+        code: The exit code, as in `subprocess` (negative: killed by that signal); None if it hung.
         out, err: What the command printed.
     """
 
@@ -98,18 +97,18 @@ def run_warm(
     time_limit_s: float,
     program: str | None = None,
 ) -> int | None:
-    """Runs `dpaudit ARGUMENTS` and waits for it.
+    """Run `dpaudit ARGUMENTS` and wait for it.
 
     Args:
         arguments: Behind the name of the command.
         cwd: Its working folder.
-        environment: All of its environment.
-        out, err: Files with a number of their own, where its output goes.
-        time_limit_s: After so long all processes of its session are killed.
-        program: Runs in place of the command: the text of a program of Python.
-    Returns: Its exit code, as `subprocess` gives it; None where it was killed for its time.
+        environment: Its complete environment.
+        out, err: Output files with file descriptors.
+        time_limit_s: Timeout after which all processes of its session are killed.
+        program: Text of a Python program to run instead of the command.
+    Returns: Its exit code, as in `subprocess`; None after a timeout.
     """
-    asked = {
+    request = {
         "arguments": list(arguments),
         "cwd": str(cwd),
         "environment": dict(environment),
@@ -121,7 +120,7 @@ def run_warm(
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
     code = json.loads(server.stdout.readline())
     assert code is None or isinstance(code, int)
@@ -129,13 +128,13 @@ def run_warm(
 
 
 def left_by_commands() -> list[int]:
-    """Processes that the commands started so far have left behind: the server adopts whatever they detach."""
+    """Return processes left behind by earlier commands; the server adopts detached processes."""
     return below(_server().pid) if _server.cache_info().currsize else []
 
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """One for each process of the tests; it ends when that one does."""
+    """Return the server of this test process; it ends with the process."""
     paths = os.pathsep.join((str(ROOT / "editable"), str(ROOT)))
     return subprocess.Popen(
         [sys.executable, "-m", "tests.warm"],
@@ -148,26 +147,26 @@ def _server() -> subprocess.Popen[str]:
 
 
 def main() -> None:
-    """Reads what is asked, a line each, and answers with exit codes, until nobody asks any more."""
+    """Read requests, one in each line, and answer with exit codes until the input ends."""
     adopt_orphans()
     _play_once()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         pid = os.fork()
         if pid == 0:
             answers.close()
-            _become(asked)
-        answers.write(json.dumps(_wait(pid, asked["time_limit_s"])) + "\n")
+            _become(request)
+        answers.write(json.dumps(_wait(pid, request["time_limit_s"])) + "\n")
         answers.flush()
-        with contextlib.suppress(ChildProcessError):  # what was adopted and has ended since
+        with contextlib.suppress(ChildProcessError):  # an adopted process may have ended
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
 def _play_once() -> None:
-    """A small audit: what it imports and compiles is there for all commands."""
+    """Run a small audit, so that all commands share its imports and compiled code."""
     import dpaudit.engine.cli.main  # noqa: F401, and what commands import besides
     from dpaudit import Audit, AuditSpec, RunOptions, audit
 
@@ -176,32 +175,32 @@ def _play_once() -> None:
         audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=folder, quiet=True)
 
 
-def _become(asked: dict[str, Any]) -> NoReturn:
-    """Makes this process the command, and ends with it."""
+def _become(request: dict[str, Any]) -> NoReturn:
+    """Turn this process into the command, and exit with it."""
     os.setsid()
     for number, (path, flags) in enumerate(
-        [(os.devnull, os.O_RDONLY), (asked["out"], os.O_WRONLY), (asked["err"], os.O_WRONLY)]
+        [(os.devnull, os.O_RDONLY), (request["out"], os.O_WRONLY), (request["err"], os.O_WRONLY)]
     ):
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
     sys.stdin = open(os.devnull)  # noqa: SIM115, for as long as the command lives
-    os.chdir(asked["cwd"])
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update(request["environment"])
     tempfile.tempdir = None
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    own = [path for path in sys.path if path not in (*paths, str(ROOT))]
-    sys.path[:] = [asked["cwd"], *paths, *own]
+    other_paths = [path for path in sys.path if path not in (*paths, str(ROOT))]
+    sys.path[:] = [request["cwd"], *paths, *other_paths]
     first = next((path for path in paths if Path(path, "sitecustomize.py").is_file()), None)
     if first is not None:  # as a Python that starts here would
         runpy.run_path(f"{first}/sitecustomize.py")
     code: object = 0
     try:
-        if asked["program"] is not None:
-            _run_program(asked["program"], asked["arguments"])
+        if request["program"] is not None:
+            _run_program(request["program"], request["arguments"])
         else:
-            sys.argv = ["dpaudit", *asked["arguments"]]
+            sys.argv = ["dpaudit", *request["arguments"]]
             runpy.run_module("dpaudit", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code or 0
@@ -209,7 +208,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
 
 
 def _run_program(text: str, arguments: list[str]) -> None:
-    """Run it as one typed at a prompt: as the module `__main__`, with a traceback where it fails."""
+    """Run a program as the module `__main__`, with a traceback on failure."""
     sys.argv = ["-", *arguments]
     sys.modules["__main__"] = main_module = ModuleType("__main__")
     try:
@@ -220,7 +219,7 @@ def _run_program(text: str, arguments: list[str]) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """As an interpreter ends, without taking its modules apart: of so many libraries that takes half a second."""
+    """Exit like an interpreter, but without deleting modules, which takes half a second with these libraries."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -229,7 +228,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _wait(pid: int, limit_s: float) -> int | None:
-    """The exit code of a child, or None where it took too long: an alarm then ends its session."""
+    """Return the exit code of a child, or None after a timeout: an alarm then ends its session."""
     late = False
 
     def kill(*_: object) -> None:

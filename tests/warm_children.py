@@ -1,7 +1,7 @@
 """Child processes of an audit forked from a process that has imported the libraries, in place of a new Python each.
 
-`dpaudit.actors.children` starts a Python for code of strangers, for work beside this process, and to ask a mechanism
-afresh before a VIOLATION. A forked one has made no call either, and is there in a tenth of a second.
+`dpaudit.actors.children` starts a Python for third-party code, for parallel work, and to rerun a mechanism before a
+VIOLATION. A forked process has made no calls either, and starts in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fork_server() -> Any:
 
 
 class ForkedChild:
-    """The part of `subprocess.Popen` that is asked of a child."""
+    """The part of `subprocess.Popen` that the caller needs from a child."""
 
     def __init__(self, line: Connection) -> None:
         surroundings = (dict(os.environ), os.getcwd())

@@ -685,7 +685,7 @@ BANK: dict[str, Case] = {
     "torch, sum clipped": _case(
         torch_images_clipped_whole,
         torch_images,
-        own=_Torch,
+        base=_Torch,
         missed="in 30 seconds the test of many trainings is not begun",
     ),
     "uniform noise": _case(UniformNoise),

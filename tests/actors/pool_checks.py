@@ -1,4 +1,4 @@
-"""What is checked of the pool on a cluster of several nodes: run by `test_pool`, in a process of its own."""
+"""Checks of the pool on a cluster of several nodes; `test_pool` runs them in a separate process."""
 
 from __future__ import annotations
 
@@ -31,35 +31,34 @@ class Nodes:
 
     cluster: Cluster
     gate: Path
-    done: int = 0
+    finished_units: int = 0
     on_gpu: bool = False
     killed: bool = False
-    lost: list[str] = field(default_factory=list)
+    loss_details: list[str] = field(default_factory=list)
     second: Any = None
 
     def __call__(self, event: Event) -> None:
-        """After three units a node joins; once its workers are up, the unit that needs it and some more are done, it is
-        killed."""
+        """Add a node after three units; kill it once it has run the unit on a GPU and 14 units are done."""
         if event.kind is EventKind.WORKER_LOST:
-            self.lost.append(event.detail)
+            self.loss_details.append(event.detail)
         if event.kind is EventKind.WORKER_STARTED and event.count == 3:
             self.gate.touch()
         if event.kind is EventKind.UNIT_DONE:
-            self.done += 1
-            if self.done == 3:
+            self.finished_units += 1
+            if self.finished_units == 3:
                 self.second = self.cluster.add_node(num_cpus=2, num_gpus=1, **NODE)
             self.on_gpu |= event.label == "on a GPU"
-            if self.done >= 14 and self.on_gpu and not self.killed:
+            if self.finished_units >= 14 and self.on_gpu and not self.killed:
                 self.killed = True
                 self.cluster.remove_node(self.second, allow_graceful=False)
 
 
 def main() -> None:
-    """Units run where they fit, on nodes that join and without those that leave."""
+    """Check that units run where they fit while a node joins and leaves."""
     pools.NODES_S = 1.0
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 1, "include_dashboard": False})
     with ray_session(cluster.address), tempfile.TemporaryDirectory() as folder:
-        os.environ[pools.WAIT_FOR_NODES] = "100"  # the node with the GPU is not there yet
+        os.environ[pools.WAIT_FOR_NODES] = "100"  # the node with the GPU joins later
         gate = Path(folder) / "gate"
         nodes = Nodes(cluster, gate)
         units = [Unit(Where(number, 0.3, "/" if number < 3 else str(gate)), f"unit {number}") for number in range(30)]
@@ -75,8 +74,8 @@ def main() -> None:
         assert ran[second] >= 4, (ran, "what joined is used")
         assert ran.total() - ran[second] >= 4, (ran, "what is left goes on")
         assert store.read(units[-1].key)["node"][0].as_py() == second
-        assert nodes.lost, "units of the node that left were lost with it"
-    print("joined and left", dict(ran), nodes.lost, flush=True)
+        assert nodes.loss_details, "units of the node that left were lost with it"
+    print("joined and left", dict(ran), nodes.loss_details, flush=True)
     cluster.add_node(num_cpus=2, num_gpus=1, **NODE)
     with ray_session(cluster.address), tempfile.TemporaryDirectory() as folder:
         units = [Unit(Where(number, 0.2), f"on a CPU {number}") for number in range(8)]
@@ -92,7 +91,7 @@ def main() -> None:
         assert all(card == ("0" if "GPU" in label else "") for label, card in cards.items()), cards
         halves = {process for label, process in processes.items() if "GPU" in label}
         others = {process for label, process in processes.items() if "CPU" in label}
-        assert len(halves) == 2, processes  # two workers share the card
+        assert len(halves) == 2, processes  # two workers share the GPU
         assert not halves & others, processes
     print("side by side", flush=True)
 
@@ -100,4 +99,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # the nodes are ended by who began this, faster than by Ray
+    os._exit(0)  # ends the nodes faster than Ray does

@@ -1,4 +1,4 @@
-"""What is noticed of a process that a unit changed, and what is no change."""
+"""Changes of the process by a unit are noticed and undone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from dpaudit.actors.audited.around import ProcessGuard, _guarded_state
 
 
-def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """What one prints or changes is its own, is put back, and the next one finds what the first one found."""
-    dumps, around = json.dumps, [ProcessGuard() for _ in range(6)]
+def test_consecutive_attempts_are_separate(capfd: pytest.CaptureFixture[str]) -> None:
+    """Output and changes belong to one attempt and are undone before the next."""
+    dumps, guards = json.dumps, [ProcessGuard() for _ in range(6)]
     with ProcessGuard.consecutive():
-        for number, one in enumerate(around):
-            with one.guard():
+        for number, guard in enumerate(guards):
+            with guard.guard():
                 assert json.dumps is dumps
                 assert "LEFT" not in os.environ
                 if number == 1:
@@ -34,34 +34,40 @@ def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixtur
                         with contextlib.suppress(OSError):
                             if os.path.samestat(os.fstat(int(name)), catching):
                                 os.close(int(name))
-    assert [one.remarks for one in around[:3]] == [
+    assert [guard.remarks for guard in guards[:3]] == [
         (),
         ("functions of libraries (json.dumps)",),
         ("environment variables (LEFT)",),
     ]
-    assert [one.printed for number, one in enumerate(around) if number != 3] == [b"0\n", b"1\n", b"2\n", b"4\n", b"5\n"]
-    assert not around[5].remarks
+    assert [guard.printed for number, guard in enumerate(guards) if number != 3] == [
+        b"0\n",
+        b"1\n",
+        b"2\n",
+        b"4\n",
+        b"5\n",
+    ]
+    assert not guards[5].remarks
     print("afterwards")
     assert capfd.readouterr().out == "afterwards\n"
 
 
-def test_an_environment_that_is_replaced_is_noticed_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_environment_is_noticed_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
     before, usual = dict(os.environ), os.environ
     for number in range(3):
-        with ProcessGuard.consecutive(), _guarded_state() as found:
+        with ProcessGuard.consecutive(), _guarded_state() as remarks:
             os.environ["LEFT"] = "2"
             if number:
                 del os.environ["KEPT"]
             if number > 1:
                 os.environ = os.environ.copy()  # type: ignore[assignment]  # noqa: B003
         what = ("LEFT", "KEPT, LEFT", "all of them, KEPT, LEFT")[number]
-        assert found == [f"environment variables ({what})"]
+        assert remarks == [f"environment variables ({what})"]
         assert os.environ is usual
         assert (dict(os.environ), os.getenv("KEPT")) == (before, "1")
 
 
-def test_an_equal_function_is_another_one() -> None:
+def test_an_equal_function_counts_as_replaced() -> None:
     class Same:
         def __call__(self) -> None: ...
 
@@ -71,19 +77,19 @@ def test_an_equal_function_is_another_one() -> None:
         __hash__ = None  # type: ignore[assignment]
 
     dumps = json.dumps
-    with _guarded_state() as found:
+    with _guarded_state() as remarks:
         json.dumps = Same()  # type: ignore[assignment]
-    assert found == ["functions of libraries (json.dumps)"]
+    assert remarks == ["functions of libraries (json.dumps)"]
     assert json.dumps is dumps
 
 
-def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
-    """Several closed by one attempt are noticed, whoever opened them; one at a time may have been collected."""
+def test_files_that_another_attempt_closes_are_noticed() -> None:
+    """Several closed files are noticed; a single one may have been garbage-collected."""
     opened: list[int] = []
-    found = []
+    all_remarks = []
     with ProcessGuard.consecutive():
         for number in range(6):
-            with _guarded_state() as one:
+            with _guarded_state() as remarks:
                 if number == 1:
                     opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
                 if number in (2, 3):
@@ -91,18 +97,18 @@ def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
                 if number == 4:
                     for file in opened:
                         os.close(file)
-            found.append([what.partition(" (")[0] for what in one])
-    assert found == [[], [], [], [], ["open files it closed"], []]
+            all_remarks.append([what.partition(" (")[0] for what in remarks])
+    assert all_remarks == [[], [], [], [], ["open files it closed"], []]
 
 
-def test_filters_that_a_library_set_as_they_were_are_no_change_and_a_new_one_is() -> None:
+def test_only_different_warning_filters_count_as_a_change() -> None:
     with warnings.catch_warnings():
         first = ("default", None, DeprecationWarning, "__main__", 0)
         warnings.filters.insert(0, first)  # type: ignore[attr-defined]
-        with _guarded_state() as found:
+        with _guarded_state() as remarks:
             warnings.filters[0] = (*first[:3], re.compile(first[3]), 0)  # type: ignore[index]
-        assert not found
-        with _guarded_state() as found:
+        assert not remarks
+        with _guarded_state() as remarks:
             warnings.simplefilter("ignore", FutureWarning)
-        assert found == ["warnings filters"]
+        assert remarks == ["warnings filters"]
         assert warnings.filters[0][2] is DeprecationWarning

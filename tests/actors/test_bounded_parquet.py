@@ -1,4 +1,4 @@
-"""Parquet files that unpack to more than they may are refused by their footers; honest ones are read as they are."""
+"""Parquet files that unpack to too many bytes are refused by their footers; others are read unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("suspicious", [False, True])
 @pytest.mark.parametrize("options", [{}, {"compression": "zstd", "row_group_size": 100}, {"use_dictionary": False}])
-def test_an_honest_table_is_read_as_it_is(
+def test_a_plain_table_is_read_unchanged(
     options: dict[str, Any], suspicious: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = written(HONEST, **options)
@@ -50,12 +50,14 @@ def test_an_honest_table_is_read_as_it_is(
     assert read_bounded(io.BytesIO(content), "x", ["text", "pair"]).column_names == ["text", "pair"]
 
 
-def test_the_footer_says_what_pyarrow_says() -> None:
+def test_the_footer_agrees_with_pyarrow() -> None:
     content = written(HONEST, row_group_size=100)
-    footer, told = read_footer(io.BytesIO(content)), pq.read_metadata(io.BytesIO(content))
+    footer, metadata = read_footer(io.BytesIO(content)), pq.read_metadata(io.BytesIO(content))
     assert footer.rows == 500
-    chunks = [told.row_group(i).column(j) for i in range(told.num_row_groups) for j in range(told.num_columns)]
-    assert [(one.path, one.unpacked) for one in footer.columns] == [
+    chunks = [
+        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
+    ]
+    assert [(column.path, column.unpacked) for column in footer.columns] == [
         (chunk.path_in_schema, chunk.total_uncompressed_size) for chunk in chunks
     ]
 
@@ -64,7 +66,7 @@ def rows_of_zeros() -> pa.Table:
     return pa.table({"score": np.zeros(100_000_000, np.int64)})
 
 
-def one_text_again_and_again() -> pa.Table:
+def repeated_text() -> pa.Table:
     return pa.table({"key": pa.DictionaryArray.from_arrays(np.zeros(1_000_000, np.int32), ["x" * 1000])})
 
 
@@ -73,7 +75,7 @@ def texts_in_lists() -> pa.Table:
     return pa.table({"needs": pa.ListArray.from_arrays(np.array([0, 1_000_000], np.int32), texts)})
 
 
-@pytest.mark.parametrize("bomb", [rows_of_zeros, one_text_again_and_again, texts_in_lists])
+@pytest.mark.parametrize("bomb", [rows_of_zeros, repeated_text, texts_in_lists])
 def test_a_small_file_that_unpacks_to_gigabytes_is_refused(bomb: Any) -> None:
     content = written(bomb(), compression="zstd", store_schema=False)
     assert len(content) < 1_000_000
@@ -84,15 +86,15 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(bomb: Any) -> None:
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 
-def test_an_honest_table_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpaudit.plain_files.SMALL_FILE_BYTES", 1000)
     monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 1000)
     with pytest.raises(RunError, match="it must fit into half of the free memory"):
         read_bounded(io.BytesIO(written(HONEST)), "it")
 
 
-def test_a_damaged_footer_is_refused_and_never_ends_the_process() -> None:
-    """Among these are footers at which pyarrow's own look at a column ends the process."""
+def test_a_damaged_footer_is_refused() -> None:
+    """With some of these footers, pyarrow's column metadata crashes the process."""
     content, rng = written(HONEST), np.random.default_rng(11)
     for _ in range(2000):
         damaged = bytearray(content)

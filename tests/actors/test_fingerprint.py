@@ -1,4 +1,4 @@
-"""The fingerprint changes with all code of the user's that can decide a result, and with nothing else."""
+"""Fingerprints change with all user code that can influence a result, and with nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Mechanism(Base):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Writes one file of the package `owner`, and lets the package be imported anew."""
+    """Function that writes a file of the package `owner` and makes Python import the package again."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the same second may see two versions
 
@@ -56,14 +56,14 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             del sys.modules[name]
         importlib.invalidate_caches()
 
-    def one(name: str, text: str) -> None:
+    def write_file(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
         forget()
 
     for name, text in FILES.items():
-        one(name, text)
-    yield one
+        write_file(name, text)
+    yield write_file
     forget()
 
 
@@ -81,7 +81,7 @@ def test_every_module_of_its_package_counts(write: Callable[[str, str], None], n
     assert mechanism() == before
 
 
-def test_what_is_no_code_of_its_own_does_not_count(write: Callable[[str, str], None]) -> None:
+def test_other_files_do_not_count(write: Callable[[str, str], None]) -> None:
     before = mechanism()
     write("owner/notes.txt", "THREE = 4\n")
     write("beside.py", "FOUR = 4\n")
@@ -102,8 +102,8 @@ IMPORTS = [
 
 @pytest.mark.parametrize("line", IMPORTS)
 @pytest.mark.parametrize("at", ["owner/lazily.py", "alone.py"])
-def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, str], None], line: str, at: str) -> None:
-    """From a package, or from a file that is in none."""
+def test_an_imported_module_elsewhere_counts(write: Callable[[str, str], None], line: str, at: str) -> None:
+    """The module belongs to a package, or is a single file."""
     write("beside.py", "FOUR = 4\n")
     write("alone.py", "class Mechanism:\n    pass\n")
     write(at, FILES.get(at, "class Mechanism:\n    pass\n") + line + "\n")
@@ -120,12 +120,12 @@ def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, st
     assert digest() != before
 
 
-def test_a_folder_too_large_to_be_read_is_never_reused(
+def test_results_of_code_in_a_too_large_folder_are_not_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
-    (own,) = mechanism().user_code
-    assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
+    (user_code,) = mechanism().user_code
+    assert user_code.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
 def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
@@ -134,8 +134,8 @@ def test_modules_are_found_without_being_imported(write: Callable[[str, str], No
     assert "owner.unrelated" not in sys.modules
 
 
-def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """Its top-level package is nowhere to be found."""
+def test_a_module_loaded_without_its_package_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Python cannot find its top-level package."""
 
     def digest(text: str) -> str:
         (tmp_path / "alone.py").write_text(text)
@@ -154,8 +154,10 @@ def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None]
     assert digest(text) != digest(text.replace("SHARE = 1", "SHARE = 2"))
 
 
-def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """What is loaded is not what is on disk: results of the one must not be found under the name of the other."""
+def test_results_of_a_file_edited_after_its_import_are_not_reused(
+    write: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """The loaded code differs from the file, so their results must have different names."""
     module = importlib.import_module("owner.mechanism")
     fingerprint(module.Mechanism())
     (tmp_path / "owner" / "helpers.py").write_text("def flip(labels, share):\n    return 1 - labels\n")
@@ -175,10 +177,10 @@ def test_versions_of_installed_packages_count(write: Callable[[str, str], None],
     assert len({before.digest, changed.digest, mechanism().digest}) == 3
 
 
-def test_versions_behind_the_models_that_come_along_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_packages_behind_bundled_models_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = unit._hash_of_sources.__wrapped__()
-    known = reading._version
-    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else known(name))
+    original_version = reading._version
+    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else original_version(name))
     assert unit._hash_of_sources.__wrapped__() != before
 
 
@@ -186,7 +188,7 @@ def closure(share: float) -> Callable[[float], float]:
     return lambda label: label * share
 
 
-def test_a_callable_counts_with_its_closure_defaults_and_parts() -> None:
+def test_a_callable_counts_with_its_closure_and_defaults() -> None:
     def with_default(label: float, share: float) -> Callable[[float], float]:
         def release(label: float, share: float = share) -> float:
             return label * share
@@ -209,16 +211,16 @@ def test_a_callable_counts_with_its_closure_defaults_and_parts() -> None:
     assert fingerprint(closure(0.5)).digest == digests[0]
 
 
-def test_a_class_made_by_a_function_counts_with_what_it_was_made_with() -> None:
-    def made(share: float) -> Any:
+def test_a_class_made_by_a_function_counts_with_its_closure() -> None:
+    def make_mechanism(share: float) -> Any:
         class Mechanism:
             def release(self, label: float) -> float:
                 return label * share
 
         return Mechanism()
 
-    assert fingerprint(made(1.0)).digest == fingerprint(made(1.0)).digest
-    assert fingerprint(made(1.0)).digest != fingerprint(made(2.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest == fingerprint(make_mechanism(1.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest != fingerprint(make_mechanism(2.0)).digest
 
 
 TYPED = """
@@ -248,14 +250,14 @@ print(found.digest, found.user_code[0].label)
 
 
 def typed(text: str) -> str:
-    """Typed at a prompt: read from standard input, so there is no file."""
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "__main__.Mechanism" in done.stdout
-    return done.stdout.split()[0]
+    """Run code from standard input, as at a prompt, and return its output."""
+    process = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert "__main__.Mechanism" in process.stdout
+    return process.stdout.split()[0]
 
 
-def test_what_is_typed_at_a_prompt_counts_by_its_code() -> None:
+def test_code_from_a_prompt_counts() -> None:
     before = typed(TYPED)
     assert typed(TYPED) == before, "another process reads the same, whatever its hash seed"
     for old, new in (
@@ -273,21 +275,23 @@ def test_what_is_typed_at_a_prompt_counts_by_its_code() -> None:
 def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
     def run(text: str) -> str:
         (tmp_path / "script.py").write_text(text)
-        done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
-        return done.stdout
+        process = subprocess.run(
+            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True
+        )
+        return process.stdout
 
     assert run(TYPED) == run(TYPED)
     assert run(TYPED) != run(TYPED.replace("SHARE = 0.5", "SHARE = 0.6"))
 
 
 class Holds:
-    """An object of the user's own that holds something."""
+    """User object with one attribute."""
 
-    def __init__(self, held: object) -> None:
-        self.held = held
+    def __init__(self, content: object) -> None:
+        self.held = content
 
 
-def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
+def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
     holds = Holds(threading.Lock())
     first, second = fingerprint(holds), fingerprint(holds)
     assert first.digest != second.digest
@@ -300,7 +304,7 @@ def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ((1, "1"), ("1", 1)),
         (("ab", "c"), ("a", "bc")),
@@ -311,15 +315,15 @@ def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
         (Holds([1]), Holds([2])),
     ],
 )
-def test_values_that_differ_have_fingerprints_that_differ(one: object, other: object) -> None:
-    assert fingerprint(one).digest != fingerprint(other).digest
+def test_different_values_have_different_fingerprints(first: object, second: object) -> None:
+    assert fingerprint(first).digest != fingerprint(second).digest
 
 
 def monkeypatched(label: float) -> float:
     return label
 
 
-def test_a_changed_default_and_a_function_in_the_place_of_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_default_and_a_replaced_function_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint(monkeypatched).digest
     monkeypatch.setattr(monkeypatched, "__defaults__", (1.0,))
     changed = fingerprint(monkeypatched).digest
@@ -334,30 +338,30 @@ def cached(label: float) -> float:
     return label
 
 
-def test_a_cached_and_a_bound_function_count_with_what_they_hold() -> None:
+def test_cached_and_bound_functions_count_with_their_content() -> None:
     values = [cached, functools.lru_cache(closure(1.0)), functools.lru_cache(closure(2.0)), [1].append, [2].append]
     assert len({fingerprint(value).digest for value in values}) == 5
     assert [code.label for code in fingerprint(cached).user_code] == [f"{__name__}.cached"]
 
 
-def test_values_that_contain_themselves_are_read() -> None:
+def test_recursive_values_have_fingerprints() -> None:
     holds = Holds(None)
     holds.held = [holds]
     assert fingerprint(holds).digest == fingerprint(holds).digest
 
 
-def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+def test_each_class_is_read_once_per_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    read_names: list[str] = []
     content = reading.read_module
-    monkeypatch.setattr(reading, "read_module", lambda name: (read.append(name), content(name))[1])
-    made = importlib.import_module("owner.mechanism").Mechanism
+    monkeypatch.setattr(reading, "read_module", lambda name: (read_names.append(name), content(name))[1])
+    mechanism_class = importlib.import_module("owner.mechanism").Mechanism
     with read_once():
-        assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
-    assert "owner" in read
-    assert sorted(set(read)) == sorted(read)
+        assert len({fingerprint((mechanism_class(), number)).digest for number in range(500)}) == 500
+    assert "owner" in read_names
+    assert sorted(set(read_names)) == sorted(read_names)
 
 
-def test_words_do_not_run_into_one_another() -> None:
+def test_adjacent_strings_are_separated() -> None:
     def digest(*words: str) -> str:
         return fingerprint(words).digest
 

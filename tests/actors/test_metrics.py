@@ -1,4 +1,4 @@
-"""Metrics of a run, scraped as Prometheus would scrape them."""
+"""Metrics of a run, scraped as by Prometheus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.waiting import until
 
 
 def scraped(run: str) -> dict[str, float]:
-    """What the session exports of a run, by name."""
+    """Return the exported metrics of a run, by name."""
     import ray
 
-    found = {}
+    metrics = {}
     for node in ray.nodes():
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         with urllib.request.urlopen(address, timeout=60) as answer:
             for line in answer.read().decode().splitlines():
                 if f'run="{run}"' in line:
-                    found[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
-    return found
+                    metrics[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
+    return metrics
 
 
 EXPECTED = {
@@ -38,8 +38,8 @@ EXPECTED = {
 }
 
 
-def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
-    """Let metrics hear of four units in 8 s: two are done, one fails, one is lost with its worker."""
+def send_events(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
+    """Send events of four units in 8 s: two finish, one fails, one is lost with its worker."""
     now = 1_000.0
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
@@ -57,14 +57,14 @@ def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
 
 
 class Metric:
-    """In place of one of Ray's: the value it was set to, or has grown to, and the tag of its run."""
+    """Stand-in for a Ray metric with its value and the tag of its run."""
 
-    made: ClassVar[list[Metric]] = []
+    instances: ClassVar[list[Metric]] = []
 
     def __init__(self, name: str, words: str, tags: tuple[str, ...]) -> None:
         self.name, self.tag_names, self.value = name, tags, 0.0
         self.tags: dict[str, str] = {}
-        self.made.append(self)
+        self.instances.append(self)
 
     def set_default_tags(self, tags: dict[str, str]) -> None:
         assert tuple(tags) == self.tag_names
@@ -78,16 +78,16 @@ class Metric:
 
 
 @pytest.mark.parametrize(("gpus", "busy"), [(2.0, 4.5 / (2 * 8)), (0.0, 0.0), (0.5, 1.0)])
-def test_metrics_are_what_the_events_say(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
-    """Without Ray, whose exporter is asked by night. Two units hold half a GPU each, for 9 s together."""
-    monkeypatch.setattr(Metric, "made", [])
+def test_metrics_follow_the_events(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
+    """Two units hold half a GPU each, for 9 s together."""
+    monkeypatch.setattr(Metric, "instances", [])
     for kind in ("Counter", "Gauge"):
         monkeypatch.setattr(measured, kind, Metric)
     monkeypatch.setattr(measured.ray, "cluster_resources", lambda: {"GPU": gpus})
-    heard(monkeypatch, {"a": 0.5, "b": 0.5})
-    assert {metric.tags["run"] for metric in Metric.made} == {"watched"}
-    found = {metric.name.removeprefix("dpaudit_"): metric.value for metric in Metric.made}
-    assert found == {
+    send_events(monkeypatch, {"a": 0.5, "b": 0.5})
+    assert {metric.tags["run"] for metric in Metric.instances} == {"watched"}
+    values = {metric.name.removeprefix("dpaudit_"): metric.value for metric in Metric.instances}
+    assert values == {
         **EXPECTED,
         "trainings_per_second": pytest.approx(128 / 8),
         "gpu_busy_share": pytest.approx(busy),
@@ -96,13 +96,13 @@ def test_metrics_are_what_the_events_say(monkeypatch: pytest.MonkeyPatch, gpus: 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard(monkeypatch, {})
+def test_ray_exports_the_metrics_of_a_run(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_events(monkeypatch, {})
 
-    def told() -> dict[str, float]:
-        found = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
-        return found if EXPECTED.items() <= found.items() else {}
+    def exported_metrics() -> dict[str, float]:
+        values = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
+        return values if EXPECTED.items() <= values.items() else {}
 
-    found = until(told, f"the session exports {EXPECTED}")
-    assert found["trainings_per_second"] == pytest.approx(128 / 8)
-    assert found["gpu_busy_share"] == 0
+    values = until(exported_metrics, f"the session exports {EXPECTED}")
+    assert values["trainings_per_second"] == pytest.approx(128 / 8)
+    assert values["gpu_busy_share"] == 0

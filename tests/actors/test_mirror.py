@@ -30,35 +30,35 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_pushed_changes_are_pulled(uri: str, tmp_path: Path) -> None:
-    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, excluded=("left",))
-    (one.folder / "units").mkdir()
-    (one.folder / "left").mkdir()
+    first, second = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, excluded=("left",))
+    (first.folder / "units").mkdir()
+    (first.folder / "left").mkdir()
     for name in ("units/a.parquet", "report.html", ".hidden", "left/b"):
-        (one.folder / name).write_text(name)
-    one.push()
-    other.pull()
-    assert tree(other.folder) == {"units/a.parquet": b"units/a.parquet", "report.html": b"report.html"}
-    (one.folder / "report.html").write_text("another one")
-    (one.folder / "units/a.parquet").unlink()
-    one.push()
-    other.pull()
-    assert tree(other.folder) == {"report.html": b"another one"}
+        (first.folder / name).write_text(name)
+    first.push()
+    second.pull()
+    assert tree(second.folder) == {"units/a.parquet": b"units/a.parquet", "report.html": b"report.html"}
+    (first.folder / "report.html").write_text("another one")
+    (first.folder / "units/a.parquet").unlink()
+    first.push()
+    second.pull()
+    assert tree(second.folder) == {"report.html": b"another one"}
 
 
 def test_files_not_yet_pushed_survive_a_pull(uri: str, tmp_path: Path) -> None:
     """An outage left a finished unit only on this machine, while another machine pushed."""
-    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri)
-    (one.folder / "first").write_text("1")
-    one.push()
-    (one.folder / "second").write_text("2")
-    other.pull()
-    (other.folder / "first").write_text("changed")
-    other.push()
+    first, second = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri)
+    (first.folder / "first").write_text("1")
+    first.push()
+    (first.folder / "second").write_text("2")
+    second.pull()
+    (second.folder / "first").write_text("changed")
+    second.push()
     again = Mirror(tmp_path / "one", uri)
     again.pull()
     again.push()
-    other.pull()
-    assert tree(one.folder) == tree(other.folder) == {"first": b"changed", "second": b"2"}
+    second.pull()
+    assert tree(first.folder) == tree(second.folder) == {"first": b"changed", "second": b"2"}
 
 
 def test_a_copy_at_a_second_place_is_complete(tmp_path: Path) -> None:

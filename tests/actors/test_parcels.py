@@ -1,4 +1,4 @@
-"""Units that a worker is given several at a time: the same bytes, and a fault costs the unit it strikes alone."""
+"""Parcels of units give the same bytes as single units, and a fault affects only one unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 60
 
 @pytest.fixture
 def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many units each parcel held."""
+    """Number of units in each parcel that was sent."""
     from dpaudit.actors import pool as pools
 
     sizes: list[int] = []
@@ -39,8 +39,8 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return sizes
 
 
-class GivenPool:
-    """A pool whose workers are all up, without Ray: what each was given, and parcels that come back at once."""
+class SimulatedPool:
+    """Pool with ready workers and without Ray, which records the sizes of parcels."""
 
     def __init__(self, workers: int, takes: dict[str, float]) -> None:
         from dpaudit.actors import pool as pools
@@ -51,15 +51,15 @@ class GivenPool:
         pool._median_s, pool._schedulable, pool._flights = takes, {}, {}
         pool._waiting = defaultdict(deque)
         pool._alone, pool._shared = set(), {}
-        pool._send = self._give  # type: ignore[method-assign]
+        pool._send = self._record  # type: ignore[method-assign]
         self.parcels: list[int] = []
 
-    def _give(self, slot: Any, jobs: Any) -> None:
+    def _record(self, slot: Any, jobs: Any) -> None:
         slot.parcels.append(jobs)
         self.parcels.append(len(jobs))
 
-    def takes_all(self, units: deque[Unit]) -> None:
-        """As the schedule hands them over."""
+    def submit_all(self, units: deque[Unit]) -> None:
+        """Submit units as the schedule does."""
         while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
@@ -70,59 +70,61 @@ def some(count: int) -> deque[Unit]:
     return deque([Unit(Add(1), "one")] * count)
 
 
-def test_a_parcel_takes_as_long_as_the_driver_needs_and_no_more_than_a_share() -> None:
-    pool = GivenPool(1024, {"nap": 0.5}).pool
+def test_the_size_of_a_parcel_follows_the_driver_and_the_share() -> None:
+    pool = SimulatedPool(1024, {"nap": 0.5}).pool
     assert pool._size("nap", 1000) == 64  # 32 s: no more than 32 parcels come back in a second
     assert pool._size("nap", 3) == 3
     assert pool._size("other", 1000) == 1
-    few = GivenPool(2, {"nap": 0.5}).pool
+    few = SimulatedPool(2, {"nap": 0.5}).pool
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
 
 
-@pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
-def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], left: int) -> None:
-    """Four workers, units of 0.02 s: 100 fill a parcel."""
-    given, units = GivenPool(4, {"Add": 0.02}), some(waiting)
-    given.takes_all(units)
-    assert (given.parcels, len(units)) == (first, left)
-    assert given.pool.capacity(Resources(), len(units), "Add") <= 0
-    assert not given.pool._waiting[Resources()]
+@pytest.mark.parametrize(
+    ("waiting", "first", "remaining"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)]
+)
+def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], remaining: int) -> None:
+    """With four workers and units of 0.02 s, 100 units fill a parcel."""
+    simulated, units = SimulatedPool(4, {"Add": 0.02}), some(waiting)
+    simulated.submit_all(units)
+    assert (simulated.parcels, len(units)) == (first, remaining)
+    assert simulated.pool.capacity(Resources(), len(units), "Add") <= 0
+    assert not simulated.pool._waiting[Resources()]
 
 
-def test_what_is_handed_back_is_shared_out_again() -> None:
-    given = GivenPool(4, {"Add": 0.02})
-    given.takes_all(some(400))
-    for slot in given.slots:
+def test_returned_units_are_distributed_again() -> None:
+    simulated = SimulatedPool(4, {"Add": 0.02})
+    simulated.submit_all(some(400))
+    for slot in simulated.slots:
         slot.parcels.clear()
-    given.parcels.clear()
-    given.pool._waiting[Resources()].extend((unit, (), False) for unit in some(40))
-    given.pool._send_waiting()
-    assert given.parcels == [5] * 8
+    simulated.parcels.clear()
+    simulated.pool._waiting[Resources()].extend((unit, (), False) for unit in some(40))
+    simulated.pool._send_waiting()
+    assert simulated.parcels == [5] * 8
 
 
-def test_what_has_no_place_waits_in_its_order() -> None:
-    given = GivenPool(2, {"Add": 5.0})
+def test_units_without_a_place_wait_in_order() -> None:
+    simulated = SimulatedPool(2, {"Add": 5.0})
     jobs = [(Unit(Add(number), f"{number}"), (), False) for number in range(7)]
-    given.pool._waiting[Resources()].extend(jobs)
-    given.pool._send_waiting()
-    assert given.parcels == [1] * 4
-    assert [unit.label for unit, *_ in given.pool._waiting[Resources()]] == ["4", "5", "6"]
-    assert given.pool.capacity(Resources(), 9, "Add") == -3
+    simulated.pool._waiting[Resources()].extend(jobs)
+    simulated.pool._send_waiting()
+    assert simulated.parcels == [1] * 4
+    assert [unit.label for unit, *_ in simulated.pool._waiting[Resources()]] == ["4", "5", "6"]
+    assert simulated.pool.capacity(Resources(), 9, "Add") == -3
 
 
-def test_until_a_unit_was_timed_each_is_given_alone() -> None:
-    given, units = GivenPool(10, {}), some(500)
-    given.takes_all(units)
-    assert given.parcels == [1] * 20
+def test_units_are_sent_one_by_one_until_one_was_timed() -> None:
+    simulated, units = SimulatedPool(10, {}), some(500)
+    simulated.submit_all(units)
+    assert simulated.parcels == [1] * 20
     assert len(units) == 480
 
 
 def units_of(*odd: Unit) -> list[Unit]:
-    """Small ones, the odd ones in the middle, and two that need results of others."""
+    """Return small units with the odd ones in the middle, and two units that need results of others."""
     small = [Unit(Add(number), f"small {number}") for number in range(COUNT)]
-    drawn = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
+    random_units = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
     last = [Unit(Add(7), f"last {many}", needs=tuple(unit.key for unit in small[: 10 * many])) for many in (1, 2)]
-    return [*small[:40], *odd, *small[40:], *drawn, *last]
+    return [*small[:40], *odd, *small[40:], *random_units, *last]
 
 
 def on_ray(
@@ -130,19 +132,19 @@ def on_ray(
 ) -> tuple[RunOutcome, list[Event]]:
     from dpaudit.actors.pool import RayPool
 
-    seen: list[Event] = []
-    events, store = EventStream(seen.append), UnitStore(folder)
+    events_seen: list[Event] = []
+    events, store = EventStream(events_seen.append), UnitStore(folder)
     reached = store if shared_folder else None
     pool = RayPool(
         {}, demand={Resources(): len(units)}, workers=WORKERS, events=events, deadlines=deadlines, store=reached
     )
     try:
-        return run_units(units, pool, store, events), seen
+        return run_units(units, pool, store, events), events_seen
     finally:
         pool.close()
 
 
-def beside(folder: Path, units: list[Unit], backend: Backend) -> None:
+def run_in(folder: Path, units: list[Unit], backend: Backend) -> None:
     try:
         run_units(units, backend, UnitStore(folder), EventStream())
     finally:
@@ -153,68 +155,68 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
     units = units_of()
-    beside(tmp_path / "here", units, InProcess({}))
-    beside(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
+    run_in(tmp_path / "here", units, InProcess({}))
+    run_in(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
     assert len(files(tmp_path / "here")) == len(units)
     assert files(tmp_path / "children") == files(tmp_path / "here")
 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_the_same_bytes_with_parcels_of_any_size(
+def test_parcels_of_any_size_give_the_same_bytes(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written by the workers and by the driver; and nothing else is left in the folder."""
+    """Workers or the driver write the files, and no other files remain."""
     units = units_of()
-    beside(tmp_path / "here", units, InProcess({}))
+    run_in(tmp_path / "here", units, InProcess({}))
     expected = files(tmp_path / "here")
     for name, seconds, shared_folder in (("single", 0.0, True), ("large", 2.0, True), ("driver", 2.0, False)):
         sized.clear()
         monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", seconds)
         monkeypatch.setattr("dpaudit.actors.pool.PARCELS_A_SECOND", 1e9)
-        outcome, seen = on_ray(tmp_path / name, units, shared_folder=shared_folder)
+        outcome, events = on_ray(tmp_path / name, units, shared_folder=shared_folder)
         assert files(tmp_path / name) == expected
         assert outcome.ran == len(units)
         assert len(units) <= sum(sized) < 2 * len(units)  # what a slow worker hands back is given again
         assert (max(sized) == 1) if name == "single" else (max(sized) >= 5), sized
-        ends = [event for event in seen if event.kind is EventKind.UNIT_DONE]
+        ends = [event for event in events if event.kind is EventKind.UNIT_DONE]
         assert {event.unit for event in ends} == {unit.key for unit in units}
         assert len(ends) == len(units)
-        assert not [event for event in seen if event.kind is EventKind.UNIT_REMARKED]
+        assert not [event for event in events if event.kind is EventKind.UNIT_REMARKED]
 
 
 @pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.parametrize("shared_folder", [True, False])
-def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
+def test_a_fault_in_a_parcel_affects_only_its_unit(
     ray_cluster: None, tmp_path: Path, sized: list[int], shared_folder: bool
 ) -> None:
-    """One kills its worker once, one always does, one fails for good and one for once; timed ones stand around them."""
-    done, folder = tmp_path / "units", str(tmp_path)
+    """One unit kills its worker once, one always, one fails always and one once, among timed units."""
+    run_folder, folder = tmp_path / "units", str(tmp_path)
     first = [Unit(FailsFirst(folder, f"fine {number}", 0, ""), f"fine {number}") for number in range(40)]
     dies = Unit(FailsFirst(folder, "dies", 1, "die"), "dies once")
     deadly = Unit(FailsFirst(folder, "deadly", 99, "die"), "deadly")
     fails = Unit(FailsFirst(folder, "fails", 99, "bug"), "fails")
     flaky = Unit(FailsFirst(folder, "flaky", 1, "training"), "flaky")
     units = units_of(*first[:20], dies, *first[20:30], deadly, fails, *first[30:], flaky)
-    outcome, seen = on_ray(done, units, shared_folder=shared_folder)
+    outcome, events = on_ray(run_folder, units, shared_folder=shared_folder)
     assert max(sized) >= 5, sized
     assert outcome.failed.keys() == {deadly.key, fails.key}
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
     assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
-    retried = {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED}
+    retried = {event.label for event in events if event.kind is EventKind.UNIT_RETRIED}
     assert retried == {"flaky"}
-    lost = [event.label for event in seen if event.kind is EventKind.WORKER_LOST]
+    lost_labels = [event.label for event in events if event.kind is EventKind.WORKER_LOST]
     if shared_folder:  # what was finished is known, so who ran is known
-        assert set(lost) == {"dies once", "deadly"}
-    assert len(lost) <= 1 + 4 + 2
+        assert set(lost_labels) == {"dies once", "deadly"}
+    assert len(lost_labels) <= 1 + 4 + 2
 
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
+def test_a_hanging_unit_in_a_parcel_is_ended_and_the_rest_continues(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpaudit.actors.pool.PATIENCE_S", 1.0)
@@ -223,14 +225,14 @@ def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
     first = [Unit(HangsFirst(str(tmp_path / "fine"), f"{number}", 0.0), f"fine {number}") for number in range(30)]
     hangs = Unit(HangsFirst(str(tmp_path), "sleep", 1e6), "hangs")
     units = [*first[:20], hangs, *first[20:]]
-    outcome, seen = on_ray(tmp_path / "units", units, Deadlines(8.0))
+    outcome, events = on_ray(tmp_path / "units", units, Deadlines(8.0))
     assert max(sized) >= 2, sized
     assert outcome.finished == {unit.key for unit in units}
-    assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
-    assert {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
+    assert not [event for event in events if event.kind is EventKind.WORKER_LOST]
+    assert {event.label for event in events if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
 
 
-def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
+def test_a_folder_is_opened_only_with_its_mark(tmp_path: Path) -> None:
     store = UnitStore(tmp_path / "units")
     folder, mark = store.mark_for_workers()
     reached = UnitStore.open_marked(folder, mark)

@@ -1,4 +1,4 @@
-"""The pool on a cluster of several nodes: GPUs beside CPUs, nodes that join, nodes that are lost."""
+"""The pool on a cluster with several nodes: GPUs, nodes that join and nodes that are lost."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SEVERAL_NODES = "DPAUDIT_SEVERAL_NODES"
 
 @pytest.mark.cluster
 @pytest.mark.skipif(SEVERAL_NODES not in os.environ, reason="nodes that come and go take minutes: `make chaos`")
-def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> None:
-    """In a process of its own: a cluster of several nodes is not the session of the other tests."""
+def test_units_run_on_nodes_that_join_and_leave(tmp_path: Path) -> None:
+    """A separate process starts the cluster, since other tests share another session."""
     token = tmp_path / "token"
     token.write_text(secrets.token_hex(32))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -32,12 +32,12 @@ def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> N
     with ray_folder() as place:
         environment["RAY_TMPDIR"] = str(place)
         command = [sys.executable, "-m", "tests.actors.pool_checks"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ray.put` raises this where the disk beside the store is full as well."""
+def test_a_full_object_store_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.put` raises OutOfDiskError if the disk of the store is full too."""
     import pyarrow as pa
     import ray
     from ray.exceptions import OutOfDiskError
@@ -53,23 +53,23 @@ def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPat
         RayPool.hold(object.__new__(RayPool), pa.table({}))
 
 
-def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() -> None:
+def test_code_that_cannot_be_imported_is_not_retried() -> None:
     from ray.exceptions import ObjectLostError, RaySystemError  # loads Ray
 
     from dpaudit.actors.pool import load_failure
 
     raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
-    said = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
-    assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
-    assert said.endswith("Put the code into a separate module that workers can import")
+    message = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
+    assert message.startswith(
+        "a worker could not load the code that it was given: Can't get attribute 'kept' on <module"
+    )
+    assert message.endswith("Put the code into a separate module that workers can import")
     assert not load_failure(RaySystemError("the raylet is gone", None))
     assert not load_failure(ObjectLostError("00", None, ""))
 
 
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
-def test_a_local_session_that_lost_a_process_of_ray_s_ends_the_run_at_once(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_lost_process_of_a_local_ray_session_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     from ray._private import worker
 
     from dpaudit.actors.pool import RayPool, require_services
@@ -90,8 +90,8 @@ def test_a_local_session_that_lost_a_process_of_ray_s_ends_the_run_at_once(
 
 @pytest.mark.ray
 @pytest.mark.nightly
-def test_a_killed_head_ends_the_command_with_one_sentence(tmp_path: Path) -> None:
-    """In a session of the command's own, so that the one of the other tests lives on."""
+def test_a_killed_head_process_gives_a_one_line_error(tmp_path: Path) -> None:
+    """The command has a separate session, so that the session of other tests survives."""
     (tmp_path / "spec.yaml").write_text(
         "{data: {name: gaussian-mixture, rows: 600}, game: {name: label-canaries, replays: 6000}, seed: 1, "
         "mechanism: {name: randomized-response, epsilon: 1.0}, run: {runner: ray, workers: 1, figures: false}}"
@@ -103,7 +103,7 @@ def test_a_killed_head_ends_the_command_with_one_sentence(tmp_path: Path) -> Non
     until(lambda: len(list((tmp_path / "run").glob("units/*.parquet"))) > 3 or run.poll() is not None, "units finish")
     (head,) = [pid for pid in below(run.pid) if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(head, signal.SIGKILL)
-    _, said = run.communicate(timeout=HANGS_S)
+    _, stderr = run.communicate(timeout=HANGS_S)
     assert run.returncode == 3
-    (line,) = said.strip().splitlines()
+    (line,) = stderr.strip().splitlines()
     assert "has ended (SIGKILL). Finished units are kept: `dpaudit resume" in line

@@ -1,4 +1,4 @@
-"""How many workers of each kind a cluster's nodes hold side by side, and what no node could ever hold."""
+"""Number of workers of each kind that fit on the nodes of a cluster, and units that fit on no node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL, WITH_GPUS = {"CPU": 2.0}, {"CPU": 4.0, "GPU": 2.0}
 NODES = Nodes((SMALL, WITH_GPUS))
 
 
-def test_each_kind_has_the_room_that_the_others_leave() -> None:
+def test_each_kind_has_the_capacity_left_by_the_others() -> None:
     assert NODES.worker_counts({CPU: 99}) == {CPU: 6}
     assert NODES.worker_counts({CPU: 99, GPU: 99}) == {CPU: 4, GPU: 2}
     assert NODES.worker_counts({CPU: 99, HALF: 99}) == {CPU: 2, HALF: 4}
@@ -22,7 +22,7 @@ def test_each_kind_has_the_room_that_the_others_leave() -> None:
     assert Nodes(()).worker_counts({CPU: 1}) == {CPU: 0}
 
 
-def test_no_worker_takes_its_part_of_a_gpu_from_two_cards() -> None:
+def test_a_share_of_a_gpu_is_on_one_gpu() -> None:
     assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).worker_counts({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
     assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).worker_counts({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
     assert Nodes(({"CPU": 16.0, "GPU": 3.0},)).worker_counts({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
@@ -30,7 +30,7 @@ def test_no_worker_takes_its_part_of_a_gpu_from_two_cards() -> None:
         Resources(1, 1.5)
 
 
-def test_what_no_node_can_hold_is_refused_though_all_together_could() -> None:
+def test_a_unit_must_fit_on_one_node() -> None:
     NODES.require_room([CPU, GPU, Resources(4, 2.0)])
     with pytest.raises(
         RunError, match="a unit needs 6 CPUs on one node, the cluster's nodes have 2 CPUs and 0 GPUs, 4"
@@ -40,7 +40,7 @@ def test_what_no_node_can_hold_is_refused_though_all_together_could() -> None:
         Nodes(()).require_room([CPU])
 
 
-def test_a_worker_runs_what_needs_as_many_threads_and_no_more_of_a_gpu() -> None:
+def test_a_worker_runs_units_with_equal_threads_and_no_larger_gpu_share() -> None:
     assert GPU.may_run(CPU)
     assert GPU.may_run(HALF)
     assert not CPU.may_run(GPU)

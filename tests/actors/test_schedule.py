@@ -82,11 +82,11 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     make: MakeBackend, units: list[Unit], folder: Path, *, repeats: int = 0, defer: Defer | None = None, **shared: Any
 ) -> tuple[RunOutcome, UnitStore, list[Event]]:
-    seen: list[Event] = []
-    events = EventStream(seen.append)
+    emitted: list[Event] = []
+    events = EventStream(emitted.append)
     store = UnitStore(folder / "units")
     with make(shared, events) as backend:
-        return run_units(units, backend, store, events, repeats=repeats, defer=defer), store, seen
+        return run_units(units, backend, store, events, repeats=repeats, defer=defer), store, emitted
 
 
 def of_kind(events: list[Event], kind: EventKind) -> list[Event]:
@@ -99,42 +99,42 @@ def totals(store: UnitStore, units: list[Unit]) -> list[int]:
 
 def diamond() -> list[Unit]:
     first = Unit(Add(1), "first", shared=("ten",))
-    left, right = (Unit(Add(number), f"side {number}", needs=(first.key,)) for number in (100, 200))
-    last = Unit(Add(0), "last", needs=(left.key, right.key))
-    return [first, left, right, last]
+    first_side, second_side = (Unit(Add(number), f"side {number}", needs=(first.key,)) for number in (100, 200))
+    last = Unit(Add(0), "last", needs=(first_side.key, second_side.key))
+    return [first, first_side, second_side, last]
 
 
 def test_results_flow_from_unit_to_unit_and_are_stored(make_backend: MakeBackend, tmp_path: Path) -> None:
     units = diamond()
-    outcome, store, seen = run(make_backend, units, tmp_path, ten=10)
+    outcome, store, emitted = run(make_backend, units, tmp_path, ten=10)
     assert totals(store, units) == [11, 111, 211, 322]
     assert outcome.ran == 4
-    assert len(of_kind(seen, EventKind.UNIT_DONE)) == 4
+    assert len(of_kind(emitted, EventKind.UNIT_DONE)) == 4
 
 
 def test_finished_units_are_not_run_again(make_backend: MakeBackend, tmp_path: Path) -> None:
     units = diamond()
     run(in_process, units[:2], tmp_path, ten=10)
-    outcome, store, seen = run(make_backend, units, tmp_path, ten=10)
+    outcome, store, emitted = run(make_backend, units, tmp_path, ten=10)
     assert outcome.ran == 2
     assert totals(store, [units[3]]) == [322]
-    assert [event.count for event in of_kind(seen, EventKind.UNITS_CACHED)] == [2]
+    assert [event.count for event in of_kind(emitted, EventKind.UNITS_CACHED)] == [2]
 
 
 def test_a_failed_training_is_retried(make_backend: MakeBackend, tmp_path: Path) -> None:
     unit = Unit(FailsFirst(str(tmp_path), "a", 1, "training"), "flaky")
-    outcome, _, seen = run(make_backend, [unit], tmp_path)
+    outcome, _, emitted = run(make_backend, [unit], tmp_path)
     assert outcome.finished == {unit.key}
-    (retried,) = of_kind(seen, EventKind.UNIT_RETRIED)
+    (retried,) = of_kind(emitted, EventKind.UNIT_RETRIED)
     assert "loss is NaN" in retried.detail
 
 
 def test_a_failure_is_recorded_and_its_dependents_are_skipped(make_backend: MakeBackend, tmp_path: Path) -> None:
     bug = Unit(FailsFirst(str(tmp_path), "b", 9, "bug"), "buggy")
     after = Unit(Add(1), "after", needs=(bug.key,))
-    beside = Unit(Add(5), "beside")
-    outcome, store, _ = run(make_backend, [bug, after, beside], tmp_path)
-    assert outcome.finished == {beside.key}
+    independent = Unit(Add(5), "independent")
+    outcome, store, _ = run(make_backend, [bug, after, independent], tmp_path)
+    assert outcome.finished == {independent.key}
     assert "ValueError: a bug" in store.failures()[bug.key]
     assert "needs 'buggy'" in outcome.failed[after.key]
     assert len(list(tmp_path.glob("b.*"))) == 1, "a bug is not retried: it would fail the same way"
@@ -142,21 +142,21 @@ def test_a_failure_is_recorded_and_its_dependents_are_skipped(make_backend: Make
 
 def test_a_training_that_always_fails_has_two_attempts(tmp_path: Path) -> None:
     unit = Unit(FailsFirst(str(tmp_path), "f", 9, "training"), "fails")
-    outcome, _, seen = run(in_process, [unit], tmp_path)
+    outcome, _, emitted = run(in_process, [unit], tmp_path)
     assert "loss is NaN" in outcome.failed[unit.key]
     assert len(list(tmp_path.glob("f.*"))) == 2
-    assert len(of_kind(seen, EventKind.UNIT_RETRIED)) == 1
+    assert len(of_kind(emitted, EventKind.UNIT_RETRIED)) == 1
 
 
 def test_results_kept_in_memory_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five results of 8 bytes each, of which two may be kept: the others are read from disk when needed."""
+    """Two of five results with 8 bytes each may stay in memory; the others are read from disk when needed."""
     monkeypatch.setattr("dpaudit.actors.schedule.MAX_HELD_BYTES", 16)
 
     class Counting(InProcess):
-        read = 0
+        loads = 0
 
         def hold(self, table: Any) -> Any:
-            self.read += 1
+            self.loads += 1
             return super().hold(table)
 
     first = [Unit(Add(number), "") for number in range(5)]
@@ -164,7 +164,7 @@ def test_results_kept_in_memory_are_limited(tmp_path: Path, monkeypatch: pytest.
     backend, store = Counting({}), UnitStore(tmp_path)
     run_units([*first, last], backend, store, EventStream())
     assert totals(store, [last]) == [110]
-    assert backend.read == 3
+    assert backend.loads == 3
 
 
 def test_a_failed_unit_runs_again_in_the_next_run(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_failed_unit_runs_again_in_the_next_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
+def test_two_workers_run_all_units_despite_losses_and_failures(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Flow of results, a killed worker, a failed training, a bug, code that exits or writes into its input.
@@ -194,7 +194,7 @@ def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
     exiting, writing = Unit(Exits("exit"), "exits"), Unit(WritesToItsInput(), "writes", shared=("array",))
     others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
     units, array = [*chain, dying, flaky, bug, after, exiting, writing, *others], np.ones(1000)
-    outcome, store, seen = run(make, units, tmp_path, ten=10, array=array)
+    outcome, store, emitted = run(make, units, tmp_path, ten=10, array=array)
     assert outcome.failed.keys() == {bug.key, after.key, exiting.key, writing.key}
     assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
     assert totals(store, chain) == [11, 111, 211, 322]
@@ -203,8 +203,8 @@ def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
     assert "needs 'buggy'" in outcome.failed[after.key]
     assert "SystemExit" in outcome.failed[exiting.key]
     assert "ValueError" in outcome.failed[writing.key]
-    assert [event.label for event in of_kind(seen, EventKind.UNIT_RETRIED)] == ["flaky"]
-    assert of_kind(seen, EventKind.WORKER_LOST)
+    assert [event.label for event in of_kind(emitted, EventKind.UNIT_RETRIED)] == ["flaky"]
+    assert of_kind(emitted, EventKind.WORKER_LOST)
     assert array.sum() == 1000
 
 
@@ -213,10 +213,10 @@ def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
 def test_units_of_a_killed_worker_run_on_another_worker(ray_cluster: None, tmp_path: Path) -> None:
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
     others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
-    outcome, store, seen = run(partial(on_ray, workers=2), [dying, *others], tmp_path)
+    outcome, store, emitted = run(partial(on_ray, workers=2), [dying, *others], tmp_path)
     assert outcome.finished == {unit.key for unit in (dying, *others)}
     assert totals(store, others) == list(range(12))
-    assert of_kind(seen, EventKind.WORKER_LOST)
+    assert of_kind(emitted, EventKind.WORKER_LOST)
 
 
 @pytest.mark.nightly
@@ -233,11 +233,11 @@ def test_a_dying_child_fails_only_its_unit(tmp_path: Path) -> None:
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
     deadly = Unit(FailsFirst(str(tmp_path), "e", 99, "die"), "deadly")
     others = [Unit(Add(number), f"other {number}") for number in range(6)]
-    outcome, store, seen = run(in_children, [dying, deadly, *others], tmp_path)
+    outcome, store, emitted = run(in_children, [dying, deadly, *others], tmp_path)
     assert outcome.finished == {unit.key for unit in (dying, *others)}
     assert totals(store, others) == list(range(6))
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
-    assert of_kind(seen, EventKind.WORKER_LOST)
+    assert of_kind(emitted, EventKind.WORKER_LOST)
 
 
 @pytest.mark.usefixtures("forked")
@@ -257,20 +257,20 @@ def test_a_child_ended_by_a_signal_prints_nothing(
 @pytest.mark.usefixtures("forked")
 def test_a_unit_that_cannot_be_pickled_fails_alone(tmp_path: Path) -> None:
     locked = Unit(Add(threading.Lock()), "locked", key="0" * 32)  # type: ignore[arg-type]
-    beside = Unit(Add(3), "beside")
-    outcome, _, _ = run(in_children, [locked, beside], tmp_path)
-    assert outcome.finished == {beside.key}
+    other = Unit(Add(3), "other")
+    outcome, _, _ = run(in_children, [locked, other], tmp_path)
+    assert outcome.finished == {other.key}
     assert "TypeError" in outcome.failed[locked.key]
 
 
 @pytest.mark.usefixtures("forked")
 def test_a_hanging_child_is_ended_while_another_works(tmp_path: Path) -> None:
-    beside = [Unit(Add(number), f"other {number}") for number in range(3)]
-    outcome, seen = run_hanging(
-        lambda events: in_children({}, events, Deadlines(4.0)), tmp_path, HangsFirst(str(tmp_path), "stop"), beside
+    others = [Unit(Add(number), f"other {number}") for number in range(3)]
+    outcome, emitted = run_hanging(
+        lambda events: in_children({}, events, Deadlines(4.0)), tmp_path, HangsFirst(str(tmp_path), "stop"), others
     )
     assert len(outcome.finished) == 4
-    retried = of_kind(seen, EventKind.UNIT_RETRIED)[0]
+    retried = of_kind(emitted, EventKind.UNIT_RETRIED)[0]
     assert retried.label == "hangs"
     assert "the stated `time_limit_s`" in retried.detail
 
@@ -289,30 +289,30 @@ def test_a_unit_that_fits_on_no_node_is_refused_before_anything_runs(ray_cluster
 def test_a_missing_node_is_not_awaited_forever(
     ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Units that fit elsewhere run first. Then the error names the missing node and what to do."""
+    """Units that fit on another node run first. Then the error names the missing node and what to do."""
     from dpaudit.actors import pool as pools
     from dpaudit.actors.pool import Nodes
 
-    looks = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
-    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, Nodes(({"CPU": 2.0},))))
+    node_lists = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
+    monkeypatch.setattr(pools, "_nodes", lambda: next(node_lists, Nodes(({"CPU": 2.0},))))
     monkeypatch.setattr(pools, "NODES_S", 0.1)
-    present, gone = Unit(Add(1), "present"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
-    seen: list[Event] = []
+    present, unplaceable = Unit(Add(1), "present"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
+    emitted: list[Event] = []
 
     def note(event: Event) -> None:
-        seen.append(event)
+        emitted.append(event)
         if event.kind is EventKind.UNIT_DONE:  # a worker may start slowly, a missing node never joins
             monkeypatch.setattr(pools, "START_TIMEOUT_S", 1.0)
 
     events, store = EventStream(note), UnitStore(tmp_path)
-    pool = pools.RayPool({}, demand={Resources(): 1, gone.resources: 1}, workers=1, events=events)
+    pool = pools.RayPool({}, demand={Resources(): 1, unplaceable.resources: 1}, workers=1, events=events)
     try:
         with pytest.raises(RunError, match=r"holds a unit of 1 CPU and 0\.5 GPUs must join within 1 s, none did"):
-            run_units([gone, present], pool, store, events)
+            run_units([unplaceable, present], pool, store, events)
     finally:
         pool.close()
-    assert store.finished([present.key, gone.key]) == {present.key}
-    assert [event.detail for event in of_kind(seen, EventKind.STAGE)] == [
+    assert store.finished([present.key, unplaceable.key]) == {present.key}
+    assert [event.detail for event in of_kind(emitted, EventKind.STAGE)] == [
         "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; waiting for one, at most 300 s if nothing else runs"
     ]
 
@@ -374,9 +374,9 @@ def test_code_that_exits_fails_only_its_unit(make_backend: MakeBackend, tmp_path
         error: Unit(Exits(how), how)
         for how, error in {"exit": "SystemExit", "generator": "GeneratorExit", "interrupt": "KeyboardInterrupt"}.items()
     }
-    beside = Unit(Add(5), "")
-    outcome, _, _ = run(make_backend, [*exiting.values(), beside], tmp_path)
-    assert outcome.finished == {beside.key}
+    other = Unit(Add(5), "")
+    outcome, _, _ = run(make_backend, [*exiting.values(), other], tmp_path)
+    assert outcome.finished == {other.key}
     assert all(error in outcome.failed[unit.key] for error, unit in exiting.items())
 
 
@@ -394,9 +394,9 @@ def test_a_long_error_is_shortened_and_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seeded", [True, False])
 def test_units_are_repeated_and_compared(tmp_path: Path, seeded: bool) -> None:
     units = [Unit(Draws(seed, seeded), f"draws {seed}") for seed in range(4)]
-    outcome, _, seen = run(in_process, units, tmp_path, repeats=2)
+    outcome, _, emitted = run(in_process, units, tmp_path, repeats=2)
     assert outcome.ran == 4
-    repeated = of_kind(seen, EventKind.UNIT_REPEATED)
+    repeated = of_kind(emitted, EventKind.UNIT_REPEATED)
     assert [event.unit for event in sorted(repeated, key=lambda event: event.label)] == [unit.key for unit in units[:2]]
     assert {event.detail == "" for event in repeated} == {seeded}
 
@@ -416,16 +416,16 @@ def test_without_user_code_one_unit_is_repeated(tmp_path: Path, user_code: bool)
     units = [Unit(Add(number), f"unit {number}") for number in range(5)]
     assert all(unit.user_code for unit in units)
     units = units if user_code else [replace(unit, user_code=()) for unit in units]
-    seen = run(on_two_workers, units, tmp_path, repeats=2)[2]
-    assert len(of_kind(seen, EventKind.UNIT_REPEATED)) == 1 + user_code
+    emitted = run(on_two_workers, units, tmp_path, repeats=2)[2]
+    assert len(of_kind(emitted, EventKind.UNIT_REPEATED)) == 1 + user_code
 
 
 def test_a_unit_is_repeated_on_an_idle_worker(tmp_path: Path) -> None:
     first = Unit(Add(1), "first")
     last = Unit(Add(2), "last", needs=(first.key,))
-    seen = run(on_two_workers, [first, last], tmp_path, repeats=1)[2]
+    emitted = run(on_two_workers, [first, last], tmp_path, repeats=1)[2]
     kinds = {EventKind.UNIT_STARTED, EventKind.UNIT_DONE, EventKind.UNIT_REPEATED}
-    assert [f"{event.kind} {event.label}" for event in seen if event.kind in kinds] == [
+    assert [f"{event.kind} {event.label}" for event in emitted if event.kind in kinds] == [
         "unit-started first",
         "unit-done first",
         "unit-started last",
@@ -439,15 +439,15 @@ def test_slow_units_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyP
     units = [Unit(Add(number, 0.02), f"sleeps {number}") for number in range(3)]
     monkeypatch.setattr("dpaudit.actors.schedule.REPEAT_BUDGET_S", 0.01)
     monkeypatch.setattr("dpaudit.actors.schedule.REPEAT_BUDGET_SHARE", 0.0)
-    seen = run(in_process, units, tmp_path, repeats=2)[2]
-    assert not of_kind(seen, EventKind.UNIT_REPEATED)
+    emitted = run(in_process, units, tmp_path, repeats=2)[2]
+    assert not of_kind(emitted, EventKind.UNIT_REPEATED)
 
 
-def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -> tuple[RunOutcome, list[Event]]:
-    seen: list[Event] = []
-    events, store = EventStream(seen.append), UnitStore(folder / "units")
+def run_hanging(make: Any, folder: Path, task: HangsFirst, others: list[Unit]) -> tuple[RunOutcome, list[Event]]:
+    emitted: list[Event] = []
+    events, store = EventStream(emitted.append), UnitStore(folder / "units")
     with make(events) as backend:
-        return run_units([Unit(task, "hangs"), *beside], backend, store, events), seen
+        return run_units([Unit(task, "hangs"), *others], backend, store, events), emitted
 
 
 def test_a_unit_that_hangs_in_this_process_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,11 +457,11 @@ def test_a_unit_that_hangs_in_this_process_is_retried(tmp_path: Path, monkeypatc
     def limited(events: EventStream) -> Iterator[Backend]:
         yield InProcess({}, events=events, deadlines=Deadlines(0.5))
 
-    outcome, seen = run_hanging(limited, tmp_path, HangsFirst(str(tmp_path)), [])
+    outcome, emitted = run_hanging(limited, tmp_path, HangsFirst(str(tmp_path)), [])
     assert len(outcome.finished) == 1
-    retried = of_kind(seen, EventKind.UNIT_RETRIED)[0]
+    retried = of_kind(emitted, EventKind.UNIT_RETRIED)[0]
     assert "still running after 0.5 s" in retried.detail
-    assert of_kind(seen, EventKind.UNIT_RUNNING)
+    assert of_kind(emitted, EventKind.UNIT_RUNNING)
 
 
 def test_an_earlier_alarm_is_restored(tmp_path: Path) -> None:
@@ -477,14 +477,14 @@ def test_an_earlier_alarm_is_restored(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_a_unit_queued_behind_a_hanging_one_is_not_blamed(ray_cluster: None, tmp_path: Path) -> None:
-    outcome, seen = run_hanging(
+    outcome, emitted = run_hanging(
         lambda events: on_ray({}, events, Deadlines(8.0)), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
     )
     assert len(outcome.finished) == 2
-    retried = of_kind(seen, EventKind.UNIT_RETRIED)[0]
+    retried = of_kind(emitted, EventKind.UNIT_RETRIED)[0]
     assert retried.label == "hangs"
     assert "the stated `time_limit_s`" in retried.detail
-    assert not of_kind(seen, EventKind.WORKER_LOST)
+    assert not of_kind(emitted, EventKind.WORKER_LOST)
 
 
 @pytest.mark.nightly
@@ -492,14 +492,14 @@ def test_a_unit_queued_behind_a_hanging_one_is_not_blamed(ray_cluster: None, tmp
 def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
     from dpaudit.actors import pool as pools
 
-    seen: list[Event] = []
-    with on_ray({}, EventStream(seen.append)) as backend:
+    emitted: list[Event] = []
+    with on_ray({}, EventStream(emitted.append)) as backend:
         assert isinstance(backend, pools.RayPool)
         (slot,) = backend._slots
         pools.ray.kill(slot.actor)
-        outcome = run_units([Unit(Add(4), "")], backend, UnitStore(tmp_path), EventStream(seen.append))
+        outcome = run_units([Unit(Add(4), "")], backend, UnitStore(tmp_path), EventStream(emitted.append))
     assert len(outcome.finished) == 1
-    assert not of_kind(seen, EventKind.WORKER_LOST)
+    assert not of_kind(emitted, EventKind.WORKER_LOST)
 
 
 def test_limits_are_derived_from_units_of_the_same_function() -> None:
@@ -529,7 +529,7 @@ def test_deferred_units_wait_and_those_left_at_the_end_do_not_run(tmp_path: Path
     def defer(finished: Set[str], failed: Set[str]) -> Set[str]:
         return {never.key} if first.key in finished else {waits.key, never.key}
 
-    outcome, _, seen = run(in_process, [waits, never, first], tmp_path, defer=defer)
-    assert [event.label for event in of_kind(seen, EventKind.UNIT_STARTED)] == ["first", "waits"]
+    outcome, _, emitted = run(in_process, [waits, never, first], tmp_path, defer=defer)
+    assert [event.label for event in of_kind(emitted, EventKind.UNIT_STARTED)] == ["first", "waits"]
     assert outcome.skipped == {never.key}
     assert outcome.failed == {}

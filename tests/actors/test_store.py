@@ -148,9 +148,9 @@ def test_invalid_lines_of_a_log_are_skipped(tmp_path: Path) -> None:
 
 def test_floats_are_stored_without_a_dictionary(tmp_path: Path) -> None:
     """A dictionary of values that rarely repeat is larger, and takes forty times as long in a list."""
-    drawn = np.random.default_rng(0).laplace(size=200_000).astype(np.float32)
-    lists = pa.LargeListArray.from_arrays(pa.array([0, drawn.size], pa.int64()), pa.array(drawn))
+    noise = np.random.default_rng(0).laplace(size=200_000).astype(np.float32)
+    lists = pa.LargeListArray.from_arrays(pa.array([0, noise.size], pa.int64()), pa.array(noise))
     UnitStore(tmp_path).write(ONE, encode_unit(ONE, pa.table({"numbers": lists, "word": ["a"]})))
-    assert len(file(tmp_path).read_bytes()) < drawn.nbytes
-    assert UnitStore(tmp_path).read(ONE)["numbers"][0].values.to_numpy().tobytes() == drawn.tobytes()
+    assert len(file(tmp_path).read_bytes()) < noise.nbytes
+    assert UnitStore(tmp_path).read(ONE)["numbers"][0].values.to_numpy().tobytes() == noise.tobytes()
     assert UnitStore(tmp_path).schema(ONE).names == ["numbers", "word"]

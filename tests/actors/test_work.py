@@ -29,8 +29,8 @@ class Numbers:
 
 @unit
 def draw(count: int, *, seed: Seed) -> Outcome[Numbers]:
-    drawn = seed.rng().normal(size=count)
-    return Outcome(Numbers(drawn), ("chose nothing",), {"mean": float(drawn.mean())}, ("trial 3 failed",))
+    numbers = seed.rng().normal(size=count)
+    return Outcome(Numbers(numbers), ("chose nothing",), {"mean": float(numbers.mean())}, ("trial 3 failed",))
 
 
 @unit
@@ -71,14 +71,14 @@ def value(tables: dict[str, pa.Table], planned: Unit) -> Any:
 
 def test_values_are_passed_between_units() -> None:
     work = Work()
-    drawn = tuple(work.add(draw, 3, seed=Seed(1).child(part), label=f"part {part}", resources=ONE) for part in range(2))
-    both = work.add(add_up, drawn, drawn[0], work.share("target:abc", np.ones(2)), label="sum", resources=ONE)
-    assert both.needs == tuple(unit.key for unit in drawn)
+    parts = tuple(work.add(draw, 3, seed=Seed(1).child(part), label=f"part {part}", resources=ONE) for part in range(2))
+    both = work.add(add_up, parts, parts[0], work.share("target:abc", np.ones(2)), label="sum", resources=ONE)
+    assert both.needs == tuple(unit.key for unit in parts)
     assert both.shared == ("target:abc",)
     tables = run(work)
     first, second = (Seed(1).child(part).rng().normal(size=3) for part in range(2))
     assert value(tables, both).values.tolist() == (first + second + first).tolist()
-    outcome = outcome_metadata(tables[drawn[0].key].schema)
+    outcome = outcome_metadata(tables[parts[0].key].schema)
     assert (outcome.notes, outcome.failures, outcome.metrics) == (
         ("chose nothing",),
         ("trial 3 failed",),
@@ -89,8 +89,8 @@ def test_values_are_passed_between_units() -> None:
 
 def test_a_loop_is_split_and_may_be_inlined() -> None:
     work = Work()
-    drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    parts = work.split(pieces, 5, 2, drawn, label="pieces", resources=ONE, offset=0)
+    source = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
+    parts = work.split(pieces, 5, 2, source, label="pieces", resources=ONE, offset=0)
     assert [(part.label, part.task.argument("last")) for part in parts] == [  # type: ignore[attr-defined]
         ("pieces 1-2", 2),
         ("pieces 3-4", 4),
@@ -98,7 +98,7 @@ def test_a_loop_is_split_and_may_be_inlined() -> None:
     ]
     counted = [work.add(total, part, label="counted", resources=ONE) for part in parts]
     without = [work.add(total, inlined(part), label="counted at once", resources=ONE) for part in parts]
-    assert [unit.needs for unit in without] == [(drawn.key,)] * 3
+    assert [unit.needs for unit in without] == [(source.key,)] * 3
     tables = run(work)
     for stored, other in zip(counted, without, strict=True):
         assert value(tables, stored).values.tolist() == value(tables, other).values.tolist()
@@ -118,37 +118,37 @@ def test_outcomes_of_several_values_are_stored_by_the_unit_that_computes_them() 
 def test_an_inlined_call_is_computed_by_the_unit_that_needs_it() -> None:
     """That unit also needs the units and large inputs of the call, at any depth."""
     work = Work()
-    drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    sum_of = inlined(add_up, (drawn, drawn), None, work.share("target:abc", np.ones(2)))
+    source = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
+    sum_of = inlined(add_up, (source, source), None, work.share("target:abc", np.ones(2)))
     nested = inlined(add_up, (), sum_of)
     last = work.add(total, (nested, sum_of), label="total", resources=ONE)
-    assert (last.needs, last.shared, len(work.units)) == ((drawn.key,), ("target:abc",), 2)
+    assert (last.needs, last.shared, len(work.units)) == ((source.key,), ("target:abc",), 2)
     tables = run(work)
-    assert value(tables, last).values.tolist() == pytest.approx([4 * value(tables, drawn).values.sum()])
+    assert value(tables, last).values.tolist() == pytest.approx([4 * value(tables, source).values.sum()])
     with pytest.raises(InputError, match="@unit"):
         inlined(value)
 
 
 def test_pieces_are_counted_from_the_offset() -> None:
     work = Work()
-    drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    parts = work.split(pieces, 3, 2, drawn, label="pieces", resources=ONE, offset=10)
+    source = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
+    parts = work.split(pieces, 3, 2, source, label="pieces", resources=ONE, offset=10)
     ends = [(part.task.argument("first"), part.task.argument("last")) for part in parts]  # type: ignore[attr-defined]
     assert ends == [(10, 12), (12, 13)]
 
 
 def test_only_equal_calls_share_a_unit() -> None:
     work = Work()
-    drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    assert work.add(draw, 3, seed=Seed(1), label="drawn again", resources=ONE) is drawn
+    source = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
+    assert work.add(draw, 3, seed=Seed(1), label="drawn again", resources=ONE) is source
     others = [
         work.add(draw, 4, seed=Seed(1), label="", resources=ONE),
         work.add(draw, 3, seed=Seed(2), label="", resources=ONE),
         work.add(draw, 3, seed=Seed(1), label="", resources=replace(ONE, cpus=2)),
-        work.add(draw, 3, seed=Seed(1), label="", resources=ONE, after=(drawn.key,)),
-        work.add(total, (drawn,), label="", resources=ONE),
+        work.add(draw, 3, seed=Seed(1), label="", resources=ONE, after=(source.key,)),
+        work.add(total, (source,), label="", resources=ONE),
     ]
-    assert len({unit.key for unit in (drawn, *others)}) == 6
+    assert len({unit.key for unit in (source, *others)}) == 6
 
 
 def test_invalid_units_are_refused() -> None:

@@ -22,11 +22,11 @@ TRAININGS = 30
 @pytest.mark.nightly
 @pytest.mark.cluster
 def test_disturbed_runs_lose_no_unit_and_have_the_same_scores() -> None:
-    """`python -m benchmarks.chaos_cluster` does this twenty times, with four nodes and 2,002 units."""
-    found = outcome(0, 0, reference(TRAININGS), TRAININGS, count=2)
-    assert (found.wrong, found.lost, found.twice, found.same) == ("", 0, 0, True), found
-    assert found.planned == 1 + 3 * TRAININGS
-    assert found.commands == 2
+    """A short version of `python -m benchmarks.chaos_cluster`."""
+    disturbed = outcome(0, 0, reference(TRAININGS), TRAININGS, count=2)
+    assert (disturbed.wrong, disturbed.lost, disturbed.twice, disturbed.same) == ("", 0, 0, True), disturbed
+    assert disturbed.planned == 1 + 3 * TRAININGS
+    assert disturbed.commands == 2
 
 
 @pytest.mark.nightly
@@ -38,22 +38,24 @@ def test_a_run_resumes_on_another_machine_after_head_and_driver_are_lost(bucket:
     with workplace() as place:
         (place / "spec.yaml").write_text(SPEC.format(runner="ray", trainings=trainings))
         with cluster(place / "a", 1) as nodes:
-            here = {**nodes.environment, "XDG_CACHE_HOME": str(tmp_path / "here")}
-            run = started(place, here, "run", "spec.yaml", "-o", uri)
+            first_environment = {**nodes.environment, "XDG_CACHE_HOME": str(tmp_path / "here")}
+            run = started(place, first_environment, "run", "spec.yaml", "-o", uri)
             until(
                 lambda: len(list((tmp_path / "here").rglob("*.parquet"))) > 10 or run.command.poll() is not None,
                 "ten units are finished",
             )
             for worker in nodes.workers():
-                os.kill(worker, signal.SIGSTOP)  # so that it is not over before what is finished has been brought away
-            until(lambda: _finished(uri) >= 5, "five units are brought away")
+                os.kill(
+                    worker, signal.SIGSTOP
+                )  # pause the run, so that it cannot finish before its results are uploaded
+            until(lambda: _finished(uri) >= 5, "five units are uploaded")
             before = _finished(uri)
             nodes.end()
             kill(list(run.processes()))
-            assert run.command.wait(60) != 0, "it was over before its head was lost"
-        FileStore.at(uri).delete(".lease")  # a minute goes by
-        elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "there")}
-        again = started(place, elsewhere, "resume", uri, "--allow-code").command.wait(300)
+            assert run.command.wait(60) != 0, "the run finished before its head was lost"
+        FileStore.at(uri).delete(".lease")  # as if a minute had passed
+        second_environment = {"XDG_CACHE_HOME": str(tmp_path / "there")}
+        again = started(place, second_environment, "resume", uri, "--allow-code").command.wait(300)
         assert again == 0, (place / "errors.txt").read_text()
     assert run_status(uri).cached >= before >= 5
     fetch(uri, tmp_path / "fetched")
@@ -63,5 +65,5 @@ def test_a_run_resumes_on_another_machine_after_head_and_driver_are_lost(bucket:
 def _finished(uri: str) -> int:
     try:
         return run_status(uri).finished
-    except SpecError:  # nothing was brought there yet
+    except SpecError:  # nothing was uploaded yet
         return 0

@@ -250,9 +250,10 @@ def test_a_job_uploads_no_environment_variables(working_dir: Path) -> None:
 
 
 class JobServer:
-    """Replaces Ray's client: keeps the states of jobs by name, and refuses an existing name in the words of Ray 2.60.
+    """A replacement for Ray's client: keeps job states by name, and refuses an existing name with the error of Ray
+    2.60.
 
-    With `submitters`, that many processes ask for a state before one of them submits.
+    With `submitters`, this number of processes ask for a state before one of them submits.
     """
 
     def __init__(self, *, submitters: int = 1) -> None:

@@ -1,6 +1,7 @@
-"""Records of thirty situations, and the text that is printed for each.
+"""Records of some thirty situations, and the text printed for each.
 
-`python -m tests.engine.answer_situations > tests/golden/answers.txt` writes the texts again after a change of words.
+`python -m tests.engine.answer_situations > tests/golden/answers.txt` renews the texts after an intended change of
+wording.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LABEL, ROWS = Claim(4.0), Claim(1.0, relation=Relation.ADD_REMOVE)
 
 
 def bound(lower: float, *, confidence: float = 0.95, guesses: int = 408, correct: int = 400, **more: Any) -> Bound:
-    """Return a lower bound at fair coins."""
+    """Return a lower bound from guesses of fair coins."""
     counts = (("guesses", guesses), ("correct", correct), ("canaries", guesses))
     return Bound(lower, 0.0, confidence, "fair-coins", Validity.FINITE_SAMPLE, counts=counts, **more)
 
@@ -62,7 +63,7 @@ def noise(p: float) -> NoiseForm:
 
 @dataclass(frozen=True)
 class Situation:
-    """A record, and the verdict that it must lead to by which rule."""
+    """A record, the verdict it must lead to, and the rule that decides."""
 
     record: Record
     verdict: Verdict
@@ -222,7 +223,7 @@ SITUATIONS: Mapping[str, Situation] = {
 
 
 def texts() -> str:
-    """Return what is printed for every situation."""
+    """Return the printed text of all situations."""
     return "\n\n".join(f"# {name}\n{decide(each.record).text()}" for name, each in SITUATIONS.items()) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Children of audits come from a warm start; documented sizes that tests may make smaller by day."""
+"""Fixtures: children of audits start from a warm process, and checks make fewer releases by day."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests import small, warm_children
 
 @pytest.fixture
 def own_python() -> None:
-    """For tests whose children are Pythons of their own, as users have them."""
+    """Start the children of audits as new Python processes, as for users."""
 
 
 @pytest.fixture(autouse=True)
@@ -20,5 +20,5 @@ def _forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By day, checks make few releases of crafted data."""
+    """By day, make checks release only a few times on crafted data."""
     small.few_releases(monkeypatch)

@@ -1,8 +1,8 @@
-"""Observational audits without the training: true laws, proxies that are off, and what the verdict makes of them.
+"""Observational audits without training: true laws, inaccurate proxies, and their verdicts.
 
-An audit here is what `dpaudit run` plays between the proxy's answers and the verdict, with the same code: rounds of the
-label game on the canaries, the control's rounds on held-out rows, the classifier, the bound, what is left of it beyond
-the shift. Only data, proxy and mechanism are drawn directly, so that hundreds of audits take seconds.
+An audit here uses the code of `dpaudit run` between the proxy's answers and the verdict: rounds of the label game on
+the canaries, rounds of the control on held-out rows, the classifier, the bound, and the bound corrected for the
+shift. Only data, proxy and mechanism are drawn directly, so that hundreds of audits take seconds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 Floats = NDArray[np.float64]
 Proxy = Callable[[Floats, Examples, GaussianMixture, np.random.Generator], Floats]
-"""(true posterior of the rows, the rows, where they come from, randomness) -> the proxy's probabilities of the rows."""
+"""Map (true posterior of the rows, the rows, their source, a generator) to the proxy's class probabilities."""
 
 
 def powered(power: float) -> Proxy:
-    """The truth with its log-probabilities multiplied."""
+    """Return a proxy with the true class probabilities raised to a power and normalised."""
 
     def answers(truth: Floats, rows: Examples, data: GaussianMixture, rng: np.random.Generator) -> Floats:
         sharp = truth**power
@@ -46,7 +46,7 @@ def powered(power: float) -> Proxy:
 
 
 def fitted(reference: int) -> Proxy:
-    """The default proxy, a logistic regression, trained on so many rows of its own."""
+    """Return the default proxy, a logistic regression, trained on `reference` separate rows."""
 
     def answers(truth: Floats, rows: Examples, data: GaussianMixture, rng: np.random.Generator) -> Floats:
         from sklearn.linear_model import LogisticRegression
@@ -60,12 +60,12 @@ def fitted(reference: int) -> Proxy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one audit shows.
+    """The result of one audit.
 
     Attributes:
-        bound: As it stands.
-        shift_seen: Whether the attack alone tells the proxy's draws from true ones, with significance.
-        beyond: What is left of the bound beyond the shift.
+        bound: The lower bound, not corrected for a shift.
+        shift_seen: True if the attack distinguishes the proxy's draws from true labels, with significance.
+        beyond: The bound corrected for the shift.
     """
 
     bound: float
@@ -73,30 +73,30 @@ class Outcome:
     beyond: ShiftCorrected
 
     def by_significance(self, claim: float) -> bool:
-        """VIOLATION as it was decided before: the bound exceeds the claim and no shift is seen."""
+        """True if the bound exceeds the claim and no significant shift is seen: a rule that fails, for comparison."""
         return self.bound > claim and not self.shift_seen
 
     def by_size(self, claim: float) -> bool:
-        """VIOLATION as it is decided: what is left beyond the shift exceeds the claim too."""
+        """True if the bound exceeds the claim even after correction for the shift: the rule of the verdict."""
         return self.bound > claim and self.beyond.epsilon > claim
 
 
 @dataclass(frozen=True)
 class Observed:
-    """An audit of randomised response whose released labels are seen, or a model that remembers them.
+    """An audit of the released labels of randomised response, or of a model that remembers them.
 
     Attributes:
-        proxy: Of the adversary.
-        canaries: m.
-        held_out: Rows of the control.
-        epsilon: What the mechanism really is.
-        classes: Of the labels.
-        dimensions: Of the features.
-        learner: Whether a model's answers are seen: the posterior given features and released label on its training
-            rows, the one given the features on others.
-        attack: The adversary.
-        estimator: Reads the game.
-        replays: Of the game and the control.
+        proxy: Proxy of the adversary.
+        canaries: Number of canaries.
+        held_out: Number of rows of the control.
+        epsilon: True epsilon of the mechanism.
+        classes: Number of label classes.
+        dimensions: Number of features.
+        learner: If true, the adversary sees a model's answers: the posterior given features and released label on
+            training rows, given features alone on other rows.
+        attack: Attack of the adversary.
+        estimator: Estimator of the game.
+        replays: Number of replays of the game and of the control.
     """
 
     proxy: Proxy
@@ -111,7 +111,7 @@ class Observed:
     replays: int = 3
 
     def run(self, seed: int) -> Outcome:
-        """One audit."""
+        """Run one audit."""
         rng = np.random.default_rng([seed, 17])
         data = GaussianMixture(self.classes, self.canaries + self.held_out, self.dimensions)
         rows = data.load(seed=seed)

@@ -1,4 +1,4 @@
-"""One pure function decides every verdict, by rules in one order, and every surface prints its lines."""
+"""`decide` alone makes verdicts, by rules in a fixed order; all outputs print its lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GOLDEN = ROOT / "tests/golden/answers.txt"
 VERDICT_FILE = "engine/reading/verdict.py"
 
 
-def test_each_situation_has_its_verdict_by_its_rule() -> None:
+def test_each_situation_is_decided_by_its_rule() -> None:
     with Cases() as cases:
         for name, situation in SITUATIONS.items():
             with cases.case(name):
@@ -44,17 +44,17 @@ def test_each_situation_has_its_verdict_by_its_rule() -> None:
                 assert (answer.verdict, answer.rule) == (situation.verdict, situation.rule)
 
 
-def test_every_rule_decides_some_situation() -> None:
+def test_every_rule_decides_a_situation() -> None:
     assert {situation.rule for situation in SITUATIONS.values()} == {rule.name for rule in RULES}
     assert set(Verdict) == {rule.verdict for rule in RULES}
 
 
-def test_what_is_printed_is_what_was_read_and_found_good() -> None:
-    """A change of words is made on purpose: see `answer_situations.py`."""
+def test_printed_verdicts_equal_the_reviewed_ones() -> None:
+    """After an intended change of wording, renew the file: see `answer_situations.py`."""
     assert texts() == GOLDEN.read_text()
 
 
-def test_lines_are_short_ideas_in_one_order() -> None:
+def test_lines_have_one_order_and_end_with_the_next_step() -> None:
     order = [
         *("claim", "part", "lower bound", "test", "evidence", "p-value", "reason", "caution", "where", "sensitivity"),
         *(scope.value for scope in Scope if scope is not Scope.CLAIM and scope is not Scope.STATED_NOISE),
@@ -68,8 +68,8 @@ def test_lines_are_short_ideas_in_one_order() -> None:
                 assert labels[-1] == "next"
 
 
-def test_no_verdict_but_violation_speaks_of_a_rejected_claim() -> None:
-    """Whatever explains a bound above the claim keeps the verdict from VIOLATION, and makes none of another claim."""
+def test_explained_bounds_are_no_violation() -> None:
+    """Two explanations of a bound above the claim never combine into VIOLATION."""
     explained = {
         "state": {"state": STATE},
         "proxy": {"on_proxy": True},
@@ -90,7 +90,7 @@ def test_a_confirmed_bound_by_planted_labels_needs_no_control() -> None:
     assert decide(together(replace(by_proxy, confirmation=Confirmation.NOT_PLANNED))).verdict is Verdict.UNDECIDED
 
 
-def test_a_bound_as_published_rejects_nothing() -> None:
+def test_an_as_published_bound_rejects_no_claim() -> None:
     published = replace(bound(4.7), validity=Validity.AS_PUBLISHED)
     assert decide(alone(record(0.0, finding=published))).verdict is Verdict.NO_VIOLATION
     assert decide(alone(record(0.0, finding=replace(published, validity=Validity.FINITE_SAMPLE)))).verdict is (
@@ -98,7 +98,7 @@ def test_a_bound_as_published_rejects_nothing() -> None:
     )
 
 
-def test_a_side_finding_is_no_part_of_the_verdict_and_always_named() -> None:
+def test_a_side_finding_is_named_but_does_not_change_the_verdict() -> None:
     with Cases() as cases:
         for scope in (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA):
             with cases.case(scope):
@@ -113,8 +113,8 @@ def test_a_side_finding_is_no_part_of_the_verdict_and_always_named() -> None:
                 assert decide(together(record(0.9, ROWS), doubtful)).side == ()
 
 
-def test_digits_are_no_finding_beside_a_claim_that_is_exceeded() -> None:
-    """Full digits show a leak of the numbers too: its bound would be told twice, with a reason that is not its own."""
+def test_digits_are_no_side_finding_if_the_claim_is_exceeded() -> None:
+    """Full digits also reveal a leak of the numbers themselves, so this finding would repeat the violation."""
     digits = side(Scope.FLOATING_POINT)
     assert decide(together(rejected(), digits)).side == ()
     assert decide(together(record(4.7, confirmation=Confirmation.MISSING), digits)).side == ()
@@ -124,8 +124,8 @@ def test_digits_are_no_finding_beside_a_claim_that_is_exceeded() -> None:
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(1e-12, Verdict.UNDECIDED), (1e-6, Verdict.NO_VIOLATION)])
-def test_noise_that_is_not_the_stated_noise_is_no_pass(p: float, verdict: Verdict) -> None:
-    """The p-value is that of five looks together."""
+def test_noise_other_than_the_stated_noise_does_not_pass(p: float, verdict: Verdict) -> None:
+    """The p-value combines five comparisons."""
     answer = decide(alone(record(0.9, ROWS, noise=noise(p))))
     assert answer.verdict is verdict
     assert decide(alone(rejected(noise=noise(p)))).verdict is Verdict.VIOLATION
@@ -133,7 +133,7 @@ def test_noise_that_is_not_the_stated_noise_is_no_pass(p: float, verdict: Verdic
     assert decide(alone(blind)).verdict is (Verdict.UNDECIDED if p < 1e-6 else Verdict.NO_VIOLATION)
 
 
-def test_a_test_that_could_not_reject_is_no_pass_unless_another_one_could() -> None:
+def test_a_test_without_power_does_not_pass_unless_another_has_power() -> None:
     blind = record(0.9, sensitivity=BLIND)
     assert decide(together(blind, blind)).verdict is Verdict.INCONCLUSIVE
     assert decide(together(blind, record(0.9))).verdict is Verdict.NO_VIOLATION
@@ -141,22 +141,22 @@ def test_a_test_that_could_not_reject_is_no_pass_unless_another_one_could() -> N
     assert decide(together(blind, digits)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_runs_without_noise_are_few_and_a_known_factor_speaks_of_all_trials() -> None:
+def test_a_maximum_from_runs_without_noise_counts_only_without_a_known_factor() -> None:
     with Cases() as cases:
-        for factor, verdict in ((None, Verdict.INCONCLUSIVE), (math.inf, Verdict.INCONCLUSIVE), (2.0, None)):
+        for factor, expected in ((None, Verdict.INCONCLUSIVE), (math.inf, Verdict.INCONCLUSIVE), (2.0, None)):
             with cases.case(factor):
                 sensitivity = Sensitivity(factor=factor, maximum=bound(2.1), noiseless=True)
                 verdict = decide(alone(record(0.9, sensitivity=sensitivity))).verdict
-                assert verdict is (verdict or Verdict.NO_VIOLATION)
+                assert verdict is (expected or Verdict.NO_VIOLATION)
 
 
-def test_results_that_cannot_be_read_are_no_pass() -> None:
+def test_unreadable_results_do_not_pass() -> None:
     unreadable = SITUATIONS["results that cannot be read"]
     assert decide(planted(unreadable, unreadable=())).verdict is Verdict.NO_VIOLATION
     assert decide(alone(rejected(unreadable=("a Box object",)))).verdict is Verdict.VIOLATION
 
 
-def test_the_deciding_test_looks_at_the_whole_and_could_detect_most() -> None:
+def test_the_deciding_test_covers_the_whole_with_the_highest_sensitivity() -> None:
     weak = record(0.5, name="weak", sensitivity=Sensitivity(factor=3.0, maximum=bound(5.0)))
     strong = record(0.5, name="strong", sensitivity=Sensitivity(factor=1.2, maximum=bound(4.5)))
     part = record(0.5, name="part", meaning_for_whole=("a part",), sensitivity=Sensitivity(factor=1.01))
@@ -165,7 +165,7 @@ def test_the_deciding_test_looks_at_the_whole_and_could_detect_most() -> None:
     assert answer.test.name == "strong"
 
 
-def test_a_p_value_is_printed_only_where_a_broken_claim_alone_explains_it() -> None:
+def test_a_p_value_is_printed_only_if_nothing_but_a_violation_explains_it() -> None:
     assert decide(alone(record(4.7, p_value=1e-4))).line("p-value").startswith("at most 0.0001 ")
     assert decide(alone(record(0.9, p_value=0.3))).line("p-value").startswith("at most 0.3 ")
     for explained in ({"on_proxy": True}, {"state": STATE}):
@@ -174,20 +174,20 @@ def test_a_p_value_is_printed_only_where_a_broken_claim_alone_explains_it() -> N
     assert "rows are independent trials" in guessed.line("p-value")
 
 
-def test_an_answer_does_not_change() -> None:
+def test_an_answer_is_immutable() -> None:
     answer = decide(alone(rejected()))
     with pytest.raises(AttributeError):
         answer.verdict = Verdict.NO_VIOLATION  # type: ignore[misc]
 
 
-# Nothing else makes a verdict
+# No other code makes a verdict
 
 
-def verdicts_made(source: str) -> list[int]:
-    """Return the lines in which a member of `Verdict` is used other than to compare or to look something up.
+def verdict_lines(source: str) -> list[int]:
+    """Return the lines that use a member of `Verdict` other than for a comparison or a lookup.
 
-    It may stand in a comparison, as a key or in a collection of constants (an upper-case name, or an argument's
-    default), and in `accept` of a call.
+    A member may be compared, be a key, belong to a collection of constants (an upper-case name or the default of an
+    argument), and be in `accept` of a call.
     """
     tree = ast.parse(source)
     fine: set[int] = set()
@@ -221,20 +221,20 @@ def verdicts_made(source: str) -> list[int]:
     ]
 
 
-def test_every_verdict_is_made_by_the_one_function() -> None:
+def test_only_one_module_makes_verdicts() -> None:
     with Cases() as cases:
         for path in sorted(ROOT.glob("engine/**/*.py")):
             if path.relative_to(ROOT).as_posix() != VERDICT_FILE:
                 with cases.case(path.relative_to(ROOT).as_posix()):
-                    assert verdicts_made(path.read_text()) == []
+                    assert verdict_lines(path.read_text()) == []
     planted_source = (
         "def verdict(self):\n    return Verdict.NO_VIOLATION if self.kind is Verdict.FAILED else self.other\n"
     )
-    assert verdicts_made(planted_source) == [2]
+    assert verdict_lines(planted_source) == [2]
 
 
-def answers_made(source: str) -> list[int]:
-    """Return the lines in which an `Answer` is made or copied with changes."""
+def answer_lines(source: str) -> list[int]:
+    """Return the lines that create an `Answer` or copy it with changes."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -251,10 +251,10 @@ def answers_made(source: str) -> list[int]:
     ]
 
 
-def test_nothing_makes_or_rewrites_an_answer_elsewhere() -> None:
+def test_only_one_module_makes_answers() -> None:
     with Cases() as cases:
         for path in sorted(ROOT.glob("engine/**/*.py")):
             if path.relative_to(ROOT).as_posix() != VERDICT_FILE:
                 with cases.case(path.relative_to(ROOT).as_posix()):
-                    assert answers_made(path.read_text()) == []
-    assert answers_made("x = replace(result.answer, verdict=1)\ny = Answer(1)\n") == [1, 2]
+                    assert answer_lines(path.read_text()) == []
+    assert answer_lines("x = replace(result.answer, verdict=1)\ny = Answer(1)\n") == [1, 2]

@@ -1,6 +1,7 @@
-"""Games over any release: canaries in a table, and the losses of sequences; each is one file that nothing here knows.
+"""Games over arbitrary releases: canaries in a table, and losses of sequences, each defined in one file.
 
-They are registered as another package's are, by its entry points, named in a spec, planned, run, bounded and shown.
+Another package would register them in the same way, by entry points. They are named in a spec, planned, run, bounded
+and shown in the report.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SEQUENCES = {
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The two games as those of an installed package."""
+    """Register the two games like those of an installed package."""
     about = tmp_path / "site" / "others-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
@@ -59,8 +60,8 @@ def played(tmp_path: Path, spec: Mapping[str, Any], **mechanism: float) -> Repor
 
 
 @pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
-def test_what_is_given_away_is_found_and_shown(spec: Mapping[str, Any], tmp_path: Path) -> None:
-    """150 fair coins, all guessed right."""
+def test_a_leak_is_found_and_shown(spec: Mapping[str, Any], tmp_path: Path) -> None:
+    """All 150 fair coins are guessed correctly."""
     report = played(tmp_path, spec)
     (result,) = report.results
     assert result.verdict is Verdict.VIOLATION
@@ -68,29 +69,29 @@ def test_what_is_given_away_is_found_and_shown(spec: Mapping[str, Any], tmp_path
     page = (tmp_path / "run" / "report.html").read_text()
     assert spec["game"]["name"] in page
     assert "simultaneous-guess-count" in page
-    again = load_spec(tmp_path / "run" / "spec.yaml")  # the names of another package are names like any other
+    again = load_spec(tmp_path / "run" / "spec.yaml")  # a spec can name games of another package
     assert type(again.audits[0].game).__name__ in {"TableCanaries", "SequenceCanaries"}
 
 
 @pytest.mark.parametrize(
     ("spec", "mechanism"), [(TABLE, {"copied": 0.0}), (SEQUENCES, {"noise": 1e6})], ids=["table", "sequences"]
 )
-def test_what_gives_nothing_away_is_not_accused(
+def test_a_private_mechanism_is_not_rejected(
     spec: Mapping[str, Any], mechanism: Mapping[str, float], tmp_path: Path
 ) -> None:
-    """The scores have next to nothing to do with the coins, the claim is 1: false failure < 0.05, at this seed none."""
+    """The scores hardly depend on the coins and the claim is 1. False failure < 0.05; the seed is fixed."""
     (result,) = played(tmp_path, spec, **mechanism).results
     assert result.verdict is not Verdict.VIOLATION
 
 
 @pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
-def test_no_proxy_is_asked_and_no_class(spec: Mapping[str, Any]) -> None:
+def test_the_games_need_no_proxy_and_no_classes(spec: Mapping[str, Any]) -> None:
     plan = make_plan(load_spec(spec))
     assert [unit.function_name for unit in plan.units] == ["run_mechanism", "play_replays", "count"]
     assert not any(hasattr(rows, "classes") for rows in plan.shared.values())
 
 
-def test_data_of_another_kind_are_refused() -> None:
+def test_rows_of_another_class_are_refused() -> None:
     with pytest.raises(SpecError, match="the game needs rows of class Records, got Sequences"):
         make_plan(load_spec({**TABLE, "data": SEQUENCES["data"]}))
     with pytest.raises(SpecError, match="the game needs rows of class Records, got Examples"):

@@ -1,4 +1,4 @@
-"""Attribute inference: what the adversary is told and not told, and audits whose outcome is known."""
+"""Attribute inference: the information the adversary has, and audits with a known result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "protected-attribut
 
 @dataclass(frozen=True)
 class Census:
-    """A table whose column `sex` says nothing of the rest; `age` makes every record unlike the others."""
+    """A table whose column `sex` is independent of the others; `age` makes every record unique."""
 
     rows: int = 3_000
 
@@ -45,7 +45,7 @@ class Census:
 
 @dataclass(frozen=True)
 class Array:
-    """Two columns of numbers without names."""
+    """Data with two numeric columns without names."""
 
     def load(self, *, seed: int = 0) -> Examples:
         rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Forgets:
-    """A mechanism that looks at nothing: epsilon = 0."""
+    """A mechanism that ignores its data: epsilon = 0."""
 
     def claim(self) -> Claim:
         return Claim(0.01, relation=Relation.REPLACE)
@@ -75,7 +75,7 @@ class Generator:
 
 @dataclass(frozen=True)
 class NoGenerator:
-    """Has no `sample`."""
+    """A generator without `sample`."""
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
@@ -93,8 +93,9 @@ def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
     return audit(AuditSpec((entry,), seed=4, run=RunOptions(runner="in-process")), output=folder).results[0]
 
 
-def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: Path) -> None:
-    """All guesses on 1,500 fair bits can be right but where the proxy draws the record's own value: a half of them."""
+def test_a_learner_that_recalls_its_records_reveals_the_attribute(tmp_path: Path) -> None:
+    """All guesses on 1,500 fair bits are correct, except if the proxy draws the true value, which it does half of
+    the time."""
     result = audited(tmp_path, NonPrivate(Recall()))
     assert result.comparison is not None
     assert result.comparison.observed > 0.5
@@ -103,7 +104,7 @@ def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: P
     assert not result.control.shift_detected
 
 
-def test_a_mechanism_that_looks_at_nothing_shows_nothing(tmp_path: Path) -> None:
+def test_a_mechanism_that_ignores_its_data_is_not_rejected(tmp_path: Path) -> None:
     result = audited(tmp_path, Forgets())
     assert result.comparison is not None
     assert result.comparison.observed == 0
@@ -129,7 +130,7 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
     assert counts.tolist() == [333, 333, 333]
 
 
-def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() -> None:
+def test_the_model_is_queried_with_each_value_and_bin_but_no_exact_number() -> None:
     game = AttributeInference(columns=("age",), bins=2)
     reference, rows = Census(500).load(seed=1), Census(50).load(seed=2)
     collected: list[set[float]] = []
@@ -146,15 +147,15 @@ def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() 
     assert answers.shape == (50, 2)
     assert answers[:, 0].tolist() == np.where(rows.labels == 1, 0.8, 0.2).tolist()
     assert [len(ages) for ages in collected] == [1, 1]
-    # The middle of each bin is the same whatever the record's own age.
+    # The middle of each bin is used for every record, independent of its age.
     assert isinstance(reference.features, pa.Table)
     ages = np.asarray(reference.features["age"], np.float64)
-    middle = np.sort(ages)[250]  # numpy's "higher" median of 500
+    middle = np.sort(ages)[250]  # the "higher" median of 500 in numpy
     want = [np.median(ages[ages < middle]), np.median(ages[ages >= middle])]
     assert sorted(next(iter(values)) for values in collected) == pytest.approx(want, rel=1e-6)
 
 
-def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
+def test_values_missing_in_the_reference_become_its_most_frequent_one() -> None:
     values = protected_column("country", pa.chunked_array([["a", "b", "b", "c"]]), 4)
     assert values.codes(pa.chunked_array([["c", "z", "a"]])).tolist() == [2, 1, 0]
     constant = protected_column("n", pa.chunked_array([[1.0, 1.0, 1.0]]), 4)
@@ -163,7 +164,7 @@ def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
     assert skewed.codes(pa.chunked_array([[-1.0, 0.0, 4.9, 5.0, 100.0]])).tolist() == [0] * 3 + [1] * 2
 
 
-def test_columns_of_an_array_go_by_their_numbers(tmp_path: Path) -> None:
+def test_columns_of_an_array_are_named_by_their_numbers(tmp_path: Path) -> None:
     game = AttributeInference(replays=2, columns=("1",), bins=2)
     result = audited(tmp_path, NonPrivate(LogisticRegression()), data=Array(), game=game)
     assert result.comparison is not None
@@ -198,13 +199,13 @@ def test_the_score_is_bayes_rule_against_the_proxy() -> None:
         ({"mechanism": RandomizedResponse(1.0)}, "says nothing about a game with replace neighbours"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_anything_runs(fields: dict[str, Any], message: str) -> None:
+def test_invalid_games_are_refused_before_anything_runs(fields: dict[str, Any], message: str) -> None:
     spec = {"mechanism": NonPrivate(Recall()), "game": AttributeInference(columns=("sex",)), **fields}
     with pytest.raises(SpecError, match=message):
         make_plan(AuditSpec((Audit(data=Census(3_000), **spec),)))
 
 
-def test_columns_are_named_once() -> None:
+def test_a_column_named_twice_is_refused() -> None:
     with pytest.raises(InputError, match="columns must name at least one"):
         AttributeInference()
     with pytest.raises(InputError, match="columns must differ"):
@@ -216,11 +217,11 @@ def test_the_example_protects_columns_of_adult() -> None:
     assert [getattr(entry.game, "columns", ()) for entry in spec.audits] == [("sex",), ("sex", "age"), ()]
 
 
-def test_fresh_records_come_from_ones_own_generator(tmp_path: Path) -> None:
-    """The whole record protected: no test part is needed, and recall, sure of training rows only, gives them away."""
+def test_fresh_records_come_from_the_given_generator(tmp_path: Path) -> None:
+    """The whole record is protected, so no test part is needed; the model is certain on training rows only."""
     split = Partition(target=0.5, reference=0.5, test=0.0)
     game = ObservationalMembership(replays=3, fresh=Generator())
-    # A label that recall knows has probability 1, and 1/2 elsewhere: all is in the highest scores.
+    # A recalled label has probability 1, any other 1/2, so all information is in the highest scores.
     fields = {"split": split, "game": game, "estimator": {"name": "one-run", "guess": "both-tails"}}
     result = audited(tmp_path, NonPrivate(Recall()), **{**fields, "attack": "calibrated-loss"})
     assert result.comparison is not None

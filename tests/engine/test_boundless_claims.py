@@ -1,4 +1,4 @@
-"""Claims that promise nothing in practice, as "no privacy" is often written: e to their epsilon may be no number."""
+"""Claims without a practical promise, as "no privacy" is often written: e to the power of epsilon may overflow."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.nightly import too
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
-EPSILONS = (709.0, 710.0, 1e4, 1e308)  # e^709 is the last of these that is a number
+EPSILONS = (709.0, 710.0, 1e4, 1e308)  # e^709 is the last of these that is finite
 DELTAS = (0.0, 1e-5)
 
 
 def curves(epsilon: float) -> Iterator[PrivacyCurve]:
-    """Curves that promise about as much as `epsilon`."""
+    """Yield privacy curves with about this epsilon."""
     yield PureDP(epsilon)
     yield ApproximateDP(epsilon, 1e-5)
     yield GaussianDP(epsilon)
@@ -52,7 +52,7 @@ def curves(epsilon: float) -> Iterator[PrivacyCurve]:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_every_face_of_every_curve_is_a_number(epsilon: float) -> None:
+def test_every_face_of_every_curve_is_finite(epsilon: float) -> None:
     for curve in curves(epsilon):
         for steps in (curve, two_steps(curve)):
             deltas = [steps.delta(at) for at in (0.0, 1.0, 700.0, 5e3, epsilon / 2, epsilon, 1e308, math.inf)]
@@ -63,8 +63,9 @@ def test_every_face_of_every_curve_is_a_number(epsilon: float) -> None:
             assert all(steps.renyi(order) >= 0 for order in (1.0001, 2.0, 64.0)), steps
 
 
-def test_faces_far_beyond_the_powers_of_e_are_those_of_the_formulas() -> None:
-    """Where powers of e that are no numbers cancel: (e^x - e^l) / (e^r - e^l) on a chord, divergences of one bit."""
+def test_faces_with_overflowing_powers_of_e_equal_the_formulas() -> None:
+    """Check cases with overflowing powers of e that cancel: (e^x - e^l) / (e^r - e^l) on a chord, divergences of one
+    bit."""
     chord = PrivacyProfile((0.0, 1e4), (1.0, 0.0))
     assert chord.delta(1e4 - 1) == pytest.approx(1 - math.exp(-1), rel=1e-12)
     assert chord.epsilon(1 - math.exp(-1)) == pytest.approx(1e4 - 1, rel=1e-12)
@@ -79,10 +80,10 @@ def test_claims_are_converted_between_relations_and_groups(epsilon: float) -> No
         claims = [Claim(epsilon, delta, stated) for delta in DELTAS]
         for claim in [*claims, *(Claim.of(curve, relation=stated, delta=1e-5) for curve in curves(epsilon))]:
             for played in Relation:
-                for records in (1, 2, 8) if claim.is_point else (1,):  # a curve's steps of steps are searched for long
+                for records in (1, 2, 8) if claim.is_point else (1,):  # group conversion of a curve takes long
                     try:
                         converted = claim_under(claim, played, records=records).claim
-                    except SpecError:  # a claim about labels says nothing of records
+                    except SpecError:  # a claim about labels implies nothing about records
                         assert stated not in (played, Relation.ADD_REMOVE)
                         continue
                     assert converted.epsilon >= claim.epsilon * (1 - 1e-9), (claim, played, records)
@@ -91,7 +92,7 @@ def test_claims_are_converted_between_relations_and_groups(epsilon: float) -> No
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A run of claims that promise nothing."""
+    """Return the report of a run whose claims promise nothing."""
     data = {"name": "gaussian-mixture", "rows": 200}
     audits = [
         Audit(
@@ -108,7 +109,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.mark.figures
-def test_a_run_has_its_report_with_figures(report: Report) -> None:
+def test_a_report_has_its_figures(report: Report) -> None:
     page = (Path(str(report.folder)) / "report.html").read_text(encoding="utf-8")
     assert "8.22e+307 at ε = 709, 10^308.349 at ε = 710, 10^4342.94 at ε = 10000, 10^4.34294e+307 at ε = 1e+308" in page
     assert page.count("<svg") > len(report.results)
@@ -125,7 +126,7 @@ def test_a_run_has_its_report_with_figures(report: Report) -> None:
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_an_estimate_reads_as_text_as_json_and_as_a_page(epsilon: float, delta: float, tmp_path: Path) -> None:
+def test_an_estimate_can_be_text_json_and_a_page(epsilon: float, delta: float, tmp_path: Path) -> None:
     rows = [f"{place % 10 + 5 * (place % 2)},{place % 2}" for place in range(400)]
     (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]))
     words = ["estimate", str(tmp_path / "scores.csv"), "--claim", f"{epsilon},{delta}"]
@@ -137,7 +138,7 @@ def test_an_estimate_reads_as_text_as_json_and_as_a_page(epsilon: float, delta: 
 
 
 @pytest.mark.parametrize("claim", ["710", "mu=1e308", *too("1e308,1e-5", "rho=1e308")])
-def test_a_check_ends_with_a_verdict_and_a_card(claim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_has_a_verdict_and_a_card(claim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "counted.py").write_text("def count(rows, rng):\n    return float(len(rows))\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -148,7 +149,7 @@ def test_a_check_ends_with_a_verdict_and_a_card(claim: str, tmp_path: Path, monk
     assert CliRunner().invoke(main, ["card", "run", "--html", "card.html"]).exit_code == 0
 
 
-def test_a_claim_too_large_to_draw_is_no_mark_of_a_chart() -> None:
+def test_a_claim_too_large_to_draw_is_left_out_of_a_chart() -> None:
     curves = {}
     for epsilon in (4.0, 699.0, *EPSILONS, math.inf):
         series = {"trials": {"trials": np.array([1, 2]), "epsilon": np.array([0.1, 0.2])}}
@@ -160,17 +161,17 @@ def test_a_claim_too_large_to_draw_is_no_mark_of_a_chart() -> None:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_mechanisms_take_what_promises_nothing(epsilon: float) -> None:
+def test_mechanisms_accept_a_large_epsilon(epsilon: float) -> None:
     bags = load("mechanism", "llp-geometric")(epsilon=epsilon, unbiased=True)
     counts = np.array([[3, 1], [0, 4]])
     np.testing.assert_allclose(bags.release_counts(counts, rng=np.random.default_rng(0)), counts, atol=1e-300)
-    for penalty in (1e-9, 1e-300):  # so small that the noise alone does not do
+    for penalty in (1e-9, 1e-300):  # so small that the noise alone does not suffice
         learner = load("mechanism", "logistic-objective-perturbation")(epsilon=epsilon, penalty=penalty)
         extra, scale = learner.noise(100, 2)
         assert -penalty <= extra < 1
         assert 0 < scale < math.inf
 
 
-def test_a_power_of_e_is_written_in_three_digits() -> None:
+def test_a_power_of_e_has_three_digits() -> None:
     assert [power_of_e(at) for at in (0.0, 1.0, 4.0, 709.0)] == ["1", "2.72", "54.6", "8.22e+307"]
     assert [power_of_e(at) for at in (710.0, 1e4)] == ["10^308.349", "10^4342.94"]

@@ -1,4 +1,4 @@
-"""`dpaudit check`: the games that state they fit are played, share the error, and end in one verdict."""
+"""`dpaudit check`: fitting games run, share the error, and give one verdict."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)
 
 @dataclass(frozen=True)
 class Memorises:
-    """A learner that is certain of the points it was trained on, whatever it claims."""
+    """A learner that is certain of its training points."""
 
     epsilon: float = 1.0
 
@@ -97,21 +97,21 @@ class Memorises:
 
 @dataclass(frozen=True)
 class Recalls:
-    """Certain of class 0 for points it has seen, of nothing for others."""
+    """Model that is certain of class 0 for training points and uncertain of others."""
 
     seen: set[bytes]
     classes: int
 
     def probabilities(self, features: Any) -> Any:
-        known = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
-        odds = np.full((len(known), self.classes), 1 / self.classes)
-        odds[known] = np.eye(self.classes)[0]
+        is_training_point = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
+        odds = np.full((len(is_training_point), self.classes), 1 / self.classes)
+        odds[is_training_point] = np.eye(self.classes)[0]
         return odds
 
 
 @dataclass(frozen=True)
 class Ignores(Memorises):
-    """A learner that looks at nothing."""
+    """A learner that ignores its data."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -120,11 +120,11 @@ class Ignores(Memorises):
 
 
 def seeds(entry: PlannedAudit, tried: bool = True) -> set[str]:
-    """Of the units of an audit's game; or but for the data sets that were tried, which a repeat shares."""
+    """Return the seeds of the units of an audit's game; without those of tried data sets if `tried` is False."""
     calls = [unit for unit in entry.units if isinstance(unit.task, Call)]
     shared = () if tried else ("tried: ", "which data sets it takes")
-    given = (unit.task.argument("seed") for unit in calls if not unit.label.startswith(shared))
-    return {str(seed) for seed in given if seed is not None}
+    values = (unit.task.argument("seed") for unit in calls if not unit.label.startswith(shared))
+    return {str(seed) for seed in values if seed is not None}
 
 
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
@@ -132,7 +132,7 @@ def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
     return [choice.name for choice in chosen]
 
 
-def test_games_are_chosen_by_what_they_state() -> None:
+def test_games_are_chosen_by_their_traits() -> None:
     assert names(RandomizedResponse(1.0)) == ["label-canaries", "label-channel", "label-crafted", "label-repeats"]
     assert names(LP1ST(1.0, model=Recall())) == ["label-canaries", "label-inference", "label-crafted"]
     assert names(Memorises()) == ["ind-mia, far point"]
@@ -151,7 +151,7 @@ def test_games_are_chosen_by_what_they_state() -> None:
     ]
 
 
-def test_what_is_left_out_is_said_with_the_reason() -> None:
+def test_games_left_out_have_a_reason() -> None:
     _, other_claims, others = matching_tests(Memorises(), CLAIM)
     assert "mia: for claims about replace neighbours" in other_claims
     assert "label-channel, label-repeats: for label mechanisms (with methods `claim` and `release`)" in others
@@ -164,14 +164,14 @@ class ClaimsAlone:
         return CLAIM
 
 
-def test_a_mechanism_that_no_game_fits_is_told_what_games_are_for() -> None:
-    """Each kind once."""
+def test_a_mechanism_without_a_fitting_game_is_refused() -> None:
+    """The error names each kind of mechanism once."""
     with pytest.raises(SpecError, match="no game fits ClaimsAlone with a claim about add-remove") as refused:
         check_spec(CheckRequest(ClaimsAlone()))
     assert str(refused.value).count("label mechanisms (with methods `claim` and `release`)") == 1
 
 
-def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None:
+def test_tests_share_the_error_and_the_spec_round_trips() -> None:
     spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
     assert [audit.estimator.confidence for audit in spec.audits] == pytest.approx([1 - 0.05 / 4] * 4)
     again = load_spec(dict(yaml.safe_load(spec.to_yaml())))
@@ -180,8 +180,8 @@ def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None
     assert with_confirmation.error_budget().first_pass == pytest.approx(1 - 0.05 / 3)
 
 
-def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_error() -> None:
-    """More trials where a test says so; planted labels where it takes a proxy for the truth."""
+def test_a_confirmatory_run_has_new_seeds_and_its_share_of_the_error() -> None:
+    """It has more trials if the test states so, and planted labels if the test uses a proxy."""
     spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
     audits = make_plan(spec).audits
     first, again = audits[:3:2][1], audits[3]
@@ -202,7 +202,7 @@ def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_err
     assert planted.audit.estimator.confidence == pytest.approx(1 - 0.001 / 3)
 
 
-def test_looks_that_spend_too_much_or_have_other_claims_are_refused() -> None:
+def test_tests_beyond_the_error_budget_or_with_other_claims_are_refused() -> None:
     spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
     first, *others = spec.audits
     greedy = replace(first, estimator=replace(first.estimator, confidence=0.95))
@@ -212,7 +212,7 @@ def test_looks_that_spend_too_much_or_have_other_claims_are_refused() -> None:
         replace(spec, audits=(replace(first, claim=Claim(2.0)), *others))
 
 
-def test_a_release_about_bags_is_checked_by_what_it_says_of_each_label() -> None:
+def test_a_release_about_bags_is_checked_by_recalled_labels() -> None:
     spec = check_spec(CheckRequest({"name": "llp-laplace", "epsilon": 1.0, "size": 4}))
     assert [audit.name for audit in spec.audits] == ["label-canaries", "label-inference", "label-crafted"]
     assert spec.audits[0].mechanism == AggregatedLabels(LaplaceProportions(epsilon=1.0, size=4))
@@ -225,7 +225,7 @@ def test_a_budget_is_a_time_or_trainings() -> None:
         Budget.parse("soon")
 
 
-def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
+def test_a_budget_of_trainings_goes_to_cheap_tests_first() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="1330 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["ind-mia, far point"] == 512
@@ -239,10 +239,10 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
     )
 
 
-def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
+def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
-    (one,) = spec.audits
-    assert (one.name, one.game.trainings, spec.confirmatory(one).game.trainings) == (
+    (audit,) = spec.audits
+    assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == (
         "dp-sgd-steps, one training",
         1,
         1,
@@ -250,15 +250,15 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
     with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    one, steps, crowd, far = larger.audits
-    assert (one.game.trainings, larger.confirmatory(one).game.trainings) == (1, 4)
+    audit, steps, crowd, far = larger.audits
+    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (1, 4)
     assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
     assert (far.game.trials, larger.confirmatory(far).game.trials) == (8, 16)
 
 
-def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
+def test_default_data_fit_the_mechanism() -> None:
     labels = Claim(1.0, relation=Relation.LABEL)
     assert default_data(RandomizedResponse(1.0), labels) == GaussianMixture(classes=10, rows=2_000)
     assert default_data(LP1ST(1.0, model=Recall()), labels) == GaussianMixture(classes=2, rows=10_000)
@@ -268,25 +268,25 @@ def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
 
 @pytest.fixture(scope="module")
 def leak(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A class of one's own that hides nothing, checked."""
+    """Report of a check of a user class without privacy."""
     folder = tmp_path_factory.mktemp("leak")
     return check("tests.own_mechanism:KeepsEverything", FEW, run=HERE, output=folder, quiet=True)
 
 
-def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Report) -> None:
-    """With the other tests' share of the error unspent. Resumed, and read again, nothing runs and the same is said."""
+def test_a_leak_is_rejected_by_the_first_test_and_the_rest_is_skipped(leak: Report) -> None:
+    """A resumed run and a loaded report give the same answer without running anything."""
     report, folder = leak, Path(leak.folder)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    not_run = "label-channel; label-crafted; label-repeats: the claim is rejected"
+    not_run = "skipped, because the claim is already rejected: label-channel, label-crafted, label-repeats"
     assert report.joint.answer.line("not run") == not_run
     assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
-    read = report_again(folder)
+    reloaded = report_again(folder)
     assert again.executed == 0
-    for other in (again, read):
+    for other in (again, reloaded):
         assert other.joint is not None
         assert other.joint.to_dict() == report.joint.to_dict()
         assert other.failed == ()
@@ -296,7 +296,7 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
 
 @dataclass(frozen=True)
 class LeaksOnce(RandomizedResponse):
-    """Hides nothing in its first release, and keeps its claim, or raises, in later ones."""
+    """No privacy in its first release; keeps its claim or raises in later releases."""
 
     raises: bool = False
     later: float = 0.0
@@ -311,10 +311,10 @@ class LeaksOnce(RandomizedResponse):
         return RandomizedResponse(self.later or self.epsilon).release(labels, classes=classes, rng=rng)
 
 
-def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
+def test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seed is fixed; with another one it would fail with probability <= 0.05."""
+    """The seed is fixed; with other seeds the test fails with probability <= 0.05."""
     monkeypatch.setattr(LeaksOnce, "releases", 0)
     report = check(LeaksOnce(1.0), FEW, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
@@ -330,17 +330,21 @@ def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
     assert first.comparison.observed < 1  # what is shown beside the claim is the confirmatory run
     assert "confirmatory run" in first.headline
     assert re.fullmatch(f"the first pass of label-canaries {not_confirmed}", report.joint.answer.line("reason"))
-    (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
-    assert (told["test"], told["confirmed"], told["again"]) == ("label-canaries", False, again.headline)
-    read = report_again(tmp_path)
-    assert read.joint is not None
-    assert read.joint.to_dict() == report.joint.to_dict()
+    (confirmation,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
+    assert (confirmation["test"], confirmation["confirmed"], confirmation["again"]) == (
+        "label-canaries",
+        False,
+        again.headline,
+    )
+    reloaded = report_again(tmp_path)
+    assert reloaded.joint is not None
+    assert reloaded.joint.to_dict() == report.joint.to_dict()
 
 
-def test_a_confirmatory_run_that_exceeds_the_claim_at_the_first_confidence_decides_nothing(
+def test_a_confirmatory_run_must_reject_at_the_confidence_of_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What leaks 1.8 of a claimed 1 is seen at 98.75 %, and not at 99.975 %; the seed is fixed."""
+    """With the fixed seed, epsilon 1.8 for a claim of 1 is detected at 98.75 %, but not at 99.975 %."""
     monkeypatch.setattr(LeaksOnce, "releases", 0)
     report = check(LeaksOnce(1.0, later=1.8), FEW, run=HERE, output=tmp_path, quiet=True)
     first, again, *_ = report.results
@@ -353,12 +357,12 @@ def test_a_confirmatory_run_that_exceeds_the_claim_at_the_first_confidence_decid
     assert all(result.at_first_confidence is None for result in confirmed)
     assert first.confirmation is Confirmation.CLOSE
     assert first.verdict is Verdict.UNDECIDED
-    assert "at the confidence of the first pass, not at that of the verdict" in first.answer.line("reason")
+    assert "only at the lower confidence of the first pass" in first.answer.line("reason")
     assert "Check again with more trials and another seed" in first.answer.line("next")
     assert first.comparison == first.at_first_confidence.comparison(first.compared.claim.curve)
 
 
-def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
+def test_a_test_that_cannot_be_repeated_leaves_the_verdict_undecided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LeaksOnce, "releases", 0)
@@ -371,28 +375,28 @@ def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
     assert "the first pass exceeds the claim, and the confirmatory run did not finish" in str(report)
 
 
-def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report) -> None:
+def test_later_tests_wait_for_a_confirmatory_run(tmp_path: Path, leak: Report) -> None:
     plan = make_plan(load_spec(Path(leak.folder) / "spec.yaml"))
     store = UnitStore(Path(leak.folder) / "units")
     first, second, third, fourth = Policy(plan, store).pairs
     assert first.confirmation is not None
-    done = store.finished(first.first.keys)
+    finished_keys = store.finished(first.first.keys)
     nothing: frozenset[str] = frozenset()
     reader = Policy(plan, store, lambda: 0.0)
     waiting = frozenset().union(
         *(pair.confirmation.keys - pair.first.keys for pair in reader.pairs if pair.confirmation)
     )
     assert reader.waiting(nothing, nothing) == waiting
-    assert reader.waiting(done, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
-    assert reader.skippable(done, nothing) == nothing
-    both = done | store.finished(first.confirmation.keys)
+    assert reader.waiting(finished_keys, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
+    assert reader.skippable(finished_keys, nothing) == nothing
+    both = finished_keys | store.finished(first.confirmation.keys)
     assert reader.waiting(both, nothing) <= second.keys | third.keys | fourth.keys
     assert reader.skippable(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
 
 
 @pytest.mark.nightly
-def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None:
-    """The seed is fixed; with another one it would be refuted with probability <= 0.05."""
+def test_a_correct_mechanism_is_tested_with_all_games(tmp_path: Path) -> None:
+    """The seed is fixed; with other seeds the claim is rejected with probability <= 0.05."""
     report = check(RandomizedResponse(1.0), FEW, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.NO_VIOLATION
@@ -407,7 +411,7 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
     assert report.joint.answer.line("sensitivity").startswith("would detect noise scaled down ")
 
 
-def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
+def test_two_world_games_stop_when_the_claim_is_rejected(tmp_path: Path) -> None:
     report = check(Memorises(), SMALL, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
@@ -419,7 +423,7 @@ def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
         assert result.stopped.trainings < result.stopped.planned
 
 
-def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
+def test_a_learner_that_ignores_its_data_is_not_rejected(tmp_path: Path) -> None:
     report = check(Ignores(), SMALL, budget="10m, 64 trainings", run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.NO_VIOLATION
@@ -427,38 +431,36 @@ def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
     assert report.violations == ()
 
 
-def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
+def test_a_planted_defect_of_a_learner_is_rejected(tmp_path: Path) -> None:
     mechanism = {"name": "planted-lp-1st-drawn-again", "epsilon": 1.0, "draws": 10, "model": "recall"}
     report = check(mechanism, SMALL, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
 
 
-def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_started_first_pass_ends_soon_after_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 0.05)
     plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
     store = UnitStore(tmp_path)
     pairs = Policy(plan, store).pairs
     shared = Policy(plan, store)._shared
     second = pairs[1].first.keys - shared - pairs[0].keys
-    begun = frozenset({min(second)})
+    started_units = frozenset({min(second)})
 
-    def spared(seconds: float) -> frozenset[str]:
-        return Policy(plan, store, lambda: seconds).skippable(begun, frozenset())
+    def skipped_units(seconds: float) -> frozenset[str]:
+        return Policy(plan, store, lambda: seconds).skippable(started_units, frozenset())
 
-    assert not spared(59.0) & second
-    assert not spared(65.0) & second
-    assert second <= spared(67.0)
-    assert not spared(67.0) & pairs[0].first.keys
+    assert not skipped_units(59.0) & second
+    assert not skipped_units(65.0) & second
+    assert second <= skipped_units(67.0)
+    assert not skipped_units(67.0) & pairs[0].first.keys
 
 
 @pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 64)])
 def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
     monkeypatch: pytest.MonkeyPatch, seconds: float, given: int
 ) -> None:
-    """A training of 0.1 s: 80 % of 30 s are 240 trainings, of which a repeated test takes twice those of the first."""
+    """With 0.1 s per training, 80 % of 30 s are 240 trainings; a repeat takes twice those of the first test."""
     monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: seconds)
     spec = check_spec(CheckRequest(RecordsAnswered(), budget="30s"))
     games = [audit.game for audit in spec.audits]
@@ -469,7 +471,7 @@ def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
     assert spec.together.cut == cut
 
 
-def test_a_test_that_does_not_fit_a_budget_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_beyond_the_budget_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 5.0)
     learner = LP1ST(1.0, model=Recall())
     spec = check_spec(CheckRequest(learner, budget="30s"))
@@ -481,7 +483,7 @@ def test_a_test_that_does_not_fit_a_budget_is_left_out_and_named(monkeypatch: py
 
 
 def test_an_effort_fixes_the_trials_of_each_test() -> None:
-    """An eighth of them when quick, four times as many when thorough; never fewer than a test needs."""
+    """Quick has an eighth of the trials, thorough four times as many, and never fewer than the minimum."""
     trials = {}
     for effort in ("quick", "standard", "thorough"):
         spec = check_spec(CheckRequest(RecordsAnswered()), CheckOptions(effort=effort))
@@ -492,14 +494,14 @@ def test_an_effort_fixes_the_trials_of_each_test() -> None:
 
 
 @pytest.mark.parametrize("budget", ["0.01s", "1s", "10s", "1 trainings", "3 trainings", "10 trainings"])
-def test_a_cap_never_asks_for_fewer_trials_than_can_be_played(monkeypatch: pytest.MonkeyPatch, budget: str) -> None:
+def test_a_budget_never_reduces_trials_below_the_minimum(monkeypatch: pytest.MonkeyPatch, budget: str) -> None:
     monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 1.0)
     for mechanism in (RecordsAnswered(), DpSgd(1.0)):
         with contextlib.suppress(SpecError):  # of trainings too few even for the cheapest test
             assert check_spec(CheckRequest(mechanism, budget=budget)).audits
 
 
-def test_a_training_is_timed_by_the_face_that_is_played() -> None:
+def test_a_training_is_timed_by_the_protocol_that_games_use() -> None:
     rows = GaussianMixture(classes=2, rows=60).load(seed=0)
     quick = training_seconds(RecordsAnswered(), rows)
     slow = training_seconds(RecordsAnswered(sleeps_s=0.2), rows)
@@ -510,7 +512,7 @@ def test_a_training_is_timed_by_the_face_that_is_played() -> None:
 
 @dataclass(frozen=True)
 class RecordsAnswered:
-    """Trains on records, in some seconds at least."""
+    """A learner of records whose training takes seconds."""
 
     sleeps_s: float = 0.0
 
@@ -522,18 +524,18 @@ class RecordsAnswered:
         return LogisticRegression().fit(train.features, train.labels)
 
 
-def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
+def test_after_the_budget_only_the_first_test_starts_and_started_tests_finish(tmp_path: Path) -> None:
     plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
     reader = Policy(plan, UnitStore(tmp_path), lambda: 61.0)
     first, second, third, fourth = reader.pairs
     assert reader.skippable(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
-    begun = frozenset({second.first.trainings[0]})
-    assert reader.skippable(begun, frozenset()) == third.keys | fourth.keys
+    started_units = frozenset({second.first.trainings[0]})
+    assert reader.skippable(started_units, frozenset()) == third.keys | fourth.keys
     in_time = Policy(plan, UnitStore(tmp_path), lambda: 59.0)
     assert in_time.skippable(frozenset(), frozenset()) == frozenset()
 
 
-def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
+def test_a_spec_with_check_leaves_the_choice_to_dpaudit(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("name: mine\nseed: 3\ncheck: {mechanism: {name: randomized-response, epsilon: 1}, budget: 30s}\n")
     spec = load_spec(path)
@@ -542,12 +544,12 @@ def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
     assert spec.together is not None
     assert spec.together.budget_s == 30.0
     path.write_text("check: {mechanism: {name: randomized-response, epsilon: 1}}\ngame: mia\n")
-    known = "name, seed, confidence, strict, effort, run"
-    with pytest.raises(SpecError, match=f"next to `check` a spec may have {known}, got 'game'"):
+    allowed = "name, seed, confidence, strict, effort, run"
+    with pytest.raises(SpecError, match=f"next to `check` a spec may have {allowed}, got 'game'"):
         load_spec(path)
 
 
-def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) -> None:
+def test_the_command_prints_the_chosen_tests_and_exits_like_run(tmp_path: Path) -> None:
     arguments = ["check", "tests.own_mechanism:KeepsEverything", "--data", FEW_ROWS, "-o", str(tmp_path / "run")]
     ended = CliRunner().invoke(main, [*arguments, "--fail-on-violation"])
     assert ended.exit_code == 1
@@ -557,7 +559,7 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
     assert refused.exit_code == 2
 
 
-def test_a_look_on_a_proxy_refutes_nothing_by_itself(leak: Report) -> None:
+def test_a_test_with_a_proxy_alone_rejects_no_claim(leak: Report) -> None:
     test, again = leak.results
     assert isinstance(test.finding, Bound)
     control = ShiftControl("held-out rows", 100, 1, 0.0, 0.95, 0.0, (0.0, 0.1), test.finding, None)  # leaves no doubt
@@ -581,12 +583,12 @@ def together(*tests: AuditResult, confirmations: Mapping[str, AuditResult] | Non
 def quietly(test: AuditResult, name: str, **changes: Any) -> AuditResult:
     """Return the result of a test with a bound of 0.5, below the claim."""
     assert isinstance(test.finding, Bound)
-    found = replace(test.finding, lower=0.5, evidence=())
-    return replace(test, name=name, finding=found, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
+    finding = replace(test.finding, lower=0.5, evidence=())
+    return replace(test, name=name, finding=finding, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
 
 
-def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Report) -> None:
-    """A step's ceiling is on a scale of its own, however high; alone it is the best there is."""
+def test_the_maximum_of_a_partial_claim_is_not_compared_with_that_of_the_claim(leak: Report) -> None:
+    """The maximum of a step has its own scale, and counts only if there is no other test."""
 
     def silent(name: str, could_show: float, **changes: Any) -> AuditResult:
         test, _ = leak.results
@@ -611,29 +613,29 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     assert alone.answer.line("part") == "the claim allows each step epsilon <= 1 (label, delta = 0)"
     blind = silent("blind", 0.5)
     assert blind.verdict is Verdict.INCONCLUSIVE
-    beside = together(step, blind)
-    assert (beside.verdict, beside.deciding) == (Verdict.NO_VIOLATION, step)
+    verdict = together(step, blind)
+    assert (verdict.verdict, verdict.deciding) == (Verdict.NO_VIOLATION, step)
     steps = together(step, replace(step, name="another step"))
     assert "no test covered the training from end to end" in steps.answer.line("reason")
 
 
-def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: Report) -> None:
+def test_a_test_without_a_verdict_is_named_in_the_headline_and_does_not_pass(leak: Report) -> None:
     test, again = leak.results
-    quiet, lost = quietly(test, "quiet"), replace(test, name="lost", finding=None)
+    quiet, no_verdict = quietly(test, "quiet"), replace(test, name="lost", finding=None)
     near = replace(test, name="near", confirmation=Confirmation.MISSING)
-    assert [result.verdict for result in (quiet, lost, near)] == [
+    assert [result.verdict for result in (quiet, no_verdict, near)] == [
         Verdict.NO_VIOLATION,
         Verdict.FAILED,
         Verdict.UNDECIDED,
     ]
-    joint = together(quiet, lost)
+    joint = together(quiet, no_verdict)
     assert joint.answer.line("test") == "quiet"
     assert joint.answer.line("reason") == "these tests failed and say nothing: lost"
     assert together(quiet).answer.headline == quiet.headline
     open_report = replace(leak, joint=together(quiet, near), results=(quiet, near))
     assert open_report.violations == ()
     assert open_report.undecided == (near,)
-    failed = replace(leak, joint=joint, results=(quiet, lost))
+    failed = replace(leak, joint=joint, results=(quiet, no_verdict))
     refuted = replace(leak, joint=together(test, confirmations={test.name: again}))
     for report, word in ((open_report, "UNDECIDED"), (failed, "FAILED"), (refuted, "VIOLATION")):
         with pytest.raises(VerdictError, match=word):
@@ -647,7 +649,7 @@ def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: 
         alone.raise_for_verdict()
 
 
-def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Path) -> None:
+def test_an_undecided_test_is_repeated_with_more_trials(tmp_path: Path) -> None:
     request = CheckRequest(RandomizedResponse(epsilon=1.4), FEW, claim=Claim(1.0))
     spec = check_spec(request, CheckOptions(until_decided=True, run=HERE))
     assert spec.confidence == pytest.approx(0.9995)  # both runs share the error of 0.001
@@ -664,18 +666,18 @@ def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Pat
     assert more.folder == f"{tmp_path / 'run'}-more"
     assert (more.seed, more.joint and more.joint.verdict) == (spec.seed + 1, Verdict.VIOLATION)
     assert {result.name.removesuffix(", confirmatory run") for result in more.results} == {channel.name}
-    (before,) = [one.audit.game for one in make_plan(spec).audits if one.audit.name == channel.name]
-    (after, *_) = [one.audit.game for one in make_plan(load_spec(Path(more.folder) / "spec.yaml")).audits]
+    (before,) = [planned.audit.game for planned in make_plan(spec).audits if planned.audit.name == channel.name]
+    (after, *_) = [planned.audit.game for planned in make_plan(load_spec(Path(more.folder) / "spec.yaml")).audits]
     assert after.releases == 4 * before.releases
 
 
 def steps_of(X: Any, y: Any, seed: int, canary: Any) -> Any:
-    """A loop that shows its steps."""
+    """Training loop that shows its steps."""
     return iter(())
 
 
 def means_of(X: Any, y: Any, seed: int) -> Any:
-    """Releases numbers."""
+    """Release of numbers."""
     return X.mean(0)
 
 
@@ -688,12 +690,12 @@ OWN_CODE = {
     "opacus": lambda claim: from_opacus(user_code.with_opacus, delta=1e-5, epsilon=claim.epsilon),
     "steps": lambda claim: from_steps(steps_of, noise_multiplier=1.0, steps=3),
 }
-"""Each way in which one's own code comes into an audit."""
+"""Adapters for user code, by name."""
 
 
 @pytest.mark.parametrize("relation", [Relation.LABEL, Relation.REPLACE, Relation.ADD_REMOVE])
 @pytest.mark.parametrize("way", OWN_CODE)
-def test_each_way_of_own_code_is_planned(way: str, relation: Relation) -> None:
+def test_each_kind_of_user_code_is_planned(way: str, relation: Relation) -> None:
     if (way, relation) == ("predictor", Relation.LABEL):
         with pytest.raises(SpecError, match="no game fits"):
             check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation))))
@@ -703,7 +705,7 @@ def test_each_way_of_own_code_is_planned(way: str, relation: Relation) -> None:
         assert make_plan(spec).units
 
 
-def test_a_loop_that_cannot_train_on_the_data_is_named_when_its_accountant_is_asked() -> None:
+def test_a_loop_that_cannot_train_on_the_data_is_named() -> None:
     pytest.importorskip("opacus")
     with pytest.raises(SpecError, match=r"check\.mechanism must train on 700 rows of the data.*RuntimeError: mat1"):
         check_spec(CheckRequest(OWN_CODE["opacus"](Claim(1.0))))  # made for four features

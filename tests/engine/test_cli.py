@@ -27,7 +27,7 @@ def dpaudit(*arguments: object) -> Result:
 
 
 def imported(*words: str, **environment: str) -> set[str]:
-    """Return the packages outside the standard library that a command imports in any of its processes."""
+    """Return the packages outside the standard library that any process of a command imports."""
     command = [sys.executable, "-X", "importtime", *words]
     process = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     lines = [line for line in process.stderr.splitlines() if line.startswith("import time:")]
@@ -51,7 +51,7 @@ def imported(*words: str, **environment: str) -> set[str]:
     ids=" ".join,
 )
 def test_quick_commands_import_no_library_but_click(words: list[str]) -> None:
-    """`show` of other classes imports what these need."""
+    """`show` of other classes imports the libraries that these need."""
     assert imported("-m", "dpaudit", *words) - imported("-c", "") == {"dpaudit", "click"}
 
 
@@ -61,7 +61,7 @@ def test_shell_completion_imports_no_library_but_click(words: str) -> None:
     assert imported("-m", "dpaudit", **environment) - imported("-c", "") == {"dpaudit", "click"}
 
 
-def test_imports_of_both_processes_are_found() -> None:
+def test_imports_of_parent_and_child_are_found() -> None:
     assert {"numpy", "dpaudit"} <= imported("-m", "dpaudit", "show", "randomized-response")
 
 
@@ -73,10 +73,10 @@ def test_summaries_of_commands_fit_on_their_lines() -> None:
 
 
 def test_list_shows_every_registered_name() -> None:
-    shown = dpaudit("list").output
+    listing = dpaudit("list").output
     for kind in ("mechanism", "game", "attack", "estimator", "data", "reproduction"):
         for name in catalogue(kind):
-            assert f"  {name} " in shown
+            assert f"  {name} " in listing
     narrowed = dpaudit("list", "estimators").output
     assert "Theorem 17" in narrowed
     assert dpaudit("list", "spoons").exit_code == 2
@@ -86,12 +86,12 @@ def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.
     spec = tmp_path / "spec.yaml"
     spec.write_text("data: iris\nmechanism: {name: randomized-response, epsilon: 1}\n")
     monkeypatch.chdir(tmp_path)
-    shown = dpaudit("plan", spec)
-    assert shown.exit_code == 0
+    plan = dpaudit("plan", spec)
+    assert plan.exit_code == 0
     assert list(tmp_path.iterdir()) == [spec]
     for word in ("reference model", "training 1 of 1", "replays 1-50", "counting", "1 CPU 0 GPU", "seed 0."):
-        assert word in shown.output
-    text = " ".join(shown.output.split())
+        assert word in plan.output
+    text = " ".join(plan.output.split())
     assert "randomized-response: sensitivity: would detect noise scaled down " in text
     assert "maximum detectable epsilon " in text
     assert "noise scaled down 2 times needs " in text
@@ -278,7 +278,7 @@ def test_an_unexpected_error_exits_with_3(monkeypatch: pytest.MonkeyPatch, tmp_p
     "line",
     ["run: in-process", "split: 0.5", "split:", "data: 5", "data: [csv]", "game: 5", "claim: 1", "mechanism: 5"],
 )
-def test_a_part_of_the_wrong_type_is_refused_in_one_line(tmp_path: Path, line: str) -> None:
+def test_a_component_of_the_wrong_type_is_refused_in_one_line(tmp_path: Path, line: str) -> None:
     parts = {"data": "data: iris", "mechanism": "mechanism: {name: randomized-response, epsilon: 1}"}
     parts[line.partition(":")[0]] = line
     spec = tmp_path / "spec.yaml"

@@ -1,4 +1,4 @@
-"""`confirm: true`: what an observational game leaves open or finds exceeded is tested once more without a proxy."""
+"""`confirm: true`: a rejection or an open result of an observational game is tested again without a proxy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpaudit.mechanisms.learners.recalled_labels import Recall
 
 @dataclass(frozen=True)
 class AlwaysTheFirst:
-    """A proxy that is nearly sure of class 0, whatever the features."""
+    """A proxy that predicts class 0 with high probability for all features."""
 
     def predictor(self, **_: object) -> object:
         def predict(examples: Any) -> NDArray[np.float64]:
@@ -58,21 +58,21 @@ def verdicts(report: Report) -> dict[str, Verdict]:
     return {result.name: result.verdict for result in report.results}
 
 
-def test_what_is_open_is_decided_by_planted_labels(tmp_path: Path) -> None:
-    """The honest one keeps its claim with probability >= 0.95 over seeds; the seed is fixed."""
+def test_open_results_are_decided_by_planted_labels(tmp_path: Path) -> None:
+    """The honest mechanism passes with probability >= 0.95 over seeds; the seed is fixed."""
     report = audit(spec_of(HONEST, LEAKY, SILENT), output=tmp_path)
     assert verdicts(report) == {
         "honest": Verdict.UNDECIDED,
         "honest, confirmed by label-canaries": Verdict.NO_VIOLATION,
         "leaky": verdicts(report)["leaky"],
         "leaky, confirmed by label-canaries": Verdict.VIOLATION,
-        "silent": Verdict.INCONCLUSIVE,  # a claim of 8 is more than this game could show
+        "silent": Verdict.INCONCLUSIVE,  # a claim of 8 is above the maximum detectable epsilon
     }
     confirmed = report.results[3]
     assert confirmed.finding is not None
     assert confirmed.finding.validity is Validity.FINITE_SAMPLE
     assert not confirmed.observational
-    # What there was nothing to confirm of has run nothing.
+    # Audits with nothing to confirm run no confirmatory unit.
     entry = next(entry for entry in make_plan(spec_of(HONEST, LEAKY, SILENT)).audits if entry.confirms == "silent")
     assert not entry.keys & {path.stem for path in (tmp_path / "units").iterdir()}
     assert verdicts(report_again(tmp_path)) == verdicts(report)
@@ -84,7 +84,7 @@ def test_a_confirmation_resumes(tmp_path: Path) -> None:
     both = make_plan(spec_of(LEAKY))
     added = {unit.key for unit in both.units} - {unit.key for unit in first.units}
     report = audit(spec_of(LEAKY), output=tmp_path)
-    assert report.executed == len(added) > 0  # the first game is not played again
+    assert report.executed == len(added) > 0  # the first game is not run again
     assert report.results[0].verdict is alone.results[0].verdict
     lost_units = sorted(added)[: len(added) // 2]
     for key in lost_units:
@@ -95,12 +95,12 @@ def test_a_confirmation_resumes(tmp_path: Path) -> None:
     assert audit(spec_of(LEAKY), output=tmp_path).executed == 0
 
 
-def test_a_game_that_takes_nothing_on_trust_is_not_confirmed() -> None:
+def test_a_game_without_a_proxy_is_not_confirmed() -> None:
     planned = make_plan(spec_of(replace(HONEST, game={"name": "label-canaries", "replays": 2})))
     assert [entry.confirms for entry in planned.audits] == [""]
 
 
-def test_confirm_is_spelled_in_a_spec_and_refused_where_it_means_nothing() -> None:
+def test_confirm_in_a_spec_is_refused_for_games_of_several_trainings() -> None:
     words = {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "data": "iris", "confirm": True}
     (loaded,) = load_spec(words).audits
     assert loaded.confirm

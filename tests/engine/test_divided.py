@@ -1,4 +1,4 @@
-"""Bounds that are found part by part, as units of the run: the digits are those that the driver finds itself."""
+"""Bounds computed in parts, as units of the run, equal those that the driver computes, digit by digit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def scores(replay: int, shift: float = 1.5, rows: int = 300) -> Scores:
 
 
 def as_plain(bound: Bound) -> str:
-    """All that a bound says, digit by digit."""
+    """Return all fields of a bound with all their digits."""
     with np.printoptions(threshold=10**6, precision=17, floatmode="unique"):
         return repr((bound, dict(bound.series), bound.evidence))
 
@@ -70,12 +70,12 @@ ONE = Resources()
 
 @unit
 def nothing() -> Iterator[Any]:
-    """Stands for a unit that counted."""
+    """Stand in for a unit that counts."""
     return iter(())
 
 
-def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
-    """Units that counted such tallies, by key."""
+def counting_units(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
+    """Return units that counted tallies of class `kind`, by key."""
     call = make_call(nothing, returns=GenericAlias(list, kind))
     return {key: Unit(call, "", key=key) for key in keys}
 
@@ -88,15 +88,15 @@ def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
         OneRun(1e-5, tau=0.01),
         OneRunFDP(1e-5, selection=AsPublished()),
         SimultaneousGuessCount(),
-        SimultaneousGuessCount(1e-3),  # leaves it to one-run
+        SimultaneousGuessCount(1e-3),  # delegates to one-run
     ],
     ids=["grid", "as published with delta", "shift", "f-dp", "guess band", "guess band left to one-run"],
 )
-def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
+def test_bounds_by_replays_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
     kind = estimator.tally_type
     stored = {str(part): encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)], kind) for part in range(4)}
     whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], failed_replays=1)
-    work, counted = Work(), counted_as(kind, stored)
+    work, counted = Work(), counting_units(kind, stored)
     units = [
         work.add(bound_replays, estimator, tuple(counted[key] for key in keys), replays=9, label="", resources=ONE)
         for keys in (("2",), ("3", "0"), ("1",))
@@ -117,11 +117,11 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
     ids=["bayesian", "clopper-pearson"],
 )
 @pytest.mark.parametrize("rows", [300, 4])
-def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) -> None:
+def test_bounds_by_thresholds_give_the_same_digits(estimator: Any, rows: int) -> None:
     kind = estimator.tally_type
     stored = encode([estimator.tally(scores(0, rows=rows))], kind)
     whole = estimator.find(decode(stored, kind))
-    work, counted = Work(), counted_as(kind, ["all"])["all"]
+    work, counted = Work(), counting_units(kind, ["all"])["all"]
     units = [
         work.add(bound_thresholds, estimator, counted, part=part, parts=7, label="", resources=ONE) for part in range(7)
     ]
@@ -133,20 +133,18 @@ def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) 
 
 
 def found_parts(units: Sequence[Unit], counted: Collection[str], read_table: Callable[[str], pa.Table]) -> list[Any]:
-    """Of an audit with these units for its bounds, all finished."""
+    """Return the parts of the bounds of an audit with these finished units."""
     entry: Any = SimpleNamespace(bounds=units)
     return PlannedAudit.bound_parts(entry, {unit.key for unit in units}, set(counted), read_table)
 
 
 def bounds(folder: Path) -> list[Any]:
-    """What was found, but for how many units it took."""
+    """Return the results of `bounds.json` without the number of units."""
     report: list[Any] = json.loads((folder / "bounds.json").read_text())["results"]
     return [{name: value for name, value in result.items() if name != "units"} for result in report]
 
 
-def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
     assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
     monkeypatch.setattr(plan, "WORTH_S", 0.0)

@@ -20,7 +20,7 @@ def test_python_examples() -> None:
 
 
 def commands() -> list[tuple[str, str, str]]:
-    """The table, the command's words and the output of each example in an indented block."""
+    """Return the table, the arguments and the output of each example in an indented block."""
     results = []
     for block in PAGE.read_text(encoding="utf-8").split("    $ cat table.csv\n")[1:]:
         lines = [line[4:] for line in block.partition("\n\n")[0].splitlines()]
@@ -53,7 +53,7 @@ def python_blocks(section: str) -> tuple[str, str]:
     return "\n".join(codes), "\n".join(line.removeprefix("    ") for line in lines)
 
 
-def test_the_whole_answer_about_a_scikit_learn_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scikit_learn_example_prints_its_output(capsys: pytest.CaptureFixture[str]) -> None:
     code, output = python_blocks("A scikit-learn model")
     exec(compile(code, str(QUICKSTART), "exec"), {})
     assert " ".join(capsys.readouterr().out.split()) == " ".join(output.split())

@@ -1,4 +1,4 @@
-"""Who gets which share of the error: in a plain run each bound has its own, in a sweep and a check they share one."""
+"""Shares of the error: each bound of a plain run has its own, bounds of a sweep or a check share one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.errors import InputError
 
 
-def test_the_bounds_of_a_plain_run_have_the_stated_confidence_and_so_has_what_confirms_them() -> None:
+def test_bounds_of_a_plain_run_have_the_stated_confidence() -> None:
     budget = ErrorBudget(0.95)
     assert budget.first_pass == 0.95
     assert budget.confirmatory(0.99) == 0.99
@@ -23,7 +23,7 @@ def test_the_configurations_of_a_sweep_share_the_error() -> None:
         budget.require_within({"loose": 0.99})
 
 
-def test_the_looks_of_a_check_share_the_first_pass_and_what_confirms_them_shares_the_verdict() -> None:
+def test_tests_of_a_check_share_the_error_of_the_first_pass_and_of_the_verdict() -> None:
     budget = ErrorBudget(0.999, 4, screening=0.95)
     assert budget.first_pass == 1 - (1 - 0.95) / 4
     assert budget.confirmatory(budget.first_pass) == 1 - (1 - 0.999) / 4
@@ -32,7 +32,7 @@ def test_the_looks_of_a_check_share_the_first_pass_and_what_confirms_them_shares
         budget.require_within({"dear": 0.96, "cheap": 0.98})
 
 
-def test_the_scope_of_a_side_finding_may_be_written_in_a_spec() -> None:
+def test_a_spec_may_state_the_scope_of_a_side_finding() -> None:
     together = JointTest(side={"digits": "floating-point"})  # type: ignore[dict-item]
     assert together.scope("digits") is Scope.FLOATING_POINT
     assert together.scope("another") is Scope.CLAIM
@@ -41,6 +41,6 @@ def test_the_scope_of_a_side_finding_may_be_written_in_a_spec() -> None:
             JointTest(side={"digits": wrong})  # type: ignore[dict-item]
 
 
-def test_a_share_of_nobody_is_refused() -> None:
+def test_zero_bounds_are_refused() -> None:
     with pytest.raises(InputError, match="must be >= 1"):
         ErrorBudget(0.95, 0)

@@ -41,7 +41,7 @@ class InPlace:
 
 @dataclass(frozen=True)
 class FitsInPlace(InPlace):
-    """A learner that overwrites features and labels, with a model that overwrites the features of questions."""
+    """A learner that overwrites features and labels; its model overwrites the features of queries."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -64,7 +64,7 @@ class WritesToQuestions:
 
 @dataclass(frozen=True)
 class FitsACopy(FitsInPlace):
-    """The same learner on copies."""
+    """A `FitsInPlace` that works on copies."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -74,7 +74,7 @@ class FitsACopy(FitsInPlace):
 
 @dataclass(frozen=True)
 class Zeros(InPlace):
-    """Releases nothing."""
+    """Randomized response that releases zeros only."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return np.zeros_like(labels)
@@ -90,7 +90,7 @@ class IgnoresItsSeed(InPlace):
 
 @dataclass(frozen=True)
 class Ends(InPlace):
-    """Ends its process in different ways."""
+    """Randomized response that ends its process in different ways."""
 
     how: str = "exit"
 
@@ -141,10 +141,10 @@ def test_a_mechanism_that_ignores_its_seed_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_mechanism_that_exits_fails_its_unit(tmp_path: Path) -> None:
-    gone, beside = run(tmp_path, Ends(), InPlace()).results
-    assert gone.verdict is Verdict.FAILED
-    assert "SystemExit" in str(gone)
-    assert beside.verdict is Verdict.NO_VIOLATION
+    exited, unaffected = run(tmp_path, Ends(), InPlace()).results
+    assert exited.verdict is Verdict.FAILED
+    assert "SystemExit" in str(exited)
+    assert unaffected.verdict is Verdict.NO_VIOLATION
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exit codes of the command, as a shell sees them: 0, 1, 2 and 3 mean what the manual says, whatever happens."""
+"""Exit codes of the command as a shell sees them: 0, 1, 2 and 3 have their documented meaning in all cases."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ended(folder: Path, how: str, *options: str) -> CommandResult:
-    """The command with a mechanism that ends in this way, from a warm start."""
+    """Run the command from a warm start with a mechanism that ends as `how` says."""
     return dpaudit("run", spec(folder, how), "-o", "run", "--quiet", *options, cwd=folder)
 
 
@@ -66,15 +66,15 @@ def spec(folder: Path, how: str) -> Path:
 
 
 def started(folder: Path, how: str) -> subprocess.Popen[str]:
-    """The same in a Python of its own, for signals."""
+    """Start the command in a new Python process, which can receive signals."""
     words = [sys.executable, "-m", "dpaudit", "run", str(spec(folder, how)), "-o", "run", "--quiet"]
     path = os.pathsep.join(map(os.path.abspath, filter(None, [*sys.path])))
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True)
 
 
-def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
-    """Waits until the mechanism runs; the process it runs in."""
+def wait_for_mechanism(folder: Path, running: subprocess.Popen[str]) -> int:
+    """Wait until the mechanism runs; return the id of its process."""
     while not (folder / "asleep").exists() or not (folder / "asleep").read_text():
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.05)
@@ -100,11 +100,11 @@ def test_a_module_that_exits_at_import_exits_with_3(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.Signals) -> None:
-    """Sent twice, as by a hand that shakes: still one message and one exit code."""
-    before = signal.signal(number, signal.SIG_DFL)  # where the tests run in the background, it is ignored
+    """The signal comes twice: still one message and one exit code."""
+    before = signal.signal(number, signal.SIG_DFL)  # in the background, SIGINT is ignored
     running = started(folder, "sleeps")
     signal.signal(number, before)
-    worker = asleep(folder, running)
+    worker = wait_for_mechanism(folder, running)
     running.send_signal(number)
     running.send_signal(number)
     _, errors = running.communicate(timeout=60)
@@ -119,7 +119,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
 
 def test_a_killed_command_leaves_no_process(folder: Path) -> None:
     running = started(folder, "sleeps")
-    worker = asleep(folder, running)
+    worker = wait_for_mechanism(folder, running)
     assert worker != running.pid, "the process that was started watches the one that works"
     running.kill()
     _, errors = running.communicate(timeout=60)  # both have closed their ends
@@ -134,7 +134,7 @@ def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
 
 @pytest.mark.parametrize(("code", "expected"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
 def test_a_foreign_exit_code_becomes_3(monkeypatch: pytest.MonkeyPatch, code: object, expected: int) -> None:
-    """1 and 4 are verdicts, which no other code may pretend."""
+    """1 and 4 are verdicts; exits of audited code must not look like one."""
 
     def exits(**_: object) -> None:
         raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""Observational games and honest mechanisms: what a proxy that is off looks like must not be called a violation.
+"""An inaccurate proxy must not lead to a violation of an honest mechanism in observational games.
 
 The large version is `benchmarks/false_violations.py`; docs/statistics/calibration.md has its table.
 """
@@ -44,17 +44,18 @@ AUDITS = 20
     ],
     ids=["log-probabilities times 1.3", "times 1.4", "fitted to 60 rows"],
 )
-def test_an_honest_mechanism_is_not_convicted_for_a_proxy_that_is_off(case: Observed) -> None:
-    """Randomised response at 1, claim 1. False failure < 1e-6: the limit is that quantile of Binomial(20, 0.05)."""
+def test_an_inaccurate_proxy_does_not_reject_an_honest_mechanism(case: Observed) -> None:
+    """Randomised response at 1, claim 1. False failure < 1e-6: `limit` is that quantile of Binomial(20, 0.05)."""
     limit = binom.ppf(1 - 1e-6, AUDITS, 0.05)
     outcomes = [case.run(seed) for seed in range(AUDITS)]
     assert sum(outcome.by_size(1.0) for outcome in outcomes) <= limit
-    # Decided by whether a shift is *seen*, most are flagged: the rows are too few to see one of that size.
+    # A rule by the significance of a shift rejects most: the rows are too few to detect a shift of this size.
     assert sum(outcome.by_significance(1.0) for outcome in outcomes) > limit
 
 
-def test_a_real_violation_is_not_thrown_out_for_a_shift_that_is_small() -> None:
-    """Really 2.94 against a claim of 1: a shift is seen, and was a reason to say nothing. The seeds are fixed."""
+def test_a_true_violation_is_found_despite_a_small_shift() -> None:
+    """The true epsilon is 2.94, the claim 1. A rule by significance of the shift decides nothing. The seeds are
+    fixed."""
     case = Observed(powered(1.3), canaries=4_000, held_out=4_000, epsilon=2.94, classes=10, replays=1)
     games = by_day(5, by_night=10)
     outcomes = [case.run(seed) for seed in range(games)]
@@ -75,11 +76,11 @@ def audited(folder: Path, mechanism: Any, game: Game, split: Partition, seed: in
 IN_ORDER = Partition(target=0.3, reference=0.4, test=0.3, order="given")
 
 
-def test_labels_that_drift_do_not_convict_a_learner_that_looks_at_nothing(tmp_path: Path) -> None:
+def test_drifting_labels_do_not_reject_a_learner_that_ignores_its_data(tmp_path: Path) -> None:
     game = ObservationalMembership(replays=3)
     result = audited(tmp_path, FORGETS, game, IN_ORDER, data=DRIFTING)
     assert result.comparison is not None
-    assert result.comparison.observed > 0.1  # which was a violation
+    assert result.comparison.observed > 0.1  # a violation without the control
     assert result.verdict is Verdict.UNDECIDED
     assert result.finding is not None
     assert result.finding.validity is Validity.CONDITIONAL_ON_PROXY
@@ -89,7 +90,7 @@ def test_labels_that_drift_do_not_convict_a_learner_that_looks_at_nothing(tmp_pa
     assert "assumed: The fresh points must have the law of the training points" in result.text(verbose=True)
 
 
-def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
+def test_memorisation_is_detected_despite_a_drift(tmp_path: Path) -> None:
     game = ObservationalMembership(replays=3)
     forgets = replace(IN_ORDER, reference=0.3)
     result = audited(
@@ -102,8 +103,8 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
     assert result.violation_point.observed == result.control.beyond.lower
 
 
-def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -> None:
-    """A fair coin decided which of a pair is trained on. False failure <= 0.05 over seeds; the seed is fixed."""
+def test_rows_split_at_random_need_no_control(tmp_path: Path) -> None:
+    """A fair coin decides which row of a pair is trained on. False failure <= 0.05 over seeds; the seed is fixed."""
     random_order = replace(IN_ORDER, order="random")
     result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), random_order, data=DRIFTING)
     assert result.verdict is Verdict.NO_VIOLATION
@@ -114,7 +115,7 @@ def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -
 
 @dataclass(frozen=True)
 class Sexes:
-    """Records whose label tells the protected attribute nine times out of ten."""
+    """Records whose label equals the protected attribute with probability 0.9."""
 
     rows: int = 4_000
 
@@ -128,7 +129,7 @@ class Sexes:
 
 @dataclass(frozen=True)
 class Knows:
-    """A model that was not made from the data: the law of the label given the attribute."""
+    """A model independent of the data: the law of the label given the attribute."""
 
     def probabilities(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         probability = np.where(features[:, 2] > 0.5, 0.9, 0.1)
@@ -136,8 +137,8 @@ class Knows:
 
 
 @pytest.mark.parametrize("test_share", [0.0, 0.2])
-def test_without_held_out_rows_nothing_is_called_a_violation(test_share: float, tmp_path: Path) -> None:
-    """The proxy, fitted to 8 rows, is far off; the mechanism looks at nothing."""
+def test_without_held_out_rows_there_is_no_violation(test_share: float, tmp_path: Path) -> None:
+    """The proxy, fitted to 8 rows, is inaccurate; the mechanism ignores its data."""
     game = AttributeInference(replays=3, columns=("2",))
     split = Partition(target=0.75, reference=0.002, test=test_share)
     result = audited(tmp_path, Forgets(Relation.REPLACE, Knows()), game, split, data=Sexes())
@@ -158,7 +159,7 @@ def test_a_true_proxy_needs_no_held_out_rows(tmp_path: Path) -> None:
     assert result.finding.validity is Validity.FINITE_SAMPLE
 
 
-def test_leaving_the_control_out_leaves_the_question_open(tmp_path: Path) -> None:
+def test_without_a_control_the_audit_is_undecided(tmp_path: Path) -> None:
     split = Partition(target=0.5, reference=0.2, test=0.3)
     fields = {"data": GaussianMixture(rows=2_000), "claim": Claim(0.1)}
     result = audited(tmp_path, NonPrivate(Recall()), LabelInference(replays=3, control=False), split, **fields)
@@ -167,14 +168,14 @@ def test_leaving_the_control_out_leaves_the_question_open(tmp_path: Path) -> Non
     assert again.verdict is Verdict.VIOLATION
 
 
-def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two scenes of honest mechanisms, by the games' usual estimators. The seeds are fixed."""
+def test_an_interrupted_simulation_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scenes of honest mechanisms, with the games' default estimators. The seeds are fixed."""
     for name in SCENES.keys() - {"planted labels", "members"}:
         monkeypatch.delitem(SCENES, name)
     out = tmp_path / "played.jsonl"
     run_scenes(out, 1)
     with out.open("a") as file:
-        file.write('{"scene": "members", "se')  # it was killed here
+        file.write('{"scene": "members", "se')  # as if killed here
     run_scenes(out, 2)
     assert [(line["scene"], line["seed"]) for line in lines_of(out)] == [
         ("planted labels", 0),
@@ -189,8 +190,8 @@ def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("scene", "real"), [("leaking", True), ("fresh points", False)])
-def test_a_scene_of_the_simulation_says_what_is_true(scene: str, real: bool) -> None:
-    """Every cell with an exact proxy. The seed is fixed; a false VIOLATION comes with probability <= 0.05."""
+def test_verdicts_of_a_scene_are_true(scene: str, real: bool) -> None:
+    """Checks every cell with an exact proxy. The seed is fixed; a false VIOLATION has probability <= 0.05."""
     verdicts = SCENES[scene].verdicts(0)
     exact = {verdict for cell, verdict in verdicts.items() if cell.endswith("exact")}
     assert exact == {Verdict.VIOLATION.value if real else Verdict.NO_VIOLATION.value}

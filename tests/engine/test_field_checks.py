@@ -1,4 +1,4 @@
-"""What a caller in Python hands over: taken whole, or refused in one sentence; nothing is dropped in silence."""
+"""Arguments from Python are converted without loss, or refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpaudit.field_checks import checked_argument, checked_path, require_yaml_va
 
 
 class Fails:
-    """Every look at it fails."""
+    """Object whose methods all raise."""
 
     def __repr__(self) -> NoReturn:
         raise RuntimeError("a\nsecret")
@@ -36,7 +36,7 @@ class Fails:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint", "taken"),
+    ("value", "hint", "expected"),
     [
         (np.float64(0.5), float, 0.5),
         (np.float32(0.5), float, 0.5),
@@ -51,15 +51,15 @@ class Fails:
         (["a", "b"], tuple[str, ...], ("a", "b")),
     ],
 )
-def test_what_means_the_same_is_taken_as_pythons_own(value: object, hint: Any, taken: object) -> None:
-    found = checked_argument("x", value, hint)
-    assert (found, type(found)) == (taken, type(taken))
+def test_equivalent_values_are_converted_to_python_types(value: object, hint: Any, expected: object) -> None:
+    converted = checked_argument("x", value, hint)
+    assert (converted, type(converted)) == (expected, type(expected))
 
 
-def test_a_number_of_numpy_is_written_as_a_number() -> None:
-    """In a curve, say, whose fields nobody holds to their types."""
-    said = describe(Claim.of(GaussianDP(np.float64(0.5)), relation=Relation.ADD_REMOVE, delta=1e-6))
-    assert type(said["curve"]["mu"]) is float
+def test_a_numpy_number_is_written_as_a_number() -> None:
+    """Fields of a curve, for example, are not converted."""
+    described = describe(Claim.of(GaussianDP(np.float64(0.5)), relation=Relation.ADD_REMOVE, delta=1e-6))
+    assert type(described["curve"]["mu"]) is float
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_number_of_numpy_is_written_as_a_number() -> None:
         ("odd", dpaudit.Relation),
     ],
 )
-def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
+def test_other_values_give_a_one_line_error(value: object, hint: Any) -> None:
     with pytest.raises(InputError, match=r"^x(\[0\])? must be .*, got ") as raised:
         checked_argument("x", value, hint)
     assert str(raised.value).isprintable()
@@ -90,7 +90,7 @@ def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", b"x", 1, None, Fails(), Path("a\0b"), ["x"]])
-def test_no_file_is_called_so(value: object) -> None:
+def test_an_invalid_path_is_refused(value: object) -> None:
     with pytest.raises(InputError, match="must be a path or a URI as text"):
         checked_path("x", value)
     for call in (dpaudit.load_spec, dpaudit.restore_sweep):
@@ -111,13 +111,13 @@ def test_no_file_is_called_so(value: object) -> None:
         ({}, "mechanism needs epsilon"),
     ],
 )
-def test_an_error_in_a_spec_names_its_place(fields: dict[str, Any], sentence: str) -> None:
+def test_an_error_in_a_spec_names_its_location(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as raised:
         build("mechanism", {"name": "lp-1st", **fields})
     assert str(raised.value).startswith(sentence)
 
 
-def test_contents_of_a_spec_are_text_within_limits() -> None:
+def test_contents_of_a_spec_have_limits() -> None:
     around: dict[str, Any] = {}
     around["x"] = around
     for value in ({1: 2}, {"a": [{"\ud800": 1}]}, {"a": "\ud800"}, {"a": 10**5000}, around):
@@ -126,7 +126,7 @@ def test_contents_of_a_spec_are_text_within_limits() -> None:
     require_yaml_values({"a": [1, Fails()]}, "x")
 
 
-def test_an_error_shows_no_object_that_cannot_be_shown_and_no_second_line() -> None:
+def test_an_error_prints_only_plain_values_on_one_line() -> None:
     assert shortened(Fails()) == "an object of Fails"
     assert shortened("a\nb\x1b") == "a\\nb\\x1b"
 
@@ -145,7 +145,7 @@ def test_an_error_shows_no_object_that_cannot_be_shown_and_no_second_line() -> N
         memoryview(np.array([0.5, -1])),
     ],
 )
-def test_a_column_is_the_same_however_it_is_held(values: object) -> None:
+def test_equal_columns_of_different_types_are_equal(values: object) -> None:
     assert column("x", values).cast(pa.float64()).to_pylist() == [0.5, -1]
 
 
@@ -153,7 +153,7 @@ def test_a_column_is_the_same_however_it_is_held(values: object) -> None:
     "values",
     [[0.5, None], np.ma.array([0.5, 1], mask=[0, 1]), [0.5, np.ma.masked], [0.5, pd.NA], [0.5, float("nan")]],
 )
-def test_what_is_masked_or_not_available_is_missing(values: object) -> None:
+def test_masked_values_are_missing(values: object) -> None:
     assert column("x", values).to_pylist() == [0.5, None]
 
 
@@ -170,7 +170,7 @@ def test_what_is_masked_or_not_available_is_missing(values: object) -> None:
         "text",
         {1, 2},
         {1: 2},
-        (one for one in (1, 2)),
+        (number for number in (1, 2)),
         Fails(),
         [Fails()],
         list,
@@ -180,7 +180,7 @@ def test_what_is_masked_or_not_available_is_missing(values: object) -> None:
         [object()],
     ],
 )
-def test_what_is_no_column_is_one_sentence(values: object) -> None:
+def test_an_invalid_column_gives_a_one_line_error(values: object) -> None:
     with pytest.raises(DataError, match="x must be one column of ") as raised:
         column("x", values)
     assert str(raised.value).isprintable()
@@ -201,17 +201,17 @@ def test_what_is_no_column_is_one_sentence(values: object) -> None:
         "text",
     ],
 )
-def test_what_is_no_array_of_numbers_is_one_sentence(values: object) -> None:
+def test_an_invalid_matrix_gives_a_one_line_error(values: object) -> None:
     with pytest.raises(DataError, match="X must be numbers"):
         matrix("X", values)
 
 
-def test_a_mask_of_an_array_is_what_is_missing_of_it() -> None:
-    found = matrix("X", np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]))
-    assert np.isnan(found).tolist() == [[False, True], [False, False]]
+def test_masked_entries_of_an_array_are_missing() -> None:
+    values = matrix("X", np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]))
+    assert np.isnan(values).tolist() == [[False, True], [False, False]]
 
 
-def test_names_of_columns_are_text_and_differ() -> None:
+def test_column_names_are_unique_text() -> None:
     for rows in (
         pd.DataFrame([[1, 2]], columns=["a", "a"]),
         pd.DataFrame([[1, 2]], columns=[1, "1"]),
@@ -250,17 +250,17 @@ def build_pair(features: object, labels: object) -> object:
     return dpaudit.AuditSpec((dpaudit.Audit(mechanism, (features, labels)),))
 
 
-def test_rows_of_one_index_are_taken() -> None:
+def test_rows_of_one_index_are_accepted() -> None:
     assert dpaudit.estimate(_series(SCORES, 3), _series(MEMBERS, 3)) == dpaudit.estimate(SCORES, MEMBERS)
 
 
-def test_a_part_is_an_object_that_can_do_something() -> None:
+def test_a_part_needs_a_method_of_its_kind() -> None:
     for value in (datetime.date.today(), np.float32(1), object(), dict, Fails()):
         with pytest.raises(SpecError, match="must be a name, a mapping with `name`, or an object with"):
             build("game", value)
 
 
-def test_what_has_no_end_is_no_list_of_values() -> None:
+def test_an_endless_iterator_is_refused() -> None:
     with pytest.raises(SpecError, match=r"rungs\.values must be a list, got a value of the type callable_iterator"):
         dpaudit.sweep(
             {"name": "x", "mechanism": "randomized-response", "data": "iris"},
@@ -268,7 +268,7 @@ def test_what_has_no_end_is_no_list_of_values() -> None:
         )
 
 
-def test_looking_at_arguments_imports_nothing_heavy() -> None:
+def test_checking_arguments_imports_no_large_libraries() -> None:
     heavy = "print({'numpy', 'pandas', 'pyarrow', 'pydantic', 'scipy'} & set(sys.modules))"
     code = f"import sys, dpaudit, dpaudit.field_checks; {heavy}"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
@@ -283,7 +283,7 @@ def test_listing_names_imports_no_pydantic(words: list[str]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_numbers_of_the_other_byte_order_are_numbers() -> None:
+def test_numbers_of_another_byte_order_are_accepted() -> None:
     for values in (np.array([1.0, 2.0], ">f4"), pd.Series(np.array([1.0, 2.0], ">f4"))):
         assert column("age", values).to_pylist() == [1.0, 2.0]
 
@@ -315,7 +315,7 @@ GOOD: dict[str, Any] = {"schema": {"age": (0, 100)}, "claim": 1.0}
     ],
     ids=lambda odd: " ".join(f"{name}={shortened(value, 20)}" for name, value in odd.items()),
 )
-def test_an_odd_argument_of_a_check_is_one_sentence(odd: dict[str, Any], tmp_path: Path) -> None:
+def test_an_invalid_argument_of_check_gives_a_one_line_error(odd: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(AuditError) as raised:
         dpaudit.check(count, **GOOD | odd, output=tmp_path / "run", quiet=True)
     assert len(str(raised.value)) < 1000
@@ -324,7 +324,7 @@ def test_an_odd_argument_of_a_check_is_one_sentence(odd: dict[str, Any], tmp_pat
 
 
 @pytest.mark.parametrize("function", [dict, len, print, object(), Fails(), "no.module:name", 5, None, pd.DataFrame])
-def test_what_is_no_function_on_rows_is_one_sentence(function: object, tmp_path: Path) -> None:
+def test_an_invalid_function_gives_a_one_line_error(function: object, tmp_path: Path) -> None:
     with pytest.raises(AuditError) as raised:
         dpaudit.check(function, schema={"age": (0, 100)}, output=tmp_path / "run", quiet=True)
     assert len(str(raised.value)) < 1000

@@ -32,17 +32,17 @@ STACKS = {
 
 
 def test_the_forecast_counts_unfinished_units() -> None:
-    """32 shadow models and 64 trials in stacks of 16: 0.5 s a model; one stack of trials is finished."""
+    """32 shadow models of 0.5 s and 64 trials in stacks of 16, of which one stack is finished."""
     plan = make_plan(load_spec(STACKS))
     trials = [unit for unit in plan.units if unit.function_name == "train_trials"]
     times = RunTimes(frozenset({trials[0].key}), {"train_shadows": 0.5, "train_trials": 0.5})
-    found = forecast(plan, times, "runs/small")
-    assert (len(trials), found.trainings) == (4, 96)
-    assert found.seconds == 32 * 0.5 + 48 * 0.5
-    assert found.unfinished == len(plan.units) - 1
-    assert found.untimed == sum("train" not in unit.function_name for unit in plan.units) > 0
-    assert found.lines[1:] == (
-        f"40 s of work left, without {found.untimed} units that cannot be estimated, by the times of runs/small",
+    estimate = forecast(plan, times, "runs/small")
+    assert (len(trials), estimate.trainings) == (4, 96)
+    assert estimate.seconds == 32 * 0.5 + 48 * 0.5
+    assert estimate.unfinished == len(plan.units) - 1
+    assert estimate.untimed == sum("train" not in unit.function_name for unit in plan.units) > 0
+    assert estimate.lines[1:] == (
+        f"40 s of work left, without {estimate.untimed} units that cannot be estimated, by the times of runs/small",
         "at least 10 s on 4 workers, plus the start and the report",
     )
 
@@ -51,8 +51,8 @@ def test_an_earlier_run_times_the_units(tmp_path: Path) -> None:
     audit(load_spec(SPEC), output=tmp_path / "run", quiet=True)
     plan, times = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
     assert times.seconds.keys() == {unit.function_name for unit in plan.units}
-    found = forecast(plan, times, "")
-    assert (found.unfinished, found.untimed, found.seconds, found.trainings) == (0, 0, 0, 3)
+    estimate = forecast(plan, times, "")
+    assert (estimate.unfinished, estimate.untimed, estimate.seconds, estimate.trainings) == (0, 0, 0, 3)
     more = make_plan(load_spec(MORE))
     before = forecast(more, times, "")
     key = next(unit.key for unit in plan.units if unit.function_name == "train_model")
@@ -70,8 +70,8 @@ def test_an_earlier_run_times_the_units(tmp_path: Path) -> None:
 def test_plan_prints_the_forecast_as_text_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text(json.dumps(SPEC))
-    shown = CliRunner().invoke(main, ["plan", "spec.yaml"], catch_exceptions=False).output
-    assert "3 trainings; --timings RUN estimates the time from an earlier run" in shown
-    made = json.loads(CliRunner().invoke(main, ["plan", "spec.yaml", "--json"], catch_exceptions=False).output)
-    assert made["cost"]["trainings"] == 3
-    assert {"key", "label", "task", "seed", "needs", "cpus", "gpus", "pieces"} == made["units"][0].keys()
+    text = CliRunner().invoke(main, ["plan", "spec.yaml"], catch_exceptions=False).output
+    assert "3 trainings; --timings RUN estimates the time from an earlier run" in text
+    plan = json.loads(CliRunner().invoke(main, ["plan", "spec.yaml", "--json"], catch_exceptions=False).output)
+    assert plan["cost"]["trainings"] == 3
+    assert {"key", "label", "task", "seed", "needs", "cpus", "gpus", "pieces"} == plan["units"][0].keys()

@@ -1,4 +1,5 @@
-"""No attack learns from the noise that it is judged by: search, shadows and fresh trials share no seed, in any game."""
+"""Search, shadow models and fresh trials of a game share no seed, so no attack learns from the noise it is tested
+on."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SPECS["crafted-queries"] = {
     "game": {"name": "crafted-queries", "trials": 20, "search": 40, "stack": 20},
     "mechanism": {"name": "private-knn"},
 }
-# On the same coins or calls on purpose: the same replays without privacy, or by an attack that knows less.
+# These share coins or calls on purpose: the same replays without privacy, or by a weaker attack.
 SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show", "releases without noise")
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
@@ -50,8 +51,9 @@ def planned(name: str) -> Plan:
 
 
 def reused(plan: Plan) -> list[set[str]]:
-    """What units of one audit draw from one seed, or from a part of one, though they serve different ends; and units
-    that are read twice, as what is learned from and as what is judged.
+    """Return sets of units of one audit that share a seed, or a prefix of it, for different purposes.
+
+    Includes units that are read twice, both for learning and for testing.
     """
     results = []
     for entry in plan.audits:
@@ -72,18 +74,18 @@ def reused(plan: Plan) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("name", [*SPECS, "row-function"])
-def test_units_that_serve_different_ends_share_no_seed(name: str) -> None:
+def test_units_with_different_purposes_share_no_seed(name: str) -> None:
     assert not reused(planned(name))
 
 
 @pytest.mark.parametrize("name", LEARN)
-def test_an_attack_that_learned_from_its_own_trials_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: what is searched, and what is judged, drawn from one seed."""
+def test_a_seed_shared_by_search_and_test_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: search and test draw from one seed."""
     child = Seed.child
 
-    def one_for_all(self: Seed, *path: Any) -> Seed:
+    def merged_child(self: Seed, *path: Any) -> Seed:
         words = ("search", "shadows", "population", "trials", "releases", "fresh", "trainings")
         return child(self, *("any" if str(word).rstrip("0123456789") in words else word for word in path))
 
-    monkeypatch.setattr(Seed, "child", one_for_all)
+    monkeypatch.setattr(Seed, "child", merged_child)
     assert reused(planned(name))

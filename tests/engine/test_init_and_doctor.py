@@ -25,7 +25,7 @@ def dpaudit(*words: str, answers: str = "") -> Result:
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # a class of one's own puts its folder there
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a user class adds its folder to the path
 
 
 @pytest.mark.parametrize("answers", ["\n\n\n", "randomized-response\n2.5\niris\n"])
@@ -65,7 +65,7 @@ def test_any_label_survives_yaml(label: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("age,Größe\n1,0\n".encode("latin-1"), "must be UTF-8 text; convert the file to UTF-8"),
         ("age,clicked\n1,0\n".encode("utf-16"), "must be UTF-8 text; convert the file to UTF-8"),
@@ -76,16 +76,16 @@ def test_any_label_survives_yaml(label: str, tmp_path: Path) -> None:
     ],
     ids=["latin-1", "utf-16", "long field", "long line", "empty", "blank lines"],
 )
-def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, said: str, tmp_path: Path) -> None:
+def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
     ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
-    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+    assert (ended.exit_code, message in ended.output) == (2, True), ended.output
     assert ended.output.count("\n") == 1, ended.output
     assert not (tmp_path / "audit.yaml").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--mechanism", "x:{y}\nz", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
         (["--mechanism", "lp-1sst"], "must be a name of `dpaudit list mechanisms`"),
@@ -96,9 +96,9 @@ def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, said: str, t
         (["--mechanism", "lp-1st", "--epsilon", "inf", "--data", "iris"], "epsilon must be a finite number > 0"),
     ],
 )
-def test_invalid_answers_are_refused_and_nothing_is_written(words: list[str], said: str, tmp_path: Path) -> None:
+def test_invalid_answers_are_refused_and_nothing_is_written(words: list[str], message: str, tmp_path: Path) -> None:
     ended = dpaudit("init", *words)
-    assert (ended.exit_code, said in ended.output) == (2, True)
+    assert (ended.exit_code, message in ended.output) == (2, True)
     assert not list(tmp_path.iterdir())
 
 
@@ -145,20 +145,20 @@ def test_doctor_reports_installed_packages() -> None:
 
 
 def test_doctor_names_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = importlib.metadata.version
+    version = importlib.metadata.version
     absent = {"opacus", "mlflow-skinny", "mlflow", "diffprivlib", "aiohttp-cors"}
 
     def without_extras(package: str) -> str:
         if package in absent:
             raise importlib.metadata.PackageNotFoundError
-        return there(package)
+        return version(package)
 
     monkeypatch.setattr(importlib.metadata, "version", without_extras)
     monkeypatch.delenv("DPAUDIT_DIFFPRIVLIB_PYTHON", raising=False)
     ended = dpaudit("doctor")
     assert ended.exit_code == 0, ended.output
-    said = 'without extra opacus: not installed, needed for `from_opacus` and training by Opacus; pip install "opacus"'
-    assert said in ended.output
+    line = 'without extra opacus: not installed, needed for `from_opacus` and training by Opacus; pip install "opacus"'
+    assert line in ended.output
     assert (
         'without extra cluster: not installed, needed for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
         in (ended.output)
@@ -179,12 +179,12 @@ def test_doctor_lists_every_extra_of_the_package() -> None:
 
 
 def test_doctor_exits_with_3_if_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = importlib.metadata.version
+    version = importlib.metadata.version
 
     def without_ray(package: str) -> str:
         if package == "ray":
             raise importlib.metadata.PackageNotFoundError
-        return there(package)
+        return version(package)
 
     monkeypatch.setattr(importlib.metadata, "version", without_ray)
     monkeypatch.setattr(init_and_doctor, "MEMORY_GB", 1e9)

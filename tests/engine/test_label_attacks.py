@@ -1,4 +1,4 @@
-"""Attacks on labels and losses against their formulas written out, and label games end to end in numbers."""
+"""Attacks on labels and losses compared with their formulas, and label games end to end."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def test_calibrated_loss_is_reference_loss_minus_target_loss() -> None:
 
 
 @pytest.mark.parametrize(("knows", "baseline"), [(0.0, np.full((50, 4), 0.25)), (1.0, REFERENCE)])
-def test_planted_labels_are_held_against_what_the_target_shows_of_the_reference(
+def test_planted_labels_are_compared_with_the_target_s_answers_on_the_reference(
     knows: float, baseline: np.ndarray
 ) -> None:
-    """Nothing of it: an even baseline; all of it: the published score. Both are exact, so no tolerance is spent."""
+    """If it reveals nothing, the baseline is uniform; if it reveals all, the score is the published one. Both are
+    exact."""
     even = REFERENCE.astype(np.float64) - 0.25
     noise = RNG.normal(size=even.shape) * 0.01
     noise -= even * np.sum(noise * even) / np.sum(even**2)
@@ -57,8 +58,8 @@ def test_planted_labels_are_held_against_what_the_target_shows_of_the_reference(
     np.testing.assert_allclose(PlantedLabel().score(view), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_believes() -> None:
-    """Two classes, claim 1: 1.41 on average over six seeds. With the proxy as baseline it is 0.55."""
+def test_half_the_noise_of_alibi_is_found_by_700_planted_labels_with_any_proxy() -> None:
+    """Two classes and claim 1: 1.41 on average over six seeds. With the proxy as baseline it is 0.55."""
     rng, mixture, mechanism = np.random.default_rng(0), GaussianMixture(2, 700), OneHotLaplaceHalfScale(1.0)
     reference = mixture.posterior(mixture.load(seed=1).features).astype(np.float32)
     planted, bits = rng.integers(0, 2, 700), rng.random(700) < 0.5
@@ -73,7 +74,7 @@ def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_
     assert results[1] < 1
 
 
-def test_likelihood_ratio_is_that_of_the_two_worlds() -> None:
+def test_likelihood_ratio_compares_the_two_worlds() -> None:
     mechanism = RandomizedResponse(1.5)
     law = mechanism.transition(4)
     released = RNG.integers(0, 4, 50)
@@ -93,7 +94,7 @@ def test_likelihood_ratio_needs_a_mechanism_that_states_its_law() -> None:
 
 
 def test_classes_are_drawn_with_their_probabilities() -> None:
-    """The inverse of the cumulative distribution, row by row."""
+    """Compared row by row with the inverse of the cumulative distribution."""
     probabilities = RNG.dirichlet(np.ones(6), 500)
     cumulative, uniform = np.cumsum(probabilities, axis=1), RNG.random(500)
     expected = [
@@ -103,7 +104,8 @@ def test_classes_are_drawn_with_their_probabilities() -> None:
 
 
 def tightest(attack: LabelInferenceScore | LikelihoodRatio, epsilon: float) -> float:
-    """The bound on binary randomised response from 0.2 % of 200,000 canaries, true posterior as proxy."""
+    """Return the bound on binary randomised response from 0.2 % of 200,000 canaries; the proxy is the true
+    posterior."""
     data = GaussianMixture(rows=200_000)
     examples = data.load(seed=3)
     posterior = data.posterior(examples.features)
@@ -123,7 +125,7 @@ def test_the_likelihood_ratio_is_tighter_than_the_published_score() -> None:
     assert 4.0 >= tightest(law, 4.0) > tightest(LabelInferenceScore(), 4.0) + 0.3
 
 
-def test_games_are_observational_exactly_when_they_leave_the_data_alone() -> None:
+def test_games_are_observational_if_and_only_if_they_do_not_change_the_data() -> None:
     from dpaudit.actors.seed import Seed
 
     target = GaussianMixture(rows=60).load()
@@ -139,7 +141,7 @@ def test_games_are_observational_exactly_when_they_leave_the_data_alone() -> Non
     }
 
 
-def test_membership_leaves_out_exactly_the_canaries_whose_bit_is_0() -> None:
+def test_membership_trains_without_exactly_the_canaries_with_bit_0() -> None:
     target = GaussianMixture(rows=60).load()
     game = Membership(canaries=20)
     design = game.design(game.canaries_of(target), np.random.default_rng(0))
@@ -151,7 +153,7 @@ def test_membership_leaves_out_exactly_the_canaries_whose_bit_is_0() -> None:
         Membership(replays=2)
 
 
-def test_label_canaries_train_on_the_planted_labels_and_show_both_worlds() -> None:
+def test_label_canaries_train_on_planted_labels_and_reveal_labels_of_both_worlds() -> None:
     target = GaussianMixture(rows=400, classes=3).load()
     game = LabelCanaries(canaries=300)
     canaries = game.canaries_of(target)
@@ -164,7 +166,7 @@ def test_label_canaries_train_on_the_planted_labels_and_show_both_worlds() -> No
     reveal = game.hint(setup, design, draw)
     assert (reveal.labels[draw.bits] == train.labels[:300][draw.bits]).all()
     assert (reveal.labels[~draw.bits] != train.labels[:300][~draw.bits]).all(), "in world 0 another label is shown"
-    # Of 300 canaries a third shows each label in either world: within 6 deviations (false failure < 1e-7).
+    # One third of 300 canaries shows each label in either world, within 6 deviations (false failure < 1e-7).
     for world in (True, False):
         counts = np.bincount(reveal.labels[draw.bits == world], minlength=3)
         among = int((draw.bits == world).sum())
@@ -172,13 +174,13 @@ def test_label_canaries_train_on_the_planted_labels_and_show_both_worlds() -> No
 
 
 @pytest.mark.parametrize(("epsilon", "least"), [(4.0, 3.4), (1.0, 0.75)])
-def test_label_canaries_show_what_randomised_response_leaks(epsilon: float, least: float) -> None:
-    """Two classes, 20,000 canaries, every one a fair guess right with probability e^eps / (1 + e^eps).
+def test_label_canaries_measure_the_epsilon_of_randomised_response(epsilon: float, least: float) -> None:
+    """Two classes and 20,000 canaries: each guess is correct with probability e^eps / (1 + e^eps).
 
-    The bound lies above the truth with probability <= 1e-6 by its own confidence. It lies below `least` when the share
-    of right guesses is 9 deviations below its mean, with the 4.9 that the confidence takes. If half of the labels of
-    world 0 agreed with the planted ones, as uniform ones do, guesses would be right with 0.74 and 0.62: bounds of at
-    most 1.05 and 0.47.
+    The bound exceeds the truth with probability <= 1e-6 by its own confidence. It is below `least` if the share of
+    correct guesses is 9 deviations below its mean, with the 4.9 that the confidence costs. If half of the labels of
+    world 0 agreed with the planted ones, as uniform ones do, guesses would be correct with 0.74 and 0.62: bounds of
+    at most 1.05 and 0.47.
     """
     target = GaussianMixture(rows=20_000, classes=2).load(seed=4)
     game = LabelCanaries()

@@ -1,4 +1,4 @@
-"""A plan and a loader have limits and say them; what the environment holds stays there."""
+"""Limits of plans and loaders; values of environment variables are never stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
         ({"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE}, "a plan must have at most 100,000"),
     ],
 )
-def test_a_plan_has_limits_and_says_them(content: dict[str, object], message: str) -> None:
+def test_a_plan_beyond_a_limit_is_refused(content: dict[str, object], message: str) -> None:
     with pytest.raises((SpecError, InputError), match=message):
         make_plan(load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content}))
 
@@ -63,15 +63,15 @@ def test_a_plan_has_limits_and_says_them(content: dict[str, object], message: st
         },
     ],
 )
-def test_a_plan_too_large_is_refused_before_data_are_made_and_units_counted_out(
+def test_a_too_large_plan_is_refused_before_data_are_generated(
     content: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(*_: object, **__: object) -> None:
+    def forbidden(*_: object, **__: object) -> None:
         pytest.fail("this was made before the plan was refused")
 
     spec = load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content})
-    monkeypatch.setattr(GaussianMixture, "load", made)
-    monkeypatch.setattr(Unit, "__post_init__", made)
+    monkeypatch.setattr(GaussianMixture, "load", forbidden)
+    monkeypatch.setattr(Unit, "__post_init__", forbidden)
     with pytest.raises(SpecError, match="a plan must have at most 100,000 units"):
         make_plan(spec)
 
@@ -89,7 +89,7 @@ def test_generated_data_larger_than_the_memory_are_refused(monkeypatch: pytest.M
         GaussianMixture(rows=20_000_000)
 
 
-def test_a_header_that_promises_more_than_there_is_costs_no_memory(tmp_path: Path) -> None:
+def test_a_header_that_exceeds_the_file_costs_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "images"
     for head in ((2**32 - 1, 2**16, 2**16), (2**32 - 1, 2**32 - 1, 2**32 - 1), (7, 2**32 - 1, 1)):
         path.write_bytes(struct.pack(">4I", 0x803, *head) + b"1234")
@@ -100,7 +100,7 @@ def test_a_header_that_promises_more_than_there_is_costs_no_memory(tmp_path: Pat
         read_idx(path, 0x803)
 
 
-def test_rows_beyond_the_file_are_those_that_are_there(tmp_path: Path) -> None:
+def test_more_rows_than_the_file_holds_reads_all_rows(tmp_path: Path) -> None:
     batch = np.zeros((3, 3073), np.uint8)
     batch[1, 0] = 4
     (tmp_path / "data_batch_1.bin").write_bytes(batch.tobytes())
@@ -113,13 +113,13 @@ def test_rows_beyond_the_file_are_those_that_are_there(tmp_path: Path) -> None:
     ("content", "place"),
     [(b"\xe4,y\n1,0\n2,1\n", "line 1"), (b"a,y\n1,0\n\xe4,1\n", "line 3"), (b"\xff\xfea\x00,\x00y\x00", "line 1")],
 )
-def test_text_that_is_not_utf_8_is_refused_by_its_line(content: bytes, place: str, tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_refused_with_its_line(content: bytes, place: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(DataError, match=f"{place}.*must be UTF-8 text"):
         Csv(str(tmp_path / "x.csv"), "y").load()
 
 
-def test_odd_names_of_columns_are_shown_in_one_line(tmp_path: Path) -> None:
+def test_unusual_column_names_are_printed_on_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b'a,b\x00,"x\n\x1b[2Jy",z\n1,2,3,0\n')
     with pytest.raises(DataError) as caught:
         Csv(str(tmp_path / "x.csv"), "y").load()
@@ -133,9 +133,7 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
             Parquet(str(tmp_path / "x.parquet"), "y").load()
 
 
-def test_names_of_variables_are_kept_and_values_are_written_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_variables_are_stored_but_not_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "s3cret-token"
     secret.mkdir()
     monkeypatch.setenv("DATA_FOLDER", str(secret))
@@ -182,7 +180,7 @@ def test_a_failing_unit_shows_no_value_of_a_variable(tmp_path: Path, monkeypatch
     assert "s3cret" not in str(report)
 
 
-def test_values_are_found_however_deep_the_name_and_whole_before_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_variables_are_masked_at_any_depth_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTER", "/data/inner-secret")
     monkeypatch.setenv("INNER", "inner-secret")
     monkeypatch.setenv("SHORT", "a")
@@ -190,12 +188,14 @@ def test_values_are_found_however_deep_the_name_and_whole_before_their_parts(mon
     for _ in range(5000):
         deep = [deep]
     deep.append(deep)
-    said = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
-    assert said == "cannot read $OUTER/x, $OUTER, a/$INNER"
+    masked = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
+    assert masked == "cannot read $OUTER/x, $OUTER, a/$INNER"
     assert hide_variable_values("/data/inner-secret", "no variable") == "/data/inner-secret"
 
 
-def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_starts_at_the_folder_where_the_spec_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.csv").write_text("a,y\n" + "1,0\n2,1\n" * 50)
     data = {"name": "csv", "path": "x.csv", "label": "y"}
@@ -205,12 +205,14 @@ def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, m
     assert [unit.key for unit in make_plan(load_spec(yaml.safe_load(spec.to_yaml()))).units] == keys
 
 
-def test_rows_that_take_long_to_make_are_named_beforehand() -> None:
+def test_slow_data_generation_is_announced() -> None:
     spec = {
         "data": {"name": "gaussian-mixture", "rows": 20_000_000},
         "mechanism": {"name": "randomized-response", "epsilon": 1},
     }
-    said = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
-    assert re.fullmatch(r"planning at least \d+ units on 20,000,000 generated rows, which are made first", said), said
+    announcement = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
+    assert re.fullmatch(
+        r"planning at least \d+ units on 20,000,000 generated rows, which are made first", announcement
+    ), announcement
     spec["data"] = {"name": "gaussian-mixture", "rows": 1000}
     assert planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""

@@ -89,9 +89,9 @@ class Real:
         import mlflow
 
         client = mlflow.MlflowClient()
-        found = client.get_experiment_by_name(experiment)
-        held = client.search_runs([found.experiment_id], order_by=["attributes.start_time ASC"])
-        names = {run.info.run_id: run.info.run_name for run in held}
+        stored_experiment = client.get_experiment_by_name(experiment)
+        logged_runs = client.search_runs([stored_experiment.experiment_id], order_by=["attributes.start_time ASC"])
+        names = {run.info.run_id: run.info.run_name for run in logged_runs}
         return [
             Run(
                 run.info.run_name,
@@ -101,12 +101,12 @@ class Real:
                 dict(run.data.tags),
                 [file.path for file in client.list_artifacts(run.info.run_id)],
             )
-            for run in held
+            for run in logged_runs
         ]
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn | Real]:
+def logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn | Real]:
     if not REAL:
         stand_in = StandIn()
         monkeypatch.setitem(sys.modules, "mlflow", stand_in)
@@ -126,13 +126,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return audit(replace(spec, run=options), output=tmp_path_factory.mktemp("run"), quiet=True)
 
 
-def test_several_audits_are_runs_in_one_run(kept: StandIn | Real, report: Report) -> None:
+def test_several_audits_are_runs_in_one_run(logged: StandIn | Real, report: Report) -> None:
     assert dpaudit.log_to_mlflow(report, experiment="audits")
-    outer, *inner = kept.runs("audits")
+    outer, *inner = logged.runs("audits")
     assert (outer.name, outer.parent, outer.params["seed"]) == ("half the scale", None, "4")
     assert set(outer.artifacts) == {"report.html", "bounds.json", "spec.yaml"}
     assert "not evidence of privacy" in outer.tags["dpaudit.means"]
-    assert [(run.name, run.parent) for run in inner] == [(one.name, "half the scale") for one in report.results]
+    assert [(run.name, run.parent) for run in inner] == [(result.name, "half the scale") for result in report.results]
     for run, result in zip(inner, report.results, strict=True):
         assert run.tags["verdict"] == str(result.verdict)
         assert run.metrics["epsilon_lower"] == result.epsilon
@@ -142,33 +142,33 @@ def test_several_audits_are_runs_in_one_run(kept: StandIn | Real, report: Report
     assert "detectable_factor" not in inner[1].metrics, "NaN is no metric"
 
 
-def test_one_audit_is_one_run(kept: StandIn | Real, report: Report) -> None:
+def test_one_audit_is_one_run(logged: StandIn | Real, report: Report) -> None:
     dpaudit.log_to_mlflow(replace(report, results=report.results[1:]), experiment="one", name="mine")
-    (run,) = kept.runs("one")
+    (run,) = logged.runs("one")
     assert (run.name, run.tags["verdict"]) == ("mine", "VIOLATION")
     assert run.metrics["observed"] == report.results[1].epsilon
 
 
-def test_an_estimate_is_a_run_with_its_measures(kept: StandIn | Real) -> None:
+def test_an_estimate_is_a_run_with_its_measures(logged: StandIn | Real) -> None:
     member = np.random.default_rng(0).random(400) < 0.5
-    found = dpaudit.estimate(np.random.default_rng(1).normal(3.0 * member), member, claim=0.5)
-    dpaudit.log_to_mlflow(found, experiment="estimates")
-    (run,) = kept.runs("estimates")
+    result = dpaudit.estimate(np.random.default_rng(1).normal(3.0 * member), member, claim=0.5)
+    dpaudit.log_to_mlflow(result, experiment="estimates")
+    (run,) = logged.runs("estimates")
     assert run.tags["verdict"] == "VIOLATION"
-    assert run.metrics["epsilon_lower"] == found.lower
-    assert run.metrics["AUC"] == found.measures[0].value
-    assert run.metrics["TPR at 1 percent FPR"] == found.measures[1].value
+    assert run.metrics["epsilon_lower"] == result.lower
+    assert run.metrics["AUC"] == result.measures[0].value
+    assert run.metrics["TPR at 1 percent FPR"] == result.measures[1].value
 
 
-def test_a_command_logs_its_results(kept: StandIn | Real, tmp_path: Path) -> None:
+def test_a_command_logs_its_results(logged: StandIn | Real, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(
         "name: odd | <name>\nseed: 1\ndata: {name: digits}\ngame: {name: label-canaries, canaries: 50, replays: 2}\n"
         "mechanism: {name: randomized-response, epsilon: 1.0}\nrun: {runner: in-process, figures: false}\n"
     )
-    asked = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--mlflow", "by command"]
-    ended = CliRunner().invoke(main, asked)
+    arguments = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--mlflow", "by command"]
+    ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 0, ended.output
-    (run,) = kept.runs("by command")
+    (run,) = logged.runs("by command")
     assert run.name == "odd | <name>"
 
 

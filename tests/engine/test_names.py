@@ -1,4 +1,4 @@
-"""`dpaudit list`, `show`, `schema`, completion and what a closed pipe does: finding one's way on the command line."""
+"""`dpaudit list`, `show`, `schema`, shell completion, closed pipes and interrupts."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def dpaudit(*words: object) -> Result:
 
 
 def test_python_m_dpaudit_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "dpaudit", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("dpaudit, version")
+    process = subprocess.run([sys.executable, "-m", "dpaudit", "--version"], capture_output=True, text=True, check=True)
+    assert process.stdout.startswith("dpaudit, version")
 
 
 def test_show_names_every_field_with_type_default_and_meaning() -> None:
-    shown = dpaudit("show", "catboost").output
+    output = dpaudit("show", "catboost").output
     fields = described_fields(CatBoost)
     assert [field.name for field in fields] == [field.name for field in dataclasses.fields(CatBoost) if field.init]
     for field in fields:
-        assert f"    {field.name}: {field.type}, " in shown
+        assert f"    {field.name}: {field.type}, " in output
         assert field.description
     listed = dpaudit("list", "models", "--fields").output
-    for line in shown.splitlines()[2:]:
+    for line in output.splitlines()[2:]:
         assert line in listed
     assert "    epsilon: float, needed\n" in dpaudit("show", "lp-1st").output
     assert "    model: a model, " in dpaudit("show", "lp-1st").output
 
 
-def test_inherited_fields_have_their_meaning() -> None:
+def test_inherited_fields_have_descriptions() -> None:
     one_run = {field.name: field for field in described_fields(load("estimator", "one-run"))}
     assert "Order of the canaries" in one_run["guess"].description
     assert one_run["confidence"].default == "0.95"
@@ -69,16 +69,16 @@ def test_every_name_can_be_shown() -> None:
         (["estimate", "SCORES", "--option", "confidense=0.9"], "confidence"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(words: list[str], nearest: str, tmp_path: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest(words: list[str], nearest: str, tmp_path: Path) -> None:
     scores = tmp_path / "scores.csv"
     scores.write_text("score,member\n1,1\n0,0\n")
-    shown = dpaudit(*(str(scores) if word == "SCORES" else word for word in words))
-    assert shown.exit_code == 2
-    assert f"did you mean {nearest!r}?" in shown.output
-    assert len(shown.output.strip().splitlines()) == 1
+    result = dpaudit(*(str(scores) if word == "SCORES" else word for word in words))
+    assert result.exit_code == 2
+    assert f"did you mean {nearest!r}?" in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
-def test_fields_of_a_spec_are_answered_likewise(tmp_path: Path) -> None:
+def test_an_unknown_field_suggests_the_nearest(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     for text, nearest in (
         ("data: iris\nmechansim: randomized-response\n", "mechanism"),
@@ -98,32 +98,32 @@ def test_fields_of_a_spec_are_answered_likewise(tmp_path: Path) -> None:
     ],
 )
 def test_the_shell_completes_names(words: str, position: int, expected: str) -> None:
-    asked = {**os.environ, "_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    environment = {**os.environ, "_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
     command = [sys.executable, "-c", "from dpaudit.engine.cli.main import main; main(prog_name='dpaudit')"]
-    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
-    assert f"plain,{expected}\n" in done.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert f"plain,{expected}\n" in process.stdout
 
 
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["list", "--help"]])
-def test_a_reader_that_goes_away_leaves_no_traceback(words: list[str]) -> None:
+def test_a_closed_pipe_causes_no_traceback(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "dpaudit", *words], stdout=writing, stderr=subprocess.PIPE, check=False
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (process.returncode, process.stderr) == (0, b"")
 
 
-def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
+def test_a_closed_pipe_keeps_the_exit_code(tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text("tp,fp,tn,fn\n90,1,99,10\n")
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "dpaudit", "estimate", str(counts), "--claim", "0.1", "--fail-on-violation"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    process = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (process.returncode, process.stderr) == (1, b"")
 
 
 def test_an_interrupt_names_the_folder_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +133,8 @@ def test_an_interrupt_names_the_folder_to_resume(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("dpaudit.engine.run.driver.run_plan", interrupted)
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text("name: mine\ndata: iris\nmechanism: {name: randomized-response, epsilon: 1}\n")
-    given = dpaudit("run", "spec.yaml", "-o", "a folder")
-    assert (given.exit_code, "`dpaudit resume 'a folder'` continues it" in given.output) == (3, True)
+    result = dpaudit("run", "spec.yaml", "-o", "a folder")
+    assert (result.exit_code, "`dpaudit resume 'a folder'` continues it" in result.output) == (3, True)
     assert "`dpaudit resume runs/mine-" in dpaudit("run", "spec.yaml", "--quiet").output
 
 
@@ -163,7 +163,7 @@ SPECS = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if path.pare
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_example_fits_the_schema(path: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_every_example_matches_the_schema(path: Path, validator: jsonschema.Draft202012Validator) -> None:
     spec = yaml.safe_load(path.read_text())
     problems = [error.message[:300] for error in validator.iter_errors(spec)]
     assert not problems
@@ -184,7 +184,9 @@ def test_every_example_fits_the_schema(path: Path, validator: jsonschema.Draft20
         {"data": "iris", "mechanism": {"name": "lp-1st", "epsilon": 1}, "run": {"runner": "threads"}},
     ],
 )
-def test_what_is_no_spec_does_not(spec: dict[str, object], validator: jsonschema.Draft202012Validator) -> None:
+def test_an_invalid_spec_does_not_match_the_schema(
+    spec: dict[str, object], validator: jsonschema.Draft202012Validator
+) -> None:
     assert not validator.is_valid(spec)
 
 

@@ -1,4 +1,4 @@
-"""The form of the noise of steps: said to be odd as seldom as stated, and seen to be odd where it is."""
+"""Tests of the form of noise: false positives as rare as stated, and planted irregularities are detected."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def gaussian(rng: np.random.Generator, steps: int, weights: int) -> Floats:
     return rng.normal(0, 1.3, (steps, weights))
 
 
-def test_noise_as_stated_is_seldom_said_to_be_another() -> None:
+def test_false_positives_are_rare() -> None:
     """Of 600, more than 6 come with probability 1e-5 at most; each p-value is uniform or above."""
     rng = np.random.default_rng(0)
-    found = [form_of(gaussian(rng, *shape), 1.3) for shape in ((10, 40), (300, 50), (60, 600)) for _ in range(200)]
-    assert sum(bool(NoiseForm(one, 1.3).odd) for one in found) <= 6
-    below = np.nanmean(np.array(found) < 0.1, axis=0)
+    p_values = [form_of(gaussian(rng, *shape), 1.3) for shape in ((10, 40), (300, 50), (60, 600)) for _ in range(200)]
+    assert sum(bool(NoiseForm(each, 1.3).odd) for each in p_values) <= 6
+    below = np.nanmean(np.array(p_values) < 0.1, axis=0)
     assert (below < 0.16).all(), dict(zip(LOOKS, below, strict=True))  # 0.16: by chance in 1e-6 of such tests
 
 
@@ -52,7 +52,7 @@ def weaker_half_way(rng: np.random.Generator) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("made", "look"),
+    ("noise_law", "look"),
     [
         (recurring, "likeness of steps"),
         (negated, "likeness of steps"),
@@ -62,27 +62,27 @@ def weaker_half_way(rng: np.random.Generator) -> Floats:
         (weaker_half_way, "its size by step"),
     ],
 )
-def test_odd_noise_is_seen(made, look) -> None:  # type: ignore[no-untyped-def]
+def test_irregular_noise_is_detected(noise_law, look) -> None:  # type: ignore[no-untyped-def]
     """Each is certain, or missed with probability below 1e-9."""
-    form = NoiseForm(form_of(made(np.random.default_rng(1)), 1.3), 1.3)
+    form = NoiseForm(form_of(noise_law(np.random.default_rng(1)), 1.3), 1.3)
     assert form.p_values[LOOKS.index(look)] < ERROR / len(LOOKS)
     assert look in form.line
     assert "clipped in another way than stated" in form.line
 
 
-def test_too_few_steps_tell_nothing() -> None:
+def test_too_few_steps_are_not_tested() -> None:
     form = NoiseForm(form_of(np.zeros((3, 50)), 1.3), 1.3)
     assert (form.odd, form.line) == ((), "")
 
 
 @pytest.mark.parametrize("odd", [False, True])
-def test_an_audit_says_it_beside_its_verdict(odd: bool, tmp_path: Path) -> None:
-    """A loop of one's own shows its batches; noise that recurs every 50 steps."""
+def test_an_audit_reports_the_form_of_the_noise(odd: bool, tmp_path: Path) -> None:
+    """The training loop shows its batches; the defect reuses noise every 50 steps."""
     case = BANK["noise recurs every 50 steps"]
-    made = case.defect if odd else case.twin
-    assert made is not None
-    asked = Audit(made(), case.data or {"name": "breast-cancer"}, game="dp-sgd-steps", proxy=None)
-    spec = AuditSpec((asked,), run=RunOptions(runner="in-process", figures=False))
+    mechanism = case.defect if odd else case.twin
+    assert mechanism is not None
+    noise_audit = Audit(mechanism(), case.data or {"name": "breast-cancer"}, game="dp-sgd-steps", proxy=None)
+    spec = AuditSpec((noise_audit,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.noise.line
     assert bool(result.noise.odd) is odd

@@ -75,10 +75,10 @@ writers = pytest.mark.parametrize(("write", "begins"), WRITERS.values(), ids=lis
 
 
 @contextmanager
-def read_meanwhile(read: Callable[[], bytes]) -> Iterator[list[bytes]]:
-    """Yield a list that receives, at the end, the bytes that a reader got meanwhile."""
+def read_meanwhile(read_bytes: Callable[[], bytes]) -> Iterator[list[bytes]]:
+    """Yield a list that receives, at the end, the bytes that a reader got in the meantime."""
     received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(read()), daemon=True)
+    reader = threading.Thread(target=lambda: received.append(read_bytes()), daemon=True)
     reader.start()
     yield received
     reader.join(60)
@@ -147,7 +147,7 @@ def test_a_descriptor_receives_the_output(write: Write, begins: str, report: Rep
 def test_standard_output_receives_both_page_and_text(piped: bool, tmp_path: Path) -> None:
     """A plain file as standard output is neither replaced nor overwritten from its beginning."""
     (tmp_path / "scores.csv").write_text(SCORES)
-    (tmp_path / "stdout").symlink_to("/dev/fd/1")  # as /dev/stdout is one, which no test may put at risk
+    (tmp_path / "stdout").symlink_to("/dev/fd/1")  # like /dev/stdout, which no test may damage
     number, writer = os.pipe() if piped else (-1, os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT))
     words = ["estimate", "scores.csv", "-o", "stdout"]
     with os.fdopen(writer, "wb") as out, (tmp_path / "errors").open("wb") as err:
@@ -193,11 +193,11 @@ def test_a_socket_receives_the_output(tmp_path: Path, monkeypatch: pytest.Monkey
         server.bind("socket")
         server.listen(1)
 
-        def read() -> bytes:
+        def read_socket() -> bytes:
             with server.accept()[0] as connection, connection.makefile("rb") as stream:
                 return stream.read()
 
-        with read_meanwhile(read) as received:
+        with read_meanwhile(read_socket) as received:
             write_user_file(Path("socket"), b"page")
     assert received == [b"page"]
     assert stat.S_ISSOCK(os.stat("socket").st_mode)
@@ -254,7 +254,7 @@ def test_an_unwritable_output_is_refused(tmp_path: Path) -> None:
             write_user_file(tmp_path / name, b"page")
     number, writer = os.pipe()
     with pytest.raises(RunError, match="must be a file that can be written, it is not: Bad file descriptor"):
-        write_user_file(Path(f"/dev/fd/{number}"), b"page")  # the end that is read
+        write_user_file(Path(f"/dev/fd/{number}"), b"page")  # the reading end
     os.close(number)
     os.close(writer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "folder", "itself"]

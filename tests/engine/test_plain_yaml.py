@@ -1,4 +1,4 @@
-"""YAML of a stranger: plain values within limits, or one sentence."""
+"""Untrusted YAML gives plain values within limits, or a one-line error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1,
         ("x" * (MAX_CHARACTERS + 1), "at most 200,000 characters"),
     ],
 )
-def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_yaml_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
@@ -52,7 +52,7 @@ def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_read() -> None:
+def test_plain_values_are_parsed() -> None:
     assert parse_yaml("a: &b {c: 1}\nd: {<<: *b, e: [1.5, true, null, 'x']}\nf: {<<: *b, c: 2}") == {
         "a": {"c": 1},
         "d": {"c": 1, "e": [1.5, True, None, "x"]},
@@ -62,7 +62,7 @@ def test_what_is_read() -> None:
     assert parse_yaml("") is None
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_bytes(b"name: \xff\xfe")
     for path in (tmp_path / "spec.yaml", tmp_path / ("n" * 256), tmp_path, Path("/dev/null/x")):
         with pytest.raises(SpecError, match="must be a readable spec file"):
@@ -96,6 +96,6 @@ def test_values_of_another_kind_are_refused(content: dict[str, object], message:
 
 
 @pytest.mark.parametrize("flow", [False, True])
-def test_a_line_break_that_only_yaml_knows_is_kept(flow: bool) -> None:
+def test_a_line_break_of_yaml_survives(flow: bool) -> None:
     value = {"label": "a\x85b", "other": "\u2028\u00fc"}
     assert parse_yaml(to_yaml(value, flow=flow)) == value

@@ -1,4 +1,4 @@
-"""What an audit could show, planned without running it, against simulated games."""
+"""Planned sensitivity of audits, compared with simulated games."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ COINS = Reference(CoinResponse(), 1000, "canaries")
     [CoinResponse(), PlantedLabels(2), PlantedLabels(10), ProxyLabels((0.5, 0.3, 0.2)), ProxyLabels((0.0, 1.0))],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, math.inf])
-def test_log_odds_are_what_they_say(response: Response, epsilon: float) -> None:
-    """Both bits are equally likely in all, and no level says more than epsilon."""
+def test_levels_are_calibrated_log_odds(response: Response, epsilon: float) -> None:
+    """Both bits are equally likely overall, and no level has log-odds above epsilon."""
     levels = response.levels(epsilon)
     assert levels.share.sum() == pytest.approx(1.0)
     assert (levels.share > 0).all()
@@ -55,10 +55,8 @@ def test_log_odds_are_what_they_say(response: Response, epsilon: float) -> None:
 @pytest.mark.parametrize(
     ("game", "classes"), [(LabelCanaries(), 2), (LabelCanaries(), 5), (LabelInference(), 2), (LabelInference(), 4)]
 )
-def test_the_levels_of_a_label_game_are_those_of_the_game_played(
-    game: LabelCanaries | LabelInference, classes: int
-) -> None:
-    """K-ary randomised response released in the game's own draws; false failure < 1e-5 (20 normal limits of 5.2)."""
+def test_the_levels_of_a_label_game_match_simulation(game: LabelCanaries | LabelInference, classes: int) -> None:
+    """K-ary randomised response with the game's own draws; false failure < 1e-5 (20 normal limits of 5.2)."""
     rows, epsilon, rng = 200_000, 1.0, np.random.default_rng(1)
     frequencies = np.arange(1, classes + 1) / (classes * (classes + 1) / 2)
     labels = np.repeat(np.arange(classes), np.diff(np.rint(np.cumsum([0, *frequencies]) * rows)).astype(int))
@@ -71,13 +69,13 @@ def test_the_levels_of_a_label_game_are_those_of_the_game_played(
     released = np.where(rng.random(rows) < kept_share, trained, others)
     draw = game.draw(setup, design, rng)
     reveal = game.hint(setup, design, draw).labels
-    card_audit = reveal == released
+    guesses_true = reveal == released
     levels = game.response(canaries).levels(epsilon)
     right = levels.share * special.expit(np.abs(levels.log_odds))
-    for says in (True, False):
-        present = (levels.log_odds > 0) == says
-        _near(np.mean(card_audit == says), levels.share[present].sum(), rows)
-        _near(np.mean((card_audit == says) & (draw.bits == says)), right[present].sum(), rows)
+    for guess in (True, False):
+        rows_guessed = (levels.log_odds > 0) == guess
+        _near(np.mean(guesses_true == guess), levels.share[rows_guessed].sum(), rows)
+        _near(np.mean((guesses_true == guess) & (draw.bits == guess)), right[rows_guessed].sum(), rows)
 
 
 def _near(share: float, expected: float, rows: int) -> None:
@@ -100,7 +98,7 @@ def _near(share: float, expected: float, rows: int) -> None:
 def test_expected_bounds_are_the_median_of_simulated_games(
     estimator: ScoreEstimator[Any], response: Response, replays: int
 ) -> None:
-    """The planned median lies between the deciles 0.25 and 0.75 of 80 games drawn at random.
+    """The planned median lies between the quartiles of 80 games drawn at random.
 
     If it is the median, a side fails with Pr[Bin(80, 0.5) <= 20] < 5e-6: false failure < 1e-4 over all cases.
     """
@@ -121,47 +119,49 @@ def test_expected_bounds_are_the_median_of_simulated_games(
         (Betting(), 1.0),
     ],
 )
-def test_so_many_rows_refute_twice_the_claim_as_often_as_stated(estimator: ScoreEstimator[Any], claimed: float) -> None:
-    """Of 200 simulated games of that size 80 to 99 % are refuted, of games of half the size fewer than 80 %.
+def test_the_planned_rows_reject_with_the_stated_power(estimator: ScoreEstimator[Any], claimed: float) -> None:
+    """Among 200 simulated games of the planned size 80 to 99 % reject; of half the size, fewer than 80 %.
 
-    At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured (200 games; this size, half of it):
-    one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67; at 0.67 the second fails with < 1e-4.
+    At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured shares of 200 games, at this size
+    and half of it: one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67. At 0.67 the second fails
+    with probability < 1e-4.
     """
     needed = rows_to_reject(estimator, COINS, claimed, spent=2 * claimed)
     assert needed is not None
 
-    def refuted(rows: int) -> int:
+    def rejections(rows: int) -> int:
         games = [CoinResponse().levels(2 * claimed).sample(rows, np.random.default_rng(seed)) for seed in range(200)]
         return sum(estimator.bound([estimator.tally(game)]).lower > claimed for game in games)
 
-    assert 160 <= refuted(needed) <= 199
-    assert refuted(needed // 2) < 160
+    assert 160 <= rejections(needed) <= 199
+    assert rejections(needed // 2) < 160
 
 
-def test_the_ceiling_is_all_guesses_right() -> None:
+def test_the_ceiling_assumes_all_guesses_correct() -> None:
     estimator = OneRun(delta=0.0, selection="fixed:1")
     ceiling = ceiling_bound(estimator, COINS)
     assert dict(ceiling.counts)["correct"] == dict(ceiling.counts)["guesses"] == 1000
-    # All of n right at confidence 0.95: epsilon with (e^epsilon / (1 + e^epsilon))^n = 0.05.
+    # All of n correct at confidence 0.95: epsilon with (e^epsilon / (1 + e^epsilon))^n = 0.05.
     assert ceiling.lower == pytest.approx(special.logit(0.05 ** (1 / 1000)), abs=1e-6)
     assert Counter(ceiling_bound(ClopperPearson(selection="fixed:0"), COINS).counts)[("fp", 0)] == 1
 
 
-def test_proxies_of_rare_labels_leave_little_to_see() -> None:
-    """All canaries of one class: shown and trained label are the same, so nothing can be told."""
+def test_proxies_of_rare_labels_leave_little_to_detect() -> None:
+    """If all canaries have one class, the shown label equals the trained one and nothing is detectable."""
     assert ceiling_bound(OneRun(), Reference(ProxyLabels((0.0, 1.0)), 1000, "canaries")).lower == 0.0
     few = ceiling_bound(OneRun(), Reference(ProxyLabels((0.01, 0.99)), 1000, "canaries")).lower
     assert 0 < few < ceiling_bound(OneRun(), Reference(ProxyLabels((0.5, 0.5)), 1000, "canaries")).lower
 
 
-def test_too_few_rows_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_rows_above_the_maximum_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "MAX_ROWS", 1 << 12)
     assert rows_to_reject(OneRun(), COINS, 0.01, spent=0.02) is None
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), Band()])
-def test_planning_looks_at_few_rows(estimator: ScoreEstimator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100,000 canaries in 100 replays: four times the canaries of one in all (`benchmarks/bench_planning.py`)."""
+def test_planning_tallies_few_rows(estimator: ScoreEstimator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100,000 canaries and 100 replays, it tallies at most four times the canaries
+    (`benchmarks/bench_planning.py`)."""
     looked: list[int] = []
     tally = type(estimator).tally
 
@@ -176,7 +176,7 @@ def test_planning_looks_at_few_rows(estimator: ScoreEstimator[Any], monkeypatch:
     assert len(looked) <= 100
 
 
-def test_an_audit_that_claims_nothing_has_a_ceiling_alone() -> None:
+def test_an_audit_without_a_claim_has_only_a_ceiling() -> None:
     silent = outlook(OneRun(), COINS, math.inf)
     assert silent.at_claim is None
     assert silent.needed is None
@@ -193,8 +193,8 @@ def planned(game: object, **fields: Any) -> Outlook:
     return outlook
 
 
-def test_a_plan_says_what_its_audits_could_show() -> None:
-    """Noise scaled down twice, at the planned rows, is detected if the plan says that fewer rows are needed."""
+def test_a_plan_states_the_sensitivity_of_its_audits() -> None:
+    """At the planned rows, noise scaled down twice is detected if the plan needs fewer rows."""
     canaries = planned(LabelCanaries(canaries=300), claim=Claim(epsilon=1.0))
     assert canaries.reference.rows == 300
     assert canaries.at_claim is not None
@@ -215,5 +215,5 @@ def test_membership_is_planned_by_its_canaries() -> None:
     outlook = planned_outlook(entry)
     assert outlook is not None
     assert outlook.reference == Reference(CoinResponse(), 100, "canaries", 1)
-    # All of 100 right: so large an epsilon leaves the guess band next to all of its error for the last look.
+    # All of 100 correct: at so large an epsilon the guess band has nearly all of its error left for the last threshold.
     assert outlook.ceiling == pytest.approx(stats.logistic.ppf(0.05 ** (1 / 100)), abs=0.01)

@@ -1,8 +1,7 @@
-"""Each learner's bound at its claim stays below the claim as often as stated, on data whose proxy is the truth.
+"""Each learner's bound at its claim stays below the claim as often as stated, on data with an exact proxy.
 
-The proxy is the true law of the labels, so nothing but the learner can make a bound too large. Models recall what they
-were trained on wherever the learner lets one choose; images are noise with labels drawn by coin, which can only be
-remembered.
+The proxy is the true law of the labels, so only the learner can make a bound too large. If the learner allows it,
+models recall their training rows. Images are noise with random labels, which can only be remembered.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ HERE = Compute(threads=1, device="cpu")
 
 @cache
 def table() -> tuple[Examples, NDArray[np.float32]]:
-    """A mixture of two Gaussians and the true law of its labels."""
+    """Return a mixture of two Gaussians and the true law of its labels."""
     data = GaussianMixture(classes=2, rows=ROWS)
     examples = data.load(seed=7)
     return examples, data.posterior(examples.features).astype(np.float32)
@@ -47,14 +46,14 @@ def table() -> tuple[Examples, NDArray[np.float32]]:
 
 @cache
 def noise_images() -> tuple[Examples, NDArray[np.float32]]:
-    """Images of noise, labels of four classes by coin."""
+    """Return images of noise with uniform labels of four classes, and the law of the labels."""
     rng = np.random.default_rng(8)
     images = rng.random((IMAGES, 1, 8, 8), dtype=np.float32)
     return Examples(images, rng.integers(0, 4, IMAGES), 4), np.full((IMAGES, 4), 0.25, np.float32)
 
 
 def bound_of_a_run(mechanism: Any, examples: Examples, law: NDArray[np.float32], seed: int) -> float:
-    """One training, one replay of the label game, the default bound at the claim's delta."""
+    """Train once, play one replay of the label game, and return the default bound at the claim's delta."""
     training, playing = np.random.SeedSequence(seed).spawn(2)
     model = mechanism.fit(examples, seed=training, compute=HERE)
     rng = np.random.default_rng(playing)
@@ -67,8 +66,8 @@ def bound_of_a_run(mechanism: Any, examples: Examples, law: NDArray[np.float32],
     return estimator.bound([estimator.tally(scores)]).lower
 
 
-def too_large(mechanism: Any, data: tuple[Examples, NDArray[np.float32]], runs: int) -> int:
-    """In how many runs the bound exceeds the claim."""
+def runs_above_claim(mechanism: Any, data: tuple[Examples, NDArray[np.float32]], runs: int) -> int:
+    """Return the number of runs whose bound exceeds the claim."""
     claim = mechanism.claim().epsilon
     return sum(bound_of_a_run(mechanism, *data, seed) > claim for seed in range(runs))
 
@@ -95,13 +94,13 @@ ON_IMAGES = {
 @pytest.mark.parametrize("learner", ON_TABLES)
 def test_the_bound_stays_below_the_claim_on_tables(learner: str) -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(40, 0.05), 11."""
-    assert too_large(ON_TABLES[learner], table(), runs=40) <= binom.ppf(1 - 1e-6, 40, 0.05)
+    assert runs_above_claim(ON_TABLES[learner], table(), runs=40) <= binom.ppf(1 - 1e-6, 40, 0.05)
 
 
 @pytest.mark.parametrize("learner", ["out-of-domain prior", "alibi", *too("pate-fm")])
 def test_the_bound_stays_below_the_claim_on_images(learner: str) -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(20, 0.05), 8."""
-    assert too_large(ON_IMAGES[learner], noise_images(), runs=20) <= binom.ppf(1 - 1e-6, 20, 0.05)
+    assert runs_above_claim(ON_IMAGES[learner], noise_images(), runs=20) <= binom.ppf(1 - 1e-6, 20, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +109,12 @@ def test_the_bound_stays_below_the_claim_on_images(learner: str) -> None:
     ids=["drawn again", "votes without noise"],
 )
 def test_the_limit_can_be_exceeded(planted: Any) -> None:
-    """Two planted defects: the same count says so."""
+    """Two planted defects exceed it."""
     runs = by_day(20, by_night=40)
-    assert too_large(planted, table(), runs=runs) > binom.ppf(1 - 1e-6, runs, 0.05)
+    assert runs_above_claim(planted, table(), runs=runs) > binom.ppf(1 - 1e-6, runs, 0.05)
 
 
-def test_every_learner_of_the_tables_is_here() -> None:
+def test_every_documented_learner_is_tested() -> None:
     tested = {type(mechanism) for mechanism in (*ON_TABLES.values(), *ON_IMAGES.values())}
     names = (
         "lp-1st", "lp-1st-domain-prior", "lp-1st-out-of-domain-prior", "lp-1st-noise-correction", "lp-2st", "pate",

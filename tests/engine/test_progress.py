@@ -28,18 +28,18 @@ SPEC = AuditSpec(
 
 def test_without_a_terminal_progress_is_printed_in_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     audit(SPEC, output=tmp_path)
-    shown = capfd.readouterr()
-    assert shown.err.splitlines()[0].startswith("running ")
-    assert shown.err.splitlines()[-2:] == ["estimating", "INCONCLUSIVE; writing the report"]
-    assert shown.out == ""
+    printed = capfd.readouterr()
+    assert printed.err.splitlines()[0].startswith("running ")
+    assert printed.err.splitlines()[-2:] == ["estimating", "INCONCLUSIVE; writing the report"]
+    assert printed.out == ""
 
 
 def test_no_progress_if_quiet_or_with_listeners(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heard: list[Event] = []
+    emitted: list[Event] = []
     audit(SPEC, output=tmp_path, quiet=True)
-    audit(SPEC, output=tmp_path, listeners=[heard.append])
+    audit(SPEC, output=tmp_path, listeners=[emitted.append])
     assert capfd.readouterr().err == ""
-    assert heard
+    assert emitted
 
 
 HOSTILE = "x\x1b[2J\x1b]8;;http://evil.example\x07\x9b\u202e[link=http://evil.example][red]\rfinished\n100 of 100"
@@ -47,16 +47,16 @@ HOSTILE = "x\x1b[2J\x1b]8;;http://evil.example\x07\x9b\u202e[link=http://evil.ex
 
 def test_control_characters_in_names_are_escaped_on_a_terminal() -> None:
     """The progress bar moves the cursor and uses colours; names of units must do neither."""
-    shown = io.StringIO()
-    console = Terminal(file=shown, force_terminal=True)
+    stream = io.StringIO()
+    console = Terminal(file=stream, force_terminal=True)
     assert console.is_terminal
     with TerminalProgress(console) as progress:
         for kind in EventKind:
             progress(Event(kind, label=HOSTILE, detail=f"{HOSTILE}\n{HOSTILE}", worker=HOSTILE))
         print(HOSTILE, "a print of audited code")
-    said = shown.getvalue()
-    assert "\x1b[31mfailed: " in said
-    assert "\x1b[2K" in said
-    assert "a print of audited code" in said
+    output = stream.getvalue()
+    assert "\x1b[31mfailed: " in output
+    assert "\x1b[2K" in output
+    assert "a print of audited code" in output
     for obeyed in ("\x1b[2J", "\x1b]8", "\x07", "\x9b", "\u202e", "\n100"):
-        assert obeyed not in said, obeyed
+        assert obeyed not in output, obeyed

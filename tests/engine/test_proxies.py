@@ -1,4 +1,4 @@
-"""Proxies: a model of other rows, an earlier model, the truth; and what plays which part in the order of time."""
+"""Proxies: a model of other rows, an earlier model, the truth; and the parts of data in order of time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpaudit.mechanisms.models.tables import LogisticRegression
 
 
 def in_time(rows: int = 100) -> Examples:
-    """Rows whose only feature is the time."""
+    """Return rows whose only feature is the time."""
     return Examples(np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 2, 2)
 
 
@@ -35,7 +35,7 @@ def predictions(proxy: Any, examples: Examples, reference: Examples | None = Non
     return predict(examples)
 
 
-def test_in_the_given_order_the_reference_is_oldest_and_the_test_part_newest() -> None:
+def test_in_the_given_order_the_reference_part_is_oldest_and_the_test_part_newest() -> None:
     split = Partition(target=0.3, reference=0.4, test=0.2, validation=0.1, order="given")
     parts = split.divide(in_time(), np.random.default_rng(0))
     times = [part.features[:, 0] for part in (parts.reference, parts.validation, parts.target, parts.test)]
@@ -43,14 +43,14 @@ def test_in_the_given_order_the_reference_is_oldest_and_the_test_part_newest() -
     assert [len(part) for part in times] == [40, 10, 30, 20]
 
 
-def test_a_random_order_mixes_the_times_and_loses_no_row() -> None:
+def test_a_random_order_mixes_the_times_and_keeps_all_rows() -> None:
     parts = Partition(target=0.5, reference=0.5, test=0.0).divide(in_time(), np.random.default_rng(0))
     both = np.concatenate([parts.reference.features[:, 0], parts.target.features[:, 0]])
     assert np.array_equal(np.sort(both), np.arange(100))
     assert parts.reference.features.max() > parts.target.features.min()
 
 
-def test_a_checkpoint_has_seen_the_oldest_rows_only() -> None:
+def test_a_checkpoint_is_trained_on_the_oldest_rows_only() -> None:
     rows = in_time()
     recalled = predictions(Checkpoint(NonPrivate(Recall()), share=0.3), rows, reference=rows.take(np.arange(50)))
     is_recalled = recalled.max(axis=1) == 1
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_the_whole_reference_is_a_model_of_it() -> None:
 
 
 def test_a_private_learner_makes_a_private_checkpoint() -> None:
-    """Labels of the checkpoint are released as the learner does: at epsilon 0.01 a half of them is wrong.
+    """Its labels are released as the learner does: at epsilon 0.01 half of them are wrong.
 
     False failure < 1e-9: outside of 500 +- 6.2 standard deviations of Binomial(1000, 1 / (1 + e^0.01)).
     """
@@ -82,7 +82,7 @@ def test_trained_proxies_need_the_reference_part(proxy: Any) -> None:
         predictions(proxy, in_time())
 
 
-def test_the_truth_is_known_of_generated_data_only() -> None:
+def test_the_true_posterior_needs_generated_data() -> None:
     data = GaussianMixture(classes=3, rows=20)
     rows = data.load(seed=1)
     assert np.array_equal(predictions(TruePosterior(), rows, data=data), data.posterior(rows.features))
@@ -90,7 +90,7 @@ def test_the_truth_is_known_of_generated_data_only() -> None:
         predictions(TruePosterior(), rows, data=Iris())
 
 
-def test_a_checkpoint_is_spelled_in_a_spec() -> None:
+def test_a_spec_can_name_a_checkpoint() -> None:
     words = {
         "data": "iris",
         "mechanism": {"name": "lp-1st", "epsilon": 1.0},
@@ -107,7 +107,7 @@ def test_a_checkpoint_is_spelled_in_a_spec() -> None:
 
 
 def test_an_audit_of_newer_rows_against_a_checkpoint(tmp_path: Path) -> None:
-    """A learner that recalls its labels shows that; the checkpoint, which never saw the rows, knows none of them."""
+    """A learner that recalls its labels is rejected; the checkpoint never saw the rows and recalls none of them."""
     audits = tuple(
         Audit(
             mechanism=NonPrivate(Recall()),

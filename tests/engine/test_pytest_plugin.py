@@ -46,9 +46,9 @@ TESTS = """
 def test_a_session_prints_verdicts_and_its_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     (pytester.path / "summary.md").write_text("before\n")
-    asked = ["--dp-audit-error", "0.01", "--dp-audit-summary", "summary.md"]
+    options = ["--dp-audit-error", "0.01", "--dp-audit-summary", "summary.md"]
     junit = ["-W", "error::pytest.PytestWarning", "--junitxml", "junit.xml", "-o", "junit_family=xunit2"]
-    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *asked, *junit)
+    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *options, *junit)
     ended.assert_outcomes(passed=2, failed=1)
     ended.stdout.fnmatch_lines(
         [
@@ -96,19 +96,20 @@ def test_xdist_workers_send_their_summaries(pytester: pytest.Pytester, tmp_path:
 
 
 def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    errors = []
 
-    def seen(*given: object, confidence: float, **more: object) -> object:
-        asked.append(1 - confidence)
+    def refusing_check(*arguments: object, confidence: float, **more: object) -> object:
+        errors.append(1 - confidence)
         raise VerdictError("not played")
 
-    monkeypatch.setattr(import_module("dpaudit.engine.run.checking"), "check", seen)  # pytester forgets modules
+    checking = import_module("dpaudit.engine.run.checking")  # not imported above, because pytester unloads modules
+    monkeypatch.setattr(checking, "check", refusing_check)
     audited = DpAudit(0.001, 0, tmp_path)
     for _ in range(20):
         with pytest.raises(VerdictError):
             audited.check(None)
-    assert asked[:3] == pytest.approx([0.0005, 0.00025, 0.000125])
-    assert sum(asked) <= 0.001
+    assert errors[:3] == pytest.approx([0.0005, 0.00025, 0.000125])
+    assert sum(errors) <= 0.001
 
 
 def test_a_check_accepts_no_confidence(tmp_path: Path) -> None:
@@ -116,8 +117,8 @@ def test_a_check_accepts_no_confidence(tmp_path: Path) -> None:
         DpAudit(0.001, 0, tmp_path).check(None, confidence=0.9)
 
 
-@pytest.mark.parametrize("given", ["0", "1", "-3", "2"])
-def test_an_error_outside_0_1_is_refused(given: str, pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("value", ["0", "1", "-3", "2"])
+def test_an_error_outside_0_1_is_refused(value: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={given}", "-k", "honest")
+    ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={value}", "-k", "honest")
     assert "must be in (0, 1)" in ended.stdout.str() + ended.stderr.str()

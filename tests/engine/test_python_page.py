@@ -1,4 +1,4 @@
-"""Every example of docs/guides/python.md runs as it stands and says what the page says."""
+"""Every example of docs/guides/python.md runs unchanged and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_page_has_its_examples() -> None:
         ),
     ],
 )
-def test_an_example_prints_what_stands_under_it(
+def test_an_example_prints_its_output(
     code: str,
     output: str,
     on_ray: bool,
@@ -44,7 +44,7 @@ def test_an_example_prints_what_stands_under_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In process: workers give the same results and take long to start. By night, one on workers, as it stands."""
+    """Runs in this process, because workers start slowly. A nightly test runs one example on workers."""
     if on_ray:
         request.getfixturevalue("ray_cluster")
     else:

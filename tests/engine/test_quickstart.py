@@ -1,4 +1,4 @@
-"""Every program of docs/quickstart.md runs as it stands, and its verdict begins as the page says."""
+"""Every program of docs/quickstart.md runs unchanged, and its verdict begins as on the page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TEXT = PAGE.read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
 
 LONG = ("A synthetic table", "A predictor's votes", "Federated updates", "A published histogram")
-"""The programs that take longest run by night."""
+"""The slowest programs, which run at night."""
 
 
-def test_each_kind_of_thing_has_a_section() -> None:
+def test_the_page_has_its_programs() -> None:
     sections = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
     assert len(sections) >= 11
     assert len(PROGRAMS) == TEXT.count("```python")
@@ -28,10 +28,10 @@ def test_each_kind_of_thing_has_a_section() -> None:
     ("code", "output"),
     [pytest.param(*rest, id=name, marks=[pytest.mark.nightly] * (name in LONG)) for name, *rest in PROGRAMS],
 )
-def test_a_program_says_what_stands_under_it(
+def test_a_program_prints_its_output(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By day with fewer calls of each function."""
+    """By day, each function is called fewer times."""
     few_calls(monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})

@@ -1,4 +1,4 @@
-"""Records that the attack is right about too often: on known laws, in a real run, and in a stranger's folder."""
+"""Records that the attack guesses correctly too often: by known laws, in a real run, and in a foreign run folder."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ GAME = {"name": "label-canaries", "replays": 1, "trainings": 60}
 
 
 def likelihood(epsilon: float) -> float:
-    """How often a guess is right at most."""
+    """Return the maximum probability of a correct guess."""
     return math.exp(epsilon) / (1 + math.exp(epsilon))
 
 
 def played(right: NDArray[np.float64], trainings: int, rng: np.random.Generator, replays: int = 1) -> pa.Table:
-    """Scores of an attack that knows the coin of record i with probability `right[i]`, anew in each training.
+    """Return scores of an attack that knows the coin of record i with probability `right[i]`, drawn for each training.
 
-    Replays of a training share what the training gave away: the guess is right in all of them or in none.
+    Replays of a training share its leak: the guesses of a record are correct in all of them or in none.
     """
     is_known = rng.random((trainings, right.size)) < right
     truth = rng.random((trainings, replays, right.size)) < 0.5
@@ -65,12 +65,12 @@ def records_of(table: pa.Table, **more: Any) -> Records:
     return Records.of("it", GAME | more.pop("game", {}), (EPSILON, 0.0), [table], **{"rate": RATE} | more)
 
 
-def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> None:
-    """Of 20 leaking records (always right) and 180 at the limit; false failure < 1e-6.
+def test_leaking_records_are_found_with_the_stated_false_discovery_rate() -> None:
+    """20 leaking records, always guessed correctly, and 180 at the limit; false failure < 1e-6.
 
-    Each game's share of wrong findings is in [0, 1] with a mean of at most `RATE`; by Hoeffding's inequality their mean
-    over n games exceeds it by sqrt(log(1e6) / (2 n)) with probability <= 1e-6. A leaking record is always found here:
-    0.731^60 = 7e-9, far below the 0.1 / (200 x 5.9) x 20 that even the last of them needs.
+    Each game's share of wrong findings is in [0, 1] with a mean of at most `RATE`; by Hoeffding's inequality their
+    mean over n games exceeds it by sqrt(log(1e6) / (2 n)) with probability <= 1e-6. A leaking record is always found
+    here: 0.731^60 = 7e-9, far below the 0.1 / (200 x 5.9) x 20 that the last of them needs.
     """
     games, right = nightly_games(1_000), np.full(200, likelihood(EPSILON))
     right[:20] = 1.0
@@ -86,8 +86,8 @@ def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> 
 
 
 @pytest.mark.parametrize("replays", [1, 5])
-def test_honest_records_are_hardly_ever_found(replays: int) -> None:
-    """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
+def test_honest_records_are_rarely_found(replays: int) -> None:
+    """All records are at the limit, so any finding is wrong; games with one are at most as frequent as the rate."""
     games, right = 1_000 if nightly.on() else 100, np.full(100, likelihood(EPSILON))
     game = {"replays": replays, "trainings": 40}
     counts = [
@@ -95,13 +95,13 @@ def test_honest_records_are_hardly_ever_found(replays: int) -> None:
     ]
     limit = binom.ppf(1 - 1e-6, games, RATE)
     assert np.count_nonzero(counts) <= limit
-    # The defect: replays of one training counted as if each had coins and noise of its own.
+    # Planted defect: replays of one training count as if each had separate coins and noise.
     as_if = {"replays": 1, "trainings": 40 * replays}
     lax = [records_of(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
     assert replays == 1 or np.count_nonzero(lax) > limit, "what shares its noise is no independent evidence"
 
 
-def test_p_values_of_replayed_trainings_are_valid_and_near_the_exact_ones() -> None:
+def test_p_values_of_replayed_trainings_are_valid() -> None:
     limit, trainings = 0.7, 30
     exact = p_values(np.arange(trainings + 1), 1, trainings, limit)
     assert np.allclose(exact, binom.sf(np.arange(-1, trainings), trainings, limit))
@@ -112,7 +112,7 @@ def test_p_values_of_replayed_trainings_are_valid_and_near_the_exact_ones() -> N
     assert np.all(np.diff(p_values(np.arange(301), 10, trainings, limit)) <= 1e-12), "more right, no larger"
 
 
-def test_benjamini_yekutieli_by_its_definition() -> None:
+def test_benjamini_yekutieli_equals_its_definition() -> None:
     p = np.sort(np.random.default_rng(3).random(50) ** 3)
     harmonic = sum(1 / i for i in range(1, 51))
     adjusted = benjamini_yekutieli(p)
@@ -121,7 +121,7 @@ def test_benjamini_yekutieli_by_its_definition() -> None:
         assert int((adjusted <= rate).sum()) == max(passing, default=0)
 
 
-def test_what_is_missing_counts_as_wrong() -> None:
+def test_missing_replays_count_as_wrong_guesses() -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
     whole, half = records_of(table), records_of(table.slice(0, 30 * 50))
     assert set(whole.right) == {1.0}
@@ -129,7 +129,7 @@ def test_what_is_missing_counts_as_wrong() -> None:
     assert (whole.selected, half.selected) == (50, 0)
 
 
-def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> None:
+def test_without_a_claim_the_limit_is_chance_and_few_trainings_are_reported() -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
     chance = Records.of("it", GAME, (math.inf, 0.0), [table])
     assert chance.limit == 0.5
@@ -165,7 +165,7 @@ CHANGES: list[Callable[[dict[str, Any]], None]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_tables_of_no_such_game_are_refused(change: Callable[[dict[str, Any]], None]) -> None:
+def test_tables_of_other_games_are_refused(change: Callable[[dict[str, Any]], None]) -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     change(columns)
@@ -185,7 +185,7 @@ def test_tables_of_no_such_game_are_refused(change: Callable[[dict[str, Any]], N
         ({}, 1.0, {"top": 0}, InputError),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(
+def test_invalid_numbers_are_refused(
     game: dict[str, Any], claim: float, more: dict[str, Any], error: type[AuditError]
 ) -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
@@ -195,7 +195,7 @@ def test_numbers_that_mean_nothing_are_refused(
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Forty releases of labels, of which the first five records' are not hidden at all."""
+    """Return a run of forty releases of labels; those of the first five records are released unchanged."""
     game = {"name": "label-canaries", "canaries": 60, "replays": 2, "trainings": 40}
     entry = Audit(KeepsSomeRecords(), {"name": "gaussian-mixture", "rows": 400}, game, name="<b>it</b>")
     options = RunOptions(runner="in-process", figures=False)
@@ -213,7 +213,7 @@ def test_a_report_names_the_records_that_leak(report: Report) -> None:
 
 
 class KeepsAll:
-    """A mechanism of the user's own, which is no dataclass and has no registered name."""
+    """A user mechanism that is no dataclass and has no registered name."""
 
     def __init__(self, epsilon: float) -> None:
         self.epsilon = epsilon
@@ -226,7 +226,7 @@ class KeepsAll:
 
 
 def test_records_of_an_audit_of_an_object_without_a_name(tmp_path: Path) -> None:
-    """Such an audit has the default name, which the run folder must keep."""
+    """The audit has the default name, which the run folder must store."""
     game = {"name": "label-canaries", "replays": 1, "trainings": 20}
     entry = Audit(KeepsAll(1.0), {"name": "gaussian-mixture", "rows": 60}, game)
     report = audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
@@ -236,7 +236,7 @@ def test_records_of_an_audit_of_an_object_without_a_name(tmp_path: Path) -> None
     assert report_again(tmp_path, allow_code=True).results[0].name == "audit"
 
 
-def test_an_object_that_no_run_folder_can_keep_is_named() -> None:
+def test_an_attribute_that_cannot_be_stored_is_named() -> None:
     mechanism: Any = KeepsAll(1.0)
     mechanism.table = np.zeros(3)
     spec = AuditSpec((Audit(mechanism, {"name": "gaussian-mixture"}, GAME),))
@@ -248,7 +248,7 @@ def test_folders_of_audits_without_a_name_are_read() -> None:
     assert Records.selected_audit("audits: [{game: membership}]", None) == ("audit", {"name": "membership"})
 
 
-def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Path) -> None:
+def test_the_command_prints_the_same_and_runs_nothing(report: Report, tmp_path: Path) -> None:
     arguments = ["records", report.folder, "--csv", str(tmp_path / "all.csv"), "--html", str(tmp_path / "all.html")]
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 0, ended.output
@@ -259,7 +259,7 @@ def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Pa
     assert "<b>" not in page
 
 
-def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
+def test_a_foreign_folder_runs_no_code(report: Report, tmp_path: Path) -> None:
     folder = Path(report.folder)
     spec, scores = folder / "spec.yaml", folder / "scores" / slug("<b>it</b>")
     original = spec.read_text()
@@ -283,15 +283,15 @@ def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
         (scores / "99999.parquet").unlink(missing_ok=True)
 
 
-def test_a_claim_that_no_audit_has_is_refused() -> None:
+def test_an_impossible_claim_is_refused() -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
     for epsilon, delta in ((-1e3, 0), (math.nan, 0), (-0.5, 0), (1, -1), (1, 2), (1e308, 0), (-math.inf, 0)):
         with pytest.raises(SpecError, match="the claim must"):
             Records.of("it", GAME, (epsilon, delta), [table])
 
 
-def test_one_large_number_of_a_record_takes_no_memory() -> None:
-    """What is held is as large as the tables; it was as large as the largest number."""
+def test_one_large_record_number_needs_little_memory() -> None:
+    """Memory is limited by the size of the tables, not by the largest number."""
     table = played(np.ones(50), 60, np.random.default_rng(0))
     canary = table.column("canary").to_numpy() * 2_000_000 + 1_999_999
     tracemalloc.start()
@@ -305,8 +305,8 @@ def test_one_large_number_of_a_record_takes_no_memory() -> None:
     assert records.record.size == records.selected == 50
 
 
-def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
-    """By the definition, replay by replay: of rows in any order, of many lengths, with ties, in one table or two."""
+def test_replays_of_any_lengths_are_guessed_separately() -> None:
+    """Compared with the definition, replay by replay: rows in any order, many lengths, ties, one or two tables."""
     rng = np.random.default_rng(5)
     for _ in range(20):
         replays = 40
@@ -341,7 +341,7 @@ def test_a_replay_in_two_tables_is_refused() -> None:
         Records.of("it", GAME, (EPSILON, 0.0), [table, table.filter(pc.equal(table["replay"], 7))])
 
 
-def test_other_games_and_runs_without_scores_are_told_why(report: Report) -> None:
+def test_other_games_and_runs_without_scores_are_refused(report: Report) -> None:
     other = replace(report, spec=report.spec.replace("label-canaries", "label-inference"))
     with pytest.raises(SpecError, match="flips fresh coins for the same records: label-canaries or membership"):
         other.records()
@@ -352,7 +352,7 @@ def test_other_games_and_runs_without_scores_are_told_why(report: Report) -> Non
         report.records(audit="other")
 
 
-def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> None:
+def test_an_invalid_claim_in_the_file_is_refused_in_one_line(report: Report) -> None:
     folder = Path(report.folder)
     path, log = folder / "bounds.json", folder / "events.jsonl"
     before, events = path.read_bytes(), log.read_text()
@@ -368,7 +368,7 @@ def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> Non
         log.write_text(events)
 
 
-def test_the_games_have_the_replays_that_are_taken_for_granted() -> None:
+def test_the_games_have_the_assumed_default_replays() -> None:
     for name, replays in DEFAULTS.items():
         game = build("game", {"name": name})
         assert (game.replays, game.trainings) == (replays, 1)

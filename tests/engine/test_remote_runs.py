@@ -43,12 +43,12 @@ def scores(folder: Path) -> dict[str, str]:
 
 def test_a_remote_run_resumed_elsewhere_has_the_scores_of_a_local_run(bucket: str, tmp_path: Path) -> None:
     place = bucket.format("runs/one")
-    here = audit(spec(), output=tmp_path / "here", quiet=True)
-    begun: list[Event] = []
+    local = audit(spec(), output=tmp_path / "here", quiet=True)
+    emitted: list[Event] = []
 
     def interrupted(event: Event) -> None:
-        begun.append(event)
-        if event.kind is EventKind.UNIT_DONE and sum(one.kind is event.kind for one in begun) == 2:
+        emitted.append(event)
+        if event.kind is EventKind.UNIT_DONE and sum(earlier.kind is event.kind for earlier in emitted) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -56,16 +56,16 @@ def test_a_remote_run_resumed_elsewhere_has_the_scores_of_a_local_run(bucket: st
     status = run_status(place)
     assert (status.stage, status.finished) == ("interrupted", 2)
     assert "interrupted" in str(status)
-    shutil.rmtree(working_folder(place))  # another machine goes on
-    there = resume(place, quiet=True)
-    assert there.executed == here.executed - 2
-    assert there.folder == place
+    shutil.rmtree(working_folder(place))  # as on another machine
+    resumed = resume(place, quiet=True)
+    assert resumed.executed == local.executed - 2
+    assert resumed.folder == place
     fetch(place, tmp_path / "fetched")
     assert scores(tmp_path / "fetched") == scores(tmp_path / "here") != {}
     status = run_status(place)
     assert (status.stage, status.finished, status.failed) == ("finished", status.units, 0)
-    assert status.verdicts == tuple((result.name, result.verdict) for result in here.results)
-    assert report_again(tmp_path / "fetched").results[0].finding == here.results[0].finding
+    assert status.verdicts == tuple((result.name, result.verdict) for result in local.results)
+    assert report_again(tmp_path / "fetched").results[0].finding == local.results[0].finding
     with pytest.raises(SpecError, match="must be new or empty"):
         fetch(place, tmp_path / "fetched")
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
@@ -76,17 +76,17 @@ def test_a_second_driver_of_a_remote_folder_is_refused(
     bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = bucket.format("runs/two")
-    held, go = threading.Event(), threading.Event()
+    blocked, go = threading.Event(), threading.Event()
 
     def hold(event: Event) -> None:
-        if event.kind is EventKind.UNIT_DONE and not held.is_set():
-            held.set()
+        if event.kind is EventKind.UNIT_DONE and not blocked.is_set():
+            blocked.set()
             until(go.is_set, "the second driver was refused")
 
     ended: list[object] = []
     first = threading.Thread(target=lambda: ended.append(audit(spec(), output=place, listeners=[hold])))
     first.start()
-    until(held.is_set, "the first driver has finished a unit")
+    until(blocked.is_set, "the first driver has finished a unit")
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
         with pytest.raises(RunError, match=r"runs/two.* is being written by process \d+ on "):
@@ -99,10 +99,10 @@ def test_a_second_driver_of_a_remote_folder_is_refused(
 
 def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     audit(spec(), output=tmp_path / "run", quiet=True)
-    shown = str(run_status(tmp_path / "run"))
-    assert f"{tmp_path / 'run'}: finished" in shown
-    assert "0 on workers, 0 failed" in shown
-    assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
+    status = str(run_status(tmp_path / "run"))
+    assert f"{tmp_path / 'run'}: finished" in status
+    assert "0 on workers, 0 failed" in status
+    assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in status
     with pytest.raises(SpecError, match=r"must be the folder of a run \(with plan.parquet\)"):
         run_status(tmp_path)
 

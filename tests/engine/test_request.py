@@ -1,4 +1,4 @@
-"""Specs: from YAML and Python, checked once, with messages that name the place; and back to YAML."""
+"""Specs from YAML and Python are checked once, with errors that name the location, and written back to YAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RR = {"name": "randomized-response", "epsilon": 1.0}
 
 
 @pytest.mark.parametrize("path", AUDITS, ids=lambda path: path.stem)
-def test_examples_are_specs_and_survive_the_way_to_yaml_and_back(path: Path, tmp_path: Path) -> None:
+def test_examples_round_trip_through_yaml(path: Path, tmp_path: Path) -> None:
     spec = load_spec(path)
     (tmp_path / "spec.yaml").write_text(spec.to_yaml())
     assert load_spec(tmp_path / "spec.yaml") == spec
@@ -44,7 +44,7 @@ def test_top_level_parts_are_defaults_of_every_audit() -> None:
     assert [audit.name for audit in spec.audits] == ["1 randomized-response", "2 randomized-response"]
 
 
-def test_python_and_yaml_say_the_same() -> None:
+def test_python_and_yaml_give_equal_specs() -> None:
     words = load_spec({"name": "x", "data": "gaussian-mixture", "audits": [{"name": "one", "mechanism": RR}]})
     values = AuditSpec((Audit(RandomizedResponse(1.0), GaussianMixture(), name="one"),), name="x")
     assert values == words
@@ -57,7 +57,7 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
 
 
 @pytest.mark.parametrize("game", ["label-inference", "label-canaries"])
-def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game: str) -> None:
+def test_the_default_estimator_of_many_canaries_depends_on_the_claim(game: str) -> None:
     point = load_spec({"data": "iris", "game": game, "mechanism": RR, "claim": {"epsilon": 1, "delta": "1e-5"}})
     assert point.audits[0].estimator == SimultaneousGuessCount(delta=1e-5)
     curve = Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)
@@ -98,13 +98,13 @@ def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game
         ),
     ],
 )
-def test_a_wrong_spec_is_one_sentence(content: dict[str, object], message: str) -> None:
+def test_an_invalid_spec_gives_a_one_line_error(content: dict[str, object], message: str) -> None:
     with pytest.raises((SpecError, InputError), match=message) as caught:
         load_spec(content)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
+def test_an_invalid_spec_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="must be a readable spec file"):
         load_spec(tmp_path / "none.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
@@ -128,7 +128,7 @@ def test_verdicts() -> None:
     assert verdict_of(None, Claim(1.0)) is Verdict.FAILED
 
 
-def test_a_bound_as_published_refutes_nothing() -> None:
+def test_a_published_bound_rejects_no_claim() -> None:
     published = Bound(1.5, 0.0, 0.95, "one-run", Validity.AS_PUBLISHED)
     assert verdict_of(published, Claim(1.0)) is Verdict.NO_VIOLATION
     assert published.violation_point(Claim(1.0).curve) is None
@@ -154,9 +154,7 @@ def test_a_bound_as_published_refutes_nothing() -> None:
         ("estimator", {"name": "os:system", "command": "touch MARK"}),
     ],
 )
-def test_a_spec_calls_nothing_but_parts(
-    kind: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_calls_only_parts(kind: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=r"must name a class with a method .* or a function marked with"):
         load_spec({"data": "iris", "mechanism": RR, kind: part})
@@ -188,6 +186,6 @@ def test_a_marked_factory_is_called() -> None:
         load_spec({"data": "tests.engine.test_request:marked", "mechanism": RR})
 
 
-def test_what_a_class_of_ones_own_raises_is_one_sentence() -> None:
+def test_an_exception_of_a_user_class_gives_a_one_line_error() -> None:
     with pytest.raises(SpecError, match=r"Complains cannot be created from {}: ZeroDivisionError: a bug"):
         load_spec({"data": "iris", "mechanism": "tests.engine.test_request:Complains"})

@@ -1,4 +1,4 @@
-"""What a run found as tables and figures, in Python and in a notebook."""
+"""Results of a run as tables and figures, in Python and in notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = np.random.default_rng(0).normal(size=(200, 2))
 MECHANISM = {"name": "randomized-response", "epsilon": 1.0}
 
 
-def test_tables_figures_and_short_words(tmp_path: Path) -> None:
+def test_tables_figures_and_representations(tmp_path: Path) -> None:
     entry = Audit(mechanism=MECHANISM, data=(ROWS, ROWS[:, 0] > 0), game=LabelInference(replays=3), name="<own>")
     report = audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
     (result,) = report.results
@@ -52,7 +52,7 @@ print(*(name for name in sys.modules if name == "matplotlib" or name.endswith(("
 
 
 @pytest.mark.parametrize("figures", ["left out", *too("drawn")])
-def test_only_a_run_that_draws_loads_what_draws(figures: str, tmp_path: Path) -> None:
+def test_only_a_run_with_figures_loads_drawing_libraries(figures: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WHAT_DRAWS, str(tmp_path / "run"), figures]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = process.stdout.splitlines()[-1].split()

@@ -1,4 +1,4 @@
-"""Through `audit()`: what is reused is said, and a leak that a change brings in is found."""
+"""`audit()` states which units it reuses, and detects a leak that a change of code introduces."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(folder: Path) -> Report:
 
 
 def test_a_leak_in_a_helper_is_found(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """The seed is fixed; with another one the honest version would be accused with probability <= 0.05."""
+    """The seed is fixed; with another seed the honest version would be rejected with probability <= 0.05."""
     assert run(tmp_path).results[0].verdict is Verdict.NO_VIOLATION
     write("helpers.py", LEAK)
     report = run(tmp_path)
@@ -80,7 +80,7 @@ def test_a_leak_in_a_helper_is_found(write: Callable[[str, str], None], tmp_path
     assert report.executed > 0
 
 
-def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_reused_units_are_stated_in_text_page_and_json(write: Callable[[str, str], None], tmp_path: Path) -> None:
     first = run(tmp_path)
     assert first.reused.units == 0
     assert "finished before" not in str(first)
@@ -96,7 +96,7 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     assert report["own"] == list(report.reused.user_code)
 
 
-def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_report_describes_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:
     report = run(tmp_path)
     write("helpers.py", LEAK)
     again = report_again(tmp_path / "run")
@@ -120,8 +120,8 @@ def test_a_leak_typed_at_a_prompt_is_found(tmp_path: Path) -> None:
     assert outputs[2].startswith("VIOLATION")
 
 
-def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """The file changed under this process, which still runs the honest code: its results are kept for nobody."""
+def test_code_that_cannot_be_read_runs_again_and_is_named(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """The file changed after its import, so this process runs the honest code and its results cannot be reused."""
     run(tmp_path)
     (tmp_path / "leaky" / "helpers.py").write_text(LEAK)
     for _ in range(2):
@@ -136,7 +136,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
     assert run(tmp_path).results[0].verdict is Verdict.VIOLATION
 
 
-def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_a_damaged_unit_is_rerun_and_reported(write: Callable[[str, str], None], tmp_path: Path) -> None:
     report = run(tmp_path)
     unit = min((tmp_path / "run" / "units").iterdir())
     content = bytearray(unit.read_bytes())

@@ -383,7 +383,9 @@ def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
 @pytest.mark.parametrize("given", [{"claim": 1}, {"claim": "rho=0.5"}, {}, {"form": "list"}])
 def test_a_function_without_a_schema_is_told_to_give_one(given: dict[str, Any]) -> None:
     for mechanism in (stated, "tests.engine.test_row_function:stated")[: 2 if given else 1]:
-        with pytest.raises(SpecError, match=r"schema.* give `schema`, which .* schema=\{'age': \(0, 100\)") as refused:
+        with pytest.raises(
+            SpecError, match=r"schema.* Give `schema`, the values .* schema=\{'age': \(0, 100\)"
+        ) as refused:
             dpaudit.check(mechanism, quiet=True, **given)
         assert (
             "got stated without" in str(refused.value)

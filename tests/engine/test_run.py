@@ -98,13 +98,13 @@ def test_scores_are_the_same_on_two_workers_after_they_were_killed(
 def test_files_of_a_run_folder(in_process: Path) -> None:
     for name in ("spec.yaml", "plan.parquet", "events.jsonl", "bounds.json", "bounds.parquet", "report.html"):
         assert (in_process / name).exists()
-    found = json.loads((in_process / "bounds.json").read_text())
-    assert [result["verdict"] for result in found["results"]] == [
-        "INCONCLUSIVE",  # so few rows could not refute a claim of 2
+    bounds = json.loads((in_process / "bounds.json").read_text())
+    assert [result["verdict"] for result in bounds["results"]] == [
+        "INCONCLUSIVE",  # so few rows cannot reject a claim of 2
         "INCONCLUSIVE",
         "NO CLAIM",
     ]
-    first = found["results"][0]
+    first = bounds["results"][0]
     assert first["finding"]["validity"] == "finite-sample"
     assert first["observational"] is True
     assert first["rows"] == {"target": 1500, "reference": 1200, "test": 300, "validation": 0}
@@ -153,8 +153,8 @@ def test_scores_need_not_be_kept(in_process: Path, tmp_path: Path) -> None:
     lean = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
     report = audit(lean, output=tmp_path)
     assert not (tmp_path / "scores").exists()
-    kept = report_again(in_process)
-    assert [result.finding for result in report.results] == [result.finding for result in kept.results]
+    with_scores = report_again(in_process)
+    assert [result.finding for result in report.results] == [result.finding for result in with_scores.results]
 
 
 def test_another_seed_gives_other_scores(in_process: Path, tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_another_seed_gives_other_scores(in_process: Path, tmp_path: Path) -> No
 
 def test_an_interrupted_run_resumes(in_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes after three units; the second run runs only the other units."""
-    done: list[Event] = []
+    finished_units: list[Event] = []
 
     def interrupt(event: Event) -> None:
-        done.extend([event] if event.kind is EventKind.UNIT_DONE else [])
-        if len(done) == 3:
+        finished_units.extend([event] if event.kind is EventKind.UNIT_DONE else [])
+        if len(finished_units) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
@@ -278,16 +278,16 @@ audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, '
        'run': {{'runner': 'in-process', 'figures': False}}}}, output={str(tmp_path)!r})
 print(peak_memory_mb() / 1000)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert float(done.stdout.split()[-1]) < 1.5
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert float(process.stdout.split()[-1]) < 1.5
     assert pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows() == 200_000 * 100
 
 
 def test_outputs_are_stored_unchanged() -> None:
     """A model gives probabilities; a label mechanism gives labels, which determine them."""
-    asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
-    (again,) = decode(encode([asked], Predictions), Predictions)
-    assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
+    predictions = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
+    (again,) = decode(encode([predictions], Predictions), Predictions)
+    assert (again.probabilities.tolist(), again.probabilities.dtype) == (predictions.probabilities.tolist(), np.float32)
     for released in (LabelRelease.revealing(np.array([2, 0]), 3), LabelRelease.uninformative(2, 3)):
         (same,) = decode(encode([released], LabelRelease), LabelRelease)
         assert (same.labels.tolist(), same.classes, same.informative) == (

@@ -148,9 +148,9 @@ def test_a_damaged_plan_raises_no_other_error_than_run_error(tmp_path: Path) -> 
         damaged.append(intact[:at] + bytes([intact[at] ^ 1 << int(bit)]) + intact[at + 1 :])
     for content in damaged:
         path.write_bytes(content)
-        for read in (PlanRecord.load, times_of_run, run_status):
+        for read_folder in (PlanRecord.load, times_of_run, run_status):
             with contextlib.suppress(RunError):
-                read(tmp_path)
+                read_folder(tmp_path)
 
 
 def test_a_relative_path_works_in_a_resume_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ class Places:
 
             def wait(self) -> list[Completion]:
                 assert name not in places.closed
-                (done,) = super().wait()
-                return [replace(done, attempt=replace(done.attempt, seconds=places.seconds))]
+                (completion,) = super().wait()
+                return [replace(completion, attempt=replace(completion.attempt, seconds=places.seconds))]
 
             def hold(self, table: pa.Table) -> Handle:
                 places.held.append(name)
@@ -132,7 +132,7 @@ def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
 
 
 def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:
-    """Of 1,140 s of work, a cap of 40 s allows 80 s on two workers."""
+    """With 1,140 s of work, a cap of 40 s allows 80 s on two workers."""
     places = Places(60.0)
     assert chosen(places, tmp_path, cap_s=40.0) == []
     assert places.opened == ["first"]
@@ -161,17 +161,17 @@ def test_repeated_units_do_not_start_ray(tmp_path: Path) -> None:
     """Three of many units run and one of them is repeated in the first process; the others are skipped."""
     units = [Unit(Add(number), f"unit {number}") for number in range(1000)]
     rest = {unit.key for unit in units[3:]}
-    places, seen = Places(1.9), list[Event]()
+    places, emitted = Places(1.9), list[Event]()
     outcome = in_places(
         places,
         units,
         tmp_path,
-        seen.append,
+        emitted.append,
         skip=lambda finished, failed: rest if len(finished) > 2 else frozenset(),
         repeats=1,
     )
     assert outcome.ran == 3
-    assert [event.kind for event in seen].count(EventKind.UNIT_REPEATED) == 1
+    assert [event.kind for event in emitted].count(EventKind.UNIT_REPEATED) == 1
     assert places.opened == ["first"]
 
 

@@ -1,4 +1,4 @@
-"""Released numbers whose noise is too small for one record: a few of the bank; and honest ones."""
+"""Released numbers with too little noise for one record: some defects of the bank, and honest functions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ROWS = GaussianMixture(classes=2, rows=100)
 DATA = as_numbers(ROWS.load(), "box")
 
 
-def drawn(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Samples:
-    """Trainings on either world, by fair coins or in turn."""
+def sample_worlds(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Samples:
+    """Train on either world, chosen by fair coins, or in turn if `paired`."""
     coins = np.random.default_rng(list(seed)).random(count) < 0.5
     truth = np.arange(count) % 2 == 1 if paired else coins
     return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
@@ -50,33 +50,36 @@ FOUND = ("clip-after-mean", *too("raises-on-a-record", "own-bounds", "median", "
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_defect_of_the_bank_is_found(name: str, tmp_path: Path) -> None:
-    """None is by changed labels alone, which `automatic` tried for a claim of replaced records. The seed is fixed."""
+    """`automatic` tries changed labels first, which find none of them. The seed is fixed."""
     case: Case = BANK[name]
     result = audited(tmp_path, case.defect())
     assert result.verdict is Verdict.VIOLATION
 
 
 def mean(X: Any, y: Any, seed: int) -> Any:
-    """Of a column in [0, 1], exactly as private as claimed."""
+    """Return the noisy mean of a column in [0, 1]; its epsilon is exactly the claimed one."""
     return [X[:, 0].mean() + np.random.default_rng(seed).laplace(0, 1 / len(X))]
 
 
 def unlucky_mean(X: Any, y: Any, seed: int) -> Any:
-    """The same, which fails in one of eight calls, whatever the data."""
+    """Return `mean`, but fail in one of eight calls, independent of the data."""
     if seed % 8 == 0:
         raise RuntimeError("no luck")
     return mean(X, y, seed)
 
 
 @pytest.mark.parametrize("train", [mean, *too(unlucky_mean)])
-def test_what_gives_away_its_whole_claim_is_convicted_no_more_often_than_stated(train: Any) -> None:
-    """50 audits, by day 20, at 95 %, by the attack that knows the noise; more are flagged once in 10^6."""
+def test_a_mechanism_at_its_claim_is_rejected_no_more_often_than_stated(train: Any) -> None:
+    """50 audits, 20 by day, at 95 %, by the attack that knows the noise. False failure < 1e-6."""
     audits = 50 if nightly.on() else 20
     worlds = OppositeCorners(4, 1 / 3).worlds(DATA, 1, np.random.default_rng(0))
     mechanism = from_summary(train, REPLACE)
     estimator, flagged = FairCoins(), 0
     for number in range(audits):
-        search, fresh = drawn(mechanism, worlds, 60, 1, number), drawn(mechanism, worlds, 240, 2, number)
+        search, fresh = (
+            sample_worlds(mechanism, worlds, 60, 1, number),
+            sample_worlds(mechanism, worlds, 240, 2, number),
+        )
         flagged += estimator.bound([estimator.tally(score_trials(OutputSet(("laplace",)), search, fresh))]).lower > 1.0
     assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)
 
@@ -100,29 +103,33 @@ def refusing(X: Any, y: Any, seed: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("train", "asked"),
+    ("train", "expected"),
     [(clipped_mean, True), (unseeded_clipped_mean, True), (mean, False), (own_range, False), (refusing, False)],
 )
-def test_only_code_that_limits_what_it_is_given_is_asked_beyond_the_box(train: Any, asked: bool) -> None:
-    """The second has noise of its own and is asked in about 85 of 100 tries: twelve in a row fail once in 10^9."""
+def test_only_code_that_clips_its_records_is_tested_beyond_their_range(train: Any, expected: bool) -> None:
+    """The unseeded function is recognised in about 85 of 100 tries, so twelve tries in a row fail with probability
+    1e-9."""
     near = OppositeCorners(21, 0.0, far=1e4)
     assert near.farther is not None
     mechanism = from_summary(train, REPLACE)
-    worlds = [one.worlds(DATA, 1, np.random.default_rng(0)) for one in (near, near.farther)]
-    tries = (clips_records(*(drawn(mechanism, one, 16, 3, paired=True) for one in worlds)) for _ in range(12))
-    assert any(tries) is asked
+    worlds = [corners.worlds(DATA, 1, np.random.default_rng(0)) for corners in (near, near.farther)]
+    tries = (clips_records(*(sample_worlds(mechanism, pair, 16, 3, paired=True) for pair in worlds)) for _ in range(12))
+    assert any(tries) is expected
 
 
 def same_noise(X: Any, y: Any, seed: int) -> Any:
     return X.mean(0) + np.random.default_rng(seed).laplace(0, 1.0)
 
 
-def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
+def test_low_bits_redrawn_by_any_change_are_no_distance() -> None:
     rng = np.random.default_rng(0)
 
-    def apart(of_bits: float) -> float:
-        """On average over pairs of 36 calls of a seed: noise that follows it, moved by one spread, and two low bits."""
-        found = []
+    def average_separation(of_bits: float) -> float:
+        """Return the average separation of pairs of calls with a seed.
+
+        The noise follows the seed, the worlds differ by one spread, and two numbers are low bits.
+        """
+        separations = []
         for _ in range(20):
             noise = np.repeat(rng.laplace(size=36), 2)
             truth = np.arange(72) % 2 == 1
@@ -131,39 +138,41 @@ def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
             names = np.full(72, "3 numbers")
             flat, no_low_bits = numbers.astype(np.float32).ravel(), np.zeros(72, np.int64)
             samples = Samples(np.arange(72), truth, names, np.full(72, 3), flat, names, no_low_bits)
-            found.append(separation(samples)[0])
-        return float(np.mean(found))
+            separations.append(separation(samples)[0])
+        return float(np.mean(separations))
 
-    redrawn, telling = apart(0.0), apart(2.0)
+    redrawn, telling = average_separation(0.0), average_separation(2.0)
     assert redrawn < 2
     assert telling > 2 * redrawn
 
 
-def test_how_far_apart_pairs_are_ranks_the_data_sets() -> None:
-    """Without the noise of the seed, and along the directions in which numbers vary together."""
+def test_the_separation_of_pairs_ranks_the_data_sets() -> None:
+    """The noise of the seed cancels, and directions in which numbers vary together are standardised."""
     rng = np.random.default_rng(0)
     all_columns, one_column = (OppositeCorners(4, 0.0, column=column).worlds(DATA, 1, rng) for column in (-1, 0))
     single = from_summary(mean, REPLACE)
-    moved, told_by_one = separation(drawn(single, one_column, 16, 4, paired=True))
-    still, _ = separation(drawn(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True))
+    moved, moved_alone = separation(sample_worlds(single, one_column, 16, 4, paired=True))
+    unmoved, _ = separation(
+        sample_worlds(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True)
+    )
     assert 0.5 < moved < 5
-    assert 0 < told_by_one < 1
-    assert still == 0
+    assert 0 < moved_alone < 1
+    assert unmoved == 0
     shared = from_summary(same_noise, REPLACE)
-    assert separation(drawn(shared, one_column, 16, 4, paired=True))[0] > 40
-    assert separation(drawn(shared, all_columns, 16, 4, paired=True))[0] < 10
+    assert separation(sample_worlds(shared, one_column, 16, 4, paired=True))[0] > 40
+    assert separation(sample_worlds(shared, all_columns, 16, 4, paired=True))[0] < 10
 
 
-def kept(X: Any, y: Any, seed: int) -> Any:
-    """A model that shows how many rows are of class 1."""
+def fit_class_share(X: Any, y: Any, seed: int) -> Any:
+    """Return a model that reveals the share of rows with class 1."""
     share = float(np.mean(y))
     return lambda Z: np.tile([1 - share, share], (len(Z), 1))
 
 
-def test_a_learner_of_ones_own_is_played_by_its_answers(tmp_path: Path) -> None:
-    """For a claim of records that come, too."""
-    mechanism = from_callable(kept, Claim(1.0, relation=Relation.ADD_REMOVE))
+def test_a_user_learner_is_tested_by_its_answers(tmp_path: Path) -> None:
+    """The claim is for added and removed records."""
+    mechanism = from_callable(fit_class_share, Claim(1.0, relation=Relation.ADD_REMOVE))
     spec = check_spec(CheckRequest(mechanism, ROWS, budget="5000 trainings"))
-    (entry,) = [one for one in spec.audits if one.name == "neighbours"]
+    (entry,) = [entry for entry in spec.audits if entry.name == "neighbours"]
     result = audit(AuditSpec((entry,), seed=5, run=HERE), output=tmp_path, quiet=True).results[0]
     assert result.verdict is Verdict.VIOLATION

@@ -1,4 +1,4 @@
-"""Sequential audits: stopped as soon as enough is known, the same on any backend, resumed where they stopped."""
+"""Sequential audits: stopped as early as possible, equal on any backend, resumed after an interrupt."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFUTED = StopRule()
 
 @dataclass(frozen=True)
 class Leaks:
-    """A mechanism whose output is the bit, moved by noise of one standard deviation, times `gap`."""
+    """A mechanism that releases the bit times `gap`, plus normal noise of standard deviation 1."""
 
     gap: float
     fails_at: int = -1
@@ -49,7 +49,7 @@ class Leaks:
 
 @unit
 def play_trials(mechanism: Leaks, *, first: int, last: int, seed: Seed) -> Iterator[Scores]:
-    """A stack of trials, each with a coin of its own."""
+    """Play a stack of trials, each with its own coin."""
     if first == mechanism.fails_at:
         raise TrainingError("loss is NaN")
     numbers = np.arange(first, last)
@@ -61,9 +61,9 @@ def play_trials(mechanism: Leaks, *, first: int, last: int, seed: Seed) -> Itera
 
 @dataclass(frozen=True)
 class Coins:
-    """A game of independent trials that costs nothing."""
+    """A game of independent trials without cost."""
 
-    trials: int = 400  # 50 units that train, and as many that count
+    trials: int = 400  # 50 training units, and 50 that count
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing.",
@@ -109,7 +109,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
+def test_a_leak_stops_the_audit_and_saves_the_remaining_units(stopped: Path) -> None:
     result = report_again(stopped).results[0]
     assert result.verdict is Verdict.VIOLATION
     assert result.stopped is not None
@@ -126,7 +126,7 @@ def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
     assert skipped_counts == [100 - finished(stopped)]
 
 
-def test_nothing_more_is_run_by_another_run(stopped: Path) -> None:
+def test_a_rerun_of_a_stopped_audit_runs_nothing(stopped: Path) -> None:
     before = finished(stopped)
     report = audit(spec(), output=stopped)
     assert report.executed == 0
@@ -134,8 +134,8 @@ def test_nothing_more_is_run_by_another_run(stopped: Path) -> None:
     assert report.results[0].verdict is Verdict.VIOLATION
 
 
-def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_path: Path) -> None:
-    """One stack less is not enough, and a run of all trials that is asked afterwards stops at the same one."""
+def test_the_bound_uses_the_first_sufficient_trials(stopped: Path, tmp_path: Path) -> None:
+    """One stack less is not enough, and a stop rule applied after a full run stops at the same trial."""
     audit(spec(stop=None), output=tmp_path)
     assert finished(tmp_path) == 100
     short, full = report_again(stopped).results[0].finding, audit(spec(), output=tmp_path).results[0].finding
@@ -160,13 +160,13 @@ def test_the_bound_is_the_same_on_workers_that_finish_in_any_order(
     assert result.finding == report_again(stopped).results[0].finding
 
 
-def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path: Path) -> None:
-    finished = 0
+def test_an_interrupted_audit_resumes_to_the_same_result(stopped: Path, tmp_path: Path) -> None:
+    finished_units = 0
 
     def interrupt(event: Event) -> None:
-        nonlocal finished
-        finished += event.kind is EventKind.UNIT_DONE
-        if finished == 5:
+        nonlocal finished_units
+        finished_units += event.kind is EventKind.UNIT_DONE
+        if finished_units == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -180,13 +180,13 @@ def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path
     assert report.results[0].finding == report_again(stopped).results[0].finding
 
 
-def test_a_private_mechanism_is_run_to_the_end(tmp_path: Path) -> None:
+def test_an_audit_of_a_private_mechanism_runs_to_the_end(tmp_path: Path) -> None:
     result = audit(spec(gap=0.3), output=tmp_path).results[0]
     assert result.verdict is Verdict.NO_VIOLATION
     assert str(result.stopped) == "50 of 50 training units run, 0 saved"
 
 
-def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
+def test_a_requested_bound_stops_the_audit(tmp_path: Path) -> None:
     result = audit(spec(stop=StopRule(refuted=False, epsilon=1.5)), output=tmp_path).results[0]
     assert result.comparison is not None
     assert result.comparison.observed >= 1.5
@@ -195,7 +195,7 @@ def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
 
 
 def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
-    """What came before it still counts: an anytime-valid bound may end anywhere, but not leave out what went wrong."""
+    """Earlier trials still count: an anytime-valid bound may stop anywhere, but must not skip failures."""
     result = audit(spec(fails_at=3 * STACK), output=tmp_path).results[0]
     assert result.comparison is not None
     assert dict(result.finding.counts)["trials"] == 3 * STACK
@@ -204,14 +204,14 @@ def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
     assert [failure.label for failure in result.failures] == ["trials 25-32", "counting trials 25-32"]
 
 
-def test_counts_alone_may_be_kept(stopped: Path, tmp_path: Path) -> None:
+def test_scores_need_not_be_stored(stopped: Path, tmp_path: Path) -> None:
     lean = replace(spec(), run=RunOptions(runner="in-process", keep_scores=False))
     result = audit(lean, output=tmp_path).results[0]
     assert result.finding == report_again(stopped).results[0].finding
 
 
 def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
-    """Both audits share the trials; the one without a stop rule wants them all."""
+    """Both audits share the trials; the one without a stop rule needs all of them."""
     entry = spec().audits[0]
     both = replace(spec(), audits=(entry, replace(entry, name="all", stop=None)))
     short, full = audit(both, output=tmp_path).results
@@ -247,7 +247,7 @@ def test_two_world_games_score_stack_by_stack() -> None:
         ({"stop": {"trials": 1}}, "no field 'trials'"),
     ],
 )
-def test_a_stop_rule_that_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
+def test_an_invalid_stop_rule_is_refused(change: dict[str, object], message: str) -> None:
     entry = {
         "data": "iris",
         "mechanism": {"name": "non-private"},
@@ -260,8 +260,8 @@ def test_a_stop_rule_that_makes_no_sense_is_refused(change: dict[str, object], m
         load_spec({**entry, **change})
 
 
-def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
-    """Units in flight come back; what waits is not started; dependents of what is done go first."""
+def test_the_scheduler_skips_unneeded_units(tmp_path: Path) -> None:
+    """Running units finish; waiting units are not started; dependents of finished units go first."""
     firsts = [Unit(Add(number), f"first {number}") for number in range(5)]
     seconds = [Unit(Add(10 * number), f"second {number}", needs=(firsts[number].key,)) for number in range(5)]
     collected: list[Event] = []
@@ -278,7 +278,7 @@ def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
     assert not outcome.failed
 
 
-def test_a_test_that_hardly_ever_comes_to_refute_is_ended_half_way(tmp_path: Path) -> None:
+def test_a_test_that_is_unlikely_to_reject_stops_half_way(tmp_path: Path) -> None:
     result = audit(spec(0.0, stop=StopRule(hopeless=True)), output=tmp_path).results[0]
     assert result.verdict is not Verdict.VIOLATION
     assert result.stopped is not None
@@ -288,8 +288,8 @@ def test_a_test_that_hardly_ever_comes_to_refute_is_ended_half_way(tmp_path: Pat
     assert leaking.verdict is Verdict.VIOLATION
 
 
-def test_a_confirmatory_run_is_not_given_up(tmp_path: Path) -> None:
-    """Only what a first pass leaves out makes no false alarm likelier and no true one's confirmation rarer."""
+def test_a_confirmatory_run_is_not_stopped_as_hopeless(tmp_path: Path) -> None:
+    """Skipping only in the first pass adds no false alarms and loses no confirmation of a true one."""
     entry = make_plan(spec(0.0, stop=StopRule(hopeless=True))).audits[0]
     audit(spec(0.0, stop=None), output=tmp_path)
     store = UnitStore(tmp_path / "units")
@@ -302,7 +302,7 @@ def test_a_confirmatory_run_is_not_given_up(tmp_path: Path) -> None:
     assert confirming.tallies == entry.tallies
 
 
-def test_the_line_asks_for_more_the_later_it_is() -> None:
+def test_the_required_wealth_rises_with_the_share_of_trials() -> None:
     shares = np.linspace(0.5, 1, 6)
     assert all(np.diff([wealth_line(share) for share in shares]) > 0)
     assert wealth_line(0.5) < -0.4

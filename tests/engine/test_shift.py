@@ -1,4 +1,4 @@
-"""The shift of a proxy: seen on held-out rows where it shows, allowed for by Theorem 10 where it is given."""
+"""Inaccurate proxies: their shift is detected on held-out rows, and Theorem 10 corrects for a stated shift."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DATA = GaussianMixture(classes=4, rows=8_000)
 
 @dataclass(frozen=True)
 class Sharpened:
-    """A planted shift: the true posterior to a power, surer of itself than it should be."""
+    """A planted shift: the true posterior raised to a power, which makes the proxy overconfident."""
 
     power: float = 4.0
 
@@ -71,8 +71,8 @@ def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
     return audit(AuditSpec((entry,), seed=3, run=RunOptions(runner="in-process")), output=folder).results[0]
 
 
-def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Path) -> None:
-    """A regression of 5 weights a class hardly remembers 4,000 labels: the bound is the proxy's doing."""
+def test_a_planted_shift_is_detected_on_held_out_rows(tmp_path: Path) -> None:
+    """A regression with 5 weights per class hardly memorises 4,000 labels, so the bound comes from the proxy."""
     result = audited(Sharpened(), tmp_path)
     assert result.comparison is not None
     assert result.control is not None
@@ -85,7 +85,7 @@ def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Pat
     assert "No number of held-out rows would decide it" in (tmp_path / "report.html").read_text()
     control = result.control.to_dict()
     assert control["shift_detected"]
-    # The shift the rows allow explains what was seen.
+    # The shift measured on the rows explains the bound.
     assert control["epsilon_beyond_shift"] <= 0.1
 
 
@@ -101,7 +101,7 @@ def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
     assert "assumed" not in result.text(verbose=True)
 
 
-def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
+def test_a_tau_that_is_too_small_is_rejected(tmp_path: Path) -> None:
     small = audited(Sharpened(), tmp_path / "small", estimator=OneRun(tau=0.01, selection=Fixed(1.0)))
     large = audited(Sharpened(), tmp_path / "large", estimator=OneRun(tau=0.6, selection=Fixed(1.0)))
     assert small.control is not None
@@ -127,7 +127,7 @@ def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
 
 
 def false_alarms(power: float, games: int) -> int:
-    """Controls that see a shift, one replay on 500 fresh rows each, with the reference alone."""
+    """Return the number of controls that detect a shift, by one replay on 500 fresh rows with the reference only."""
     data, attack = GaussianMixture(classes=4, rows=500), LabelInferenceScore()
     reads = control_estimator(OneRun(confidence=0.9), 1)
     alarms = 0
@@ -145,17 +145,17 @@ def false_alarms(power: float, games: int) -> int:
     return alarms
 
 
-def test_the_control_cries_wolf_as_seldom_as_it_says() -> None:
+def test_the_control_has_the_stated_false_positive_rate() -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(400, 0.1)."""
     limit = binom.ppf(1 - 1e-6, 400, 0.1)
     assert false_alarms(1.0, 400) <= limit
-    assert false_alarms(3.0, 400) > limit  # and it does see a planted shift
+    assert false_alarms(3.0, 400) > limit  # a planted shift is detected
 
 
 def counterexample(canaries: int, rng: np.random.Generator) -> Scores:
-    """Labels uniform on 10 values, a proxy that never draws the last one (tau = 0.1), no model at all (epsilon = 0).
+    """Return scores with labels uniform on 10 values, a proxy that never draws the last one (tau = 0.1), and no model.
 
-    The attack is sure of the last value only: whoever shows it shows a true label.
+    The attack is certain of the last value only: it can only be a true label.
     """
     bits = rng.random(canaries) < 0.5
     shown_labels = np.where(bits, rng.integers(0, 10, canaries), rng.integers(0, 9, canaries))
@@ -163,7 +163,7 @@ def counterexample(canaries: int, rng: np.random.Generator) -> Scores:
 
 
 @pytest.mark.parametrize("selection", [Fixed(0.03), Fixed(0.2), Fixed(1.0), Grid()])
-def test_theorem_10_covers_the_counterexample_where_a_multiplicative_tau_fails(selection: Fixed | Grid) -> None:
+def test_theorem_10_is_valid_where_a_multiplicative_tau_fails(selection: Fixed | Grid) -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(300, 0.05)."""
     games, canaries, tau = 300, 1_000, 0.1
     limit = binom.ppf(1 - 1e-6, games, 0.05)
@@ -188,7 +188,7 @@ def test_theorem_10_covers_the_counterexample_where_a_multiplicative_tau_fails(s
         assert multiplied > limit
 
 
-def test_a_shift_of_nothing_changes_nothing_and_a_larger_one_never_helps() -> None:
+def test_a_shift_of_zero_changes_nothing_and_the_bound_falls_with_the_shift() -> None:
     tally = OneRun().tally(counterexample(2_000, np.random.default_rng(0)))
     bounds = [OneRun(delta=1e-5, tau=tau).bound([tally]).lower for tau in (0.0, 1e-12, 0.01, 0.05, 0.2)]
     assert bounds[0] == pytest.approx(bounds[1], abs=1e-7)  # slope about 1e4, search within 2e-9 (1 + epsilon)
@@ -204,18 +204,18 @@ def tally_of(right: int, rows: int) -> OneRunTally:
     return OneRunTally(0, rows, *counts, *counts, rows)
 
 
-def test_the_limits_of_an_advantage_are_exact_and_cover() -> None:
+def test_the_limits_of_an_advantage_are_exact_and_valid() -> None:
     """False failure < 1e-6 each: the limit is the 1 - 1e-6 quantile of Binomial(2000, 0.1)."""
     # Clopper-Pearson, 95 % two-sided, 65 of 100: [0.54815, 0.74271]
     assert advantage_limits([tally_of(65, 100)], confidence=0.95) == pytest.approx((0.0963, 0.48542), abs=3e-5)
-    # A distinguisher that is nearly always wrong tells as much.
+    # A distinguisher that is nearly always wrong is as informative.
     assert advantage_limits([tally_of(35, 100)], confidence=0.95) == pytest.approx((0.0963, 0.48542), abs=3e-5)
     right = np.random.default_rng(0).binomial(400, 0.55, size=2_000)
     limits = np.array([advantage_limits([tally_of(int(k), 400)], confidence=0.9) for k in right])
     assert ((limits[:, 0] > 0.1) | (limits[:, 1] < 0.1)).sum() <= binom.ppf(1 - 1e-6, 2_000, 0.1)
 
 
-def test_half_of_the_error_is_the_games_and_half_the_controls() -> None:
+def test_game_and_controls_share_the_error_equally() -> None:
     estimator = OneRun(confidence=0.95, selection=Fixed(1.0))
     tally, held_out = tally_of(1_900, 2_000), [[tally_of(5_400, 10_000)], [tally_of(5_100, 10_000)]]
     beyond = bound_beyond_shift(estimator, [tally], held_out)
@@ -224,12 +224,12 @@ def test_half_of_the_error_is_the_games_and_half_the_controls() -> None:
     assert beyond.game == OneRun(confidence=0.975, selection=Fixed(1.0)).bound([tally]).lower
     assert beyond.epsilon == pytest.approx(beyond.game - beyond.shift)
     assert shift_control(estimator, [tally], [], where="rows") is None
-    # Nobody guesses worse than chance: a distinguisher that errs adds nothing.
+    # A distinguisher worse than chance adds nothing.
     assert bound_beyond_shift(estimator, [tally], [[tally_of(100, 10_000)]]).shift == 0
 
 
-def test_a_control_is_held_against_the_guess_band_at_the_same_shares_of_guesses() -> None:
-    """As against `one-run`, whose looks are among what the guess band counts; the guesses are the audit's."""
+def test_the_guess_band_and_one_run_have_the_same_control() -> None:
+    """The guess band and `one-run` use the same guesses, so they share the control."""
     rng = np.random.default_rng(2)
     ours, grid = SimultaneousGuessCount(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
     assert control_estimator(ours, 2) == control_estimator(grid, 2) == OneRun(confidence=0.975, guess="both-tails")
@@ -248,8 +248,8 @@ def test_a_control_is_held_against_the_guess_band_at_the_same_shares_of_guesses(
     assert 1 < controls[0].explained.epsilon < ours.bound([ours.tally(game) for game in games]).lower
 
 
-def test_a_number_of_rows_that_would_decide_does() -> None:
-    """10,000 rows that go on as 1,000 began: the limits at the number that is named leave more than the claim."""
+def test_the_stated_number_of_rows_suffices() -> None:
+    """If 10,000 rows continue like the first 1,000, the bound at the stated number of rows exceeds the claim."""
     estimator = OneRun(confidence=0.95, selection=Fixed(1.0))
     tally, few = tally_of(7_600, 10_000), [[tally_of(52, 100)] * 2]
     assert bound_beyond_shift(estimator, [tally], few).epsilon < 0.9
@@ -260,12 +260,12 @@ def test_a_number_of_rows_that_would_decide_does() -> None:
     assert bound_beyond_shift(estimator, [tally], enough).epsilon > 0.9
     fewer = [[tally_of(round(0.52 * 0.85 * rows), round(0.85 * rows))] * 2]
     assert bound_beyond_shift(estimator, [tally], fewer).epsilon <= 0.9
-    # log-odds of 0.76 less those of 0.52: no number of rows leaves 1.1.
+    # log-odds of 0.76 minus those of 0.52: no number of rows reaches 1.1.
     assert rows_to_decide(estimator, [tally], few, epsilon=1.1) is None
     assert rows_to_decide(estimator, [tally], [], epsilon=0.9) is not None
 
 
-def test_what_the_mechanism_hides_with_probability_delta_weighs_more_where_a_bit_is_not_fair() -> None:
+def test_delta_is_scaled_up_for_unfair_bits() -> None:
     estimator = OneRun(delta=1e-3, confidence=0.95, selection=Fixed(1.0))
     tally, held_out = tally_of(1_900, 2_000), [[tally_of(6_000, 10_000)]]
     beyond = bound_beyond_shift(estimator, [tally], held_out)
@@ -274,8 +274,8 @@ def test_what_the_mechanism_hides_with_probability_delta_weighs_more_where_a_bit
     assert beyond.game == pytest.approx(wider.bound([tally]).lower, abs=1e-6)
 
 
-def test_a_shift_of_a_share_of_the_rows_counts_at_the_shares_it_reaches() -> None:
-    """One row in ten gives itself away: half of the first tenth's log-odds would be gone at a full guess."""
+def test_a_shift_of_some_rows_counts_at_their_share_of_guesses() -> None:
+    """One row in ten reveals itself, but averaging over all rows would hide half of its log-odds."""
     bits = np.random.default_rng(0).random(20_000) < 0.5
     sure = np.arange(20_000) % 10 == 0
     score = np.where(bits, 1.0, -1.0) * np.where(sure, 1.0, 1e-3 * np.random.default_rng(1).choice([-1, 1], 20_000))
@@ -286,8 +286,8 @@ def test_a_shift_of_a_share_of_the_rows_counts_at_the_shares_it_reaches() -> Non
     assert beyond.epsilon == 0
 
 
-def test_what_is_left_beyond_a_shift_says_nothing_of_the_rest_of_a_claims_curve() -> None:
-    """Counts that break the curve of a claim anywhere, and a control that explains all of them."""
+def test_the_bound_beyond_a_shift_does_not_violate_other_points_of_the_curve() -> None:
+    """The counts violate the claim's curve, and the control explains all of them."""
     estimator = OneRun(delta=1e-5)
     truth = np.arange(1_000) % 2 == 0
     tally = estimator.tally(Scores(np.where(truth, 1.0, -1.0), truth))

@@ -1,4 +1,4 @@
-"""What a claim covers: numbers as numbers, on rows that the schema allows; the rest is a finding of its own."""
+"""Scope of a claim: numbers up to rounding, rows that the schema allows. Leaks outside it are side findings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CALLS = 3_000
 # Rounding
 
 
-def test_whole_numbers_constants_and_exact_repeats_stay_as_released() -> None:
+def test_whole_numbers_constants_and_repeated_values_are_not_rounded() -> None:
     rng = np.random.default_rng(0)
     noisy = rng.laplace(size=1_000)
     limited = np.maximum(noisy, 0.0)
@@ -58,8 +58,8 @@ def test_whole_numbers_constants_and_exact_repeats_stay_as_released() -> None:
     assert np.abs(on_grid - np.round(on_grid)).max() < 1e-3
 
 
-def test_a_value_is_rounded_alike_whatever_stands_beside_it() -> None:
-    """The grid is a function of the search samples alone, so rounding is post-processing of one release."""
+def test_rounding_of_a_value_is_independent_of_other_values() -> None:
+    """The grid depends on the search samples only, so rounding is post-processing of each release."""
     rng = np.random.default_rng(1)
     rounding = Rounding.learned(np.concatenate([rng.normal(size=(500, 1)), np.full((REPEATS, 1), 0.25)]))
     fresh = np.concatenate([rng.normal(size=(200, 1)), [[0.25], [math.nextafter(0.25, 1)]]])
@@ -69,7 +69,7 @@ def test_a_value_is_rounded_alike_whatever_stands_beside_it() -> None:
     assert not Rounding.learned(np.ones((5, 501))).steps.any()
 
 
-def test_low_bits_are_taken_out_of_ragged_samples() -> None:
+def test_low_bits_are_removed_from_ragged_samples() -> None:
     numbers = np.array([1, 2, -10, 3, 7, 4, 5, 6, -11, 12], np.float32)
     samples = Samples(
         number=np.arange(3),
@@ -87,7 +87,7 @@ def test_low_bits_are_taken_out_of_ragged_samples() -> None:
     assert samples.where(samples.truth).without_low_bits().numbers.tolist() == [1, 2, 4, 5, 6]
 
 
-# Floating-point noise as people write it
+# Floating-point noise as users write it
 
 
 def laplace(rows: NDArray[np.float64], rng: Rng) -> float:
@@ -116,7 +116,7 @@ def in_a_text(rows: NDArray[np.float64], rng: Rng) -> str:
 
 
 def half(noise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with half of its noise: twice the sum has the privacy of that."""
+    """Return the function with half of its noise: twice the sum has the same privacy."""
     return lambda rows, rng: noise(2 * rows, rng)
 
 
@@ -141,7 +141,7 @@ def lower_bound(function: Callable[..., Any], *, full_digits: bool, seed: int = 
     return estimator.bound([estimator.tally(scores)]).lower
 
 
-def test_rounded_numbers_of_honest_noise_stay_below_the_claim_and_digits_do_not() -> None:
+def test_only_the_digits_of_honest_float_noise_exceed_the_claim() -> None:
     with Cases() as cases:
         for function in by_day(FLOATS[::2], by_night=FLOATS):
             with cases.case(function.__name__):
@@ -151,8 +151,8 @@ def test_rounded_numbers_of_honest_noise_stay_below_the_claim_and_digits_do_not(
                 assert lower_bound(function, full_digits=True) > 2.0
 
 
-def test_half_the_noise_is_shown_as_two_and_never_as_its_digits() -> None:
-    """The bound stays below the epsilon that is really spent, and above the claim."""
+def test_half_the_noise_is_found_without_the_digits() -> None:
+    """The bound is below the true epsilon and above the claim."""
     with Cases() as cases:
         for function in by_day(FLOATS[1::2], by_night=FLOATS):
             with cases.case(function.__name__):
@@ -175,7 +175,7 @@ def without_noise(rows: NDArray[np.float64], rng: Rng) -> int:
 
 @pytest.fixture
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan 1,250 calls of each test, as for calls that take long: enough where an answer is exact."""
+    """Plan 1,250 calls of each test, as for slow calls; exact answers need no more."""
     calls_cost(monkeypatch, 0.02)
 
 
@@ -191,7 +191,7 @@ def test_honest_float_noise_is_no_violation_and_its_digits_are_named(tmp_path: P
     assert "Round results to a fixed step" in answer.line("floating-point")
 
 
-def test_strict_puts_a_side_finding_into_the_verdict(tmp_path: Path) -> None:
+def test_strict_includes_a_side_finding_in_the_verdict(tmp_path: Path) -> None:
     answer = checked(laplace, tmp_path / "run", strict="floating-point")
     assert answer.verdict is Verdict.VIOLATION
     assert answer.test.name == "row-function, floating-point"
@@ -200,7 +200,7 @@ def test_strict_puts_a_side_finding_into_the_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few_calls")
 def test_rows_beyond_the_schema_are_a_side_finding_unless_a_column_allows_them(tmp_path: Path) -> None:
-    """NaN makes the sum NaN: honest on the schema, and a leak of missing values where the schema allows them."""
+    """NaN makes the sum NaN: honest within the schema, and a leak of missing values if the schema allows them."""
     answer = checked(fails_on_nan, tmp_path / "within")
     assert answer.verdict is Verdict.NO_VIOLATION
     assert answer.side == (Scope.BEYOND_SCHEMA,)
@@ -214,12 +214,12 @@ def test_a_schema_that_allows_everything_has_no_rows_beyond_it() -> None:
     rng = np.random.default_rng(0)
     table_pairs = pairs(anything, anything.draw(20, rng), Relation.ADD_REMOVE, rng)
     assert not any(pair.beyond for pair in table_pairs)
-    names = " ".join(pair.name for pair in table_pairs)
-    for what in ("NaN", "far above the range", "a new word", "without words"):
-        assert f"{what} where that is allowed" in names
+    pair_names = " ".join(pair.name for pair in table_pairs)
+    for name in ("NaN", "far above the range", "a new word", "without words"):
+        assert f"{name} where that is allowed" in pair_names
 
 
-def test_columns_say_what_they_allow() -> None:
+def test_columns_of_a_schema_are_checked() -> None:
     assert Schema.of({"x": {"range": [0.0, 1.0], "nullable": True}}).columns["x"] == Number(0.0, 1.0, nullable=True)
     assert Schema.of({"x": {"values": ["a", "b"]}}).columns["x"] == Category(("a", "b"))
     wrong = {
@@ -234,7 +234,7 @@ def test_columns_say_what_they_allow() -> None:
                 Schema.of({"x": schema})
 
 
-def test_strict_names_scopes() -> None:
+def test_values_of_strict() -> None:
     assert strict_scopes("all") == (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
     assert strict_scopes("beyond-schema, floating-point") == (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
     assert strict_scopes(("beyond-schema",)) == (Scope.BEYOND_SCHEMA,)
@@ -245,14 +245,14 @@ def test_strict_names_scopes() -> None:
 
 @pytest.mark.usefixtures("few_calls")
 def test_an_effort_gives_the_same_answer_twice(tmp_path: Path) -> None:
-    """Effort fixes the number of calls; nothing follows the clock."""
+    """Effort fixes the number of calls; time has no influence."""
     lines = [checked(without_noise, tmp_path / name).text() for name in ("first", "second")]
     assert lines[0] == lines[1]
     assert lines[0].startswith("VIOLATION")
 
 
 def hides_its_answer(rows: NDArray[np.float64], rng: Rng) -> dict[str, Any]:
-    """Return the exact sum in a function, which nobody calls."""
+    """Return the exact sum in a function, which no test calls."""
     total = float(rows.sum())
     return {"rows": "private", "read": lambda: total}
 
@@ -262,7 +262,7 @@ async def awaited(rows: NDArray[np.float64], rng: Rng) -> float:
 
 
 @pytest.mark.usefixtures("few_calls")
-def test_a_result_that_cannot_be_looked_into_is_no_pass(tmp_path: Path) -> None:
+def test_an_unreadable_result_does_not_pass(tmp_path: Path) -> None:
     answer = checked(hides_its_answer, tmp_path / "hidden")
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.rule == "unreadable-results"

@@ -1,4 +1,4 @@
-"""What a command loads: planning, estimating and a small run leave the heavy libraries alone."""
+"""Imports of commands: planning, estimating and small runs load no heavy library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print("LOADED", *sys.modules)
 
 
 def loaded(folder: Path, *words: str) -> set[str]:
-    """The modules that a command has loaded in the end."""
+    """Return the modules that a command has loaded at its end."""
     command = [sys.executable, "-c", COMMAND, *words]
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
@@ -55,7 +55,7 @@ def test_estimating_loads_no_heavy_library(folder: Path) -> None:
 
 
 def test_a_small_run_loads_no_heavy_library(folder: Path) -> None:
-    """Whoever asks for a model of scikit-learn's as a proxy has that load pandas and more."""
+    """The proxy is exact: a proxy of scikit-learn would load pandas and more."""
     true_law = SPEC.replace("iris", "gaussian-mixture, rows: 300").replace(
         "label-canaries", "label-canaries, replays: 20"
     )

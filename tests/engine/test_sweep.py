@@ -58,8 +58,8 @@ class Nearest:
             raise TrainingError("the loss is no finite number")
         features = np.asarray(train.features)
         means = np.stack([features[train.labels == label].mean(axis=0) for label in range(train.classes)])
-        seen = {row.tobytes(): int(label) for row, label in zip(features, train.labels, strict=True)}
-        return NearestModel(means, self.sharpness, seen if self.tells else {})
+        labels_by_row = {row.tobytes(): int(label) for row, label in zip(features, train.labels, strict=True)}
+        return NearestModel(means, self.sharpness, labels_by_row if self.tells else {})
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class NearestModel:
 
     means: NDArray[np.float64]
     sharpness: float
-    seen: dict[bytes, int]
+    labels_by_row: dict[bytes, int]
 
     def probabilities(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         rows = np.asarray(features)
@@ -76,8 +76,10 @@ class NearestModel:
         answers: NDArray[np.float64] = np.exp(logits - logits.max(axis=1, keepdims=True))
         answers /= answers.sum(axis=1, keepdims=True)
         for place, row in enumerate(rows):
-            if row.tobytes() in self.seen:
-                answers[place] = np.eye(len(self.means))[self.seen[row.tobytes()]] * 0.98 + 0.02 / len(self.means)
+            if row.tobytes() in self.labels_by_row:
+                answers[place] = np.eye(len(self.means))[self.labels_by_row[row.tobytes()]] * 0.98 + 0.02 / len(
+                    self.means
+                )
         return answers
 
 
@@ -183,9 +185,9 @@ def test_a_truncated_or_edited_sweep_file_is_refused(result: SweepResult, tmp_pa
 
 
 def test_resume_continues_a_sweep(result: SweepResult) -> None:
-    shown = CliRunner().invoke(main, ["resume", result.experiment_path, "--quiet"])
-    assert shown.exit_code == 0, shown.output
-    assert "Best: epsilon=0.5" in shown.output
+    ended = CliRunner().invoke(main, ["resume", result.experiment_path, "--quiet"])
+    assert ended.exit_code == 0, ended.output
+    assert "Best: epsilon=0.5" in ended.output
 
 
 def test_an_interrupted_sweep_runs_missing_units_only(tmp_path: Path) -> None:
@@ -251,12 +253,12 @@ def test_a_stop_rule_is_allowed_with_a_share_of_the_error(tmp_path: Path) -> Non
 class TestSpace:
     def test_lists_are_a_grid_and_other_axes_are_random(self) -> None:
         space = normalized_space({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
-        drawn = configurations(space, 3, 7)
-        assert len(drawn) == 12
-        assert drawn == configurations(space, 3, 7)
-        assert drawn != configurations(space, 3, 8)
-        assert {(values["d"], values["e"]) for values in drawn} == {(1, 2), (3, 4)}
-        assert all(0.01 <= values["c"] <= 1 for values in drawn)
+        values = configurations(space, 3, 7)
+        assert len(values) == 12
+        assert values == configurations(space, 3, 7)
+        assert values != configurations(space, 3, 8)
+        assert {(values["d"], values["e"]) for values in values} == {(1, 2), (3, 4)}
+        assert all(0.01 <= values["c"] <= 1 for values in values)
 
     def test_equal_configurations_are_merged(self) -> None:
         assert len(configurations(normalized_space({"a": {"choice": [1, 2]}}), 50, 0)) == 2
@@ -495,7 +497,7 @@ def test_rungs_stop_configurations_and_an_interrupted_sweep_is_restored(
     for trial in list(result)[:3]:
         assert (trial.row.configuration.rung in (0.1, 0.2)) == (trial.row.configuration.state == STOPPED)
         assert trial.metrics["test_accuracy"] > 0.1
-    # The error is split over all configurations: the choice of the remaining ones depends on results.
+    # The error is split over all configurations, because the choice of the remaining ones depends on results.
     assert {result.summary.sweep.count} == {4}
     confidences = [audit.finding.confidence for audit in result.report.results if audit.finding]
     assert confidences == [pytest.approx(0.9875)] * states[AUDITED]
@@ -615,11 +617,11 @@ def test_the_plan_of_a_sweep_counts_configurations_and_trainings(tmp_path: Path)
     words = base(grid=GRID, sweep={"reaudit": True})
     spec.write_text(json.dumps(words))
     planned = make_plan(read_request(words).spec(read_request(words).configurations))
-    shown = CliRunner().invoke(main, ["plan", str(spec), "--seed", "9"])
-    assert shown.exit_code == 0, shown.output
+    ended = CliRunner().invoke(main, ["plan", str(spec), "--seed", "9"])
+    assert ended.exit_code == 0, ended.output
     size = f"4 configurations (trials), {len(planned.units)} units, 8 trainings, seed 9"
-    assert size in shown.stdout
-    assert "the best configuration is audited once more" in shown.stdout
+    assert size in ended.stdout
+    assert "the best configuration is audited once more" in ended.stdout
     counted = json.loads(CliRunner().invoke(main, ["plan", str(spec), "--json"]).stdout)
     assert (counted["configurations"], counted["trainings"]) == (4, 8)
     rungs = {"field": "mechanism.sharpness", "values": [1.0, 2.0]}
@@ -632,9 +634,9 @@ def test_the_plan_of_a_sweep_counts_configurations_and_trainings(tmp_path: Path)
 def test_the_status_of_a_sweep_lists_its_configurations(tmp_path: Path) -> None:
     grid = {"mechanism.epsilon": [0.5, 8.0], "mechanism.sharpness": [1.0, -1.0]}
     sweep(base(grid=grid, sweep={}), output=tmp_path / "run", quiet=True)
-    shown = CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
-    assert "4 configurations: 2 done, 0 running, 2 failed" in shown
-    assert "failed: epsilon=0.5, sharpness=-1.0; epsilon=8.0, sharpness=-1.0" in shown
+    status = CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
+    assert "4 configurations: 2 done, 0 running, 2 failed" in status
+    assert "failed: epsilon=0.5, sharpness=-1.0; epsilon=8.0, sharpness=-1.0" in status
     (tmp_path / "run" / CONFIGURATIONS).write_text("{")
     assert f"{CONFIGURATIONS} must be JSON" in CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
 
@@ -664,7 +666,7 @@ def test_states_of_configurations_during_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        ({"name": "lp-1st", "model": "mlp"}, "column 'job' holds string; use catboost or logistic-regression"),
+        ({"name": "lp-1st", "model": "mlp"}, "column 'job' has type string; use catboost or logistic-regression"),
         ({"name": "lp-1st", "model": "small-cnn"}, "small-cnn cannot be trained on these data"),
         ({"name": "gaussian-naive-bayes"}, "a table of mixed types"),
     ],

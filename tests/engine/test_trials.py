@@ -1,4 +1,5 @@
-"""Games of independent trials beyond membership: each run leaves a vector, the attack is learned on search trials."""
+"""Games of independent trials other than membership: each run releases a vector, and the attack learns on search
+trials."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ EPSILON = 1.0
 
 @dataclass(frozen=True)
 class NoisyCount:
-    """A "learner" whose model is one number: 0 or 1 plus Laplace noise of scale 1 / truth, so exactly `truth`-DP."""
+    """A learner whose model is one number: 0 or 1 plus Laplace noise of scale 1 / truth, so its exact epsilon is
+    `truth`."""
 
     truth: float = EPSILON
 
@@ -42,7 +44,7 @@ class NoisyCount:
 
 @dataclass(frozen=True, eq=False)
 class SummaryView:
-    """What the attack sees: summaries of search trials and which world they were, summaries of fresh trials."""
+    """The attack's view: summaries and worlds of search trials, and summaries of fresh trials."""
 
     search: NDArray[np.float64]
     search_truth: NDArray[np.bool_]
@@ -52,7 +54,7 @@ class SummaryView:
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """A learned direction: from the mean of world 0 to that of world 1."""
+    """An attack that learns the direction from the mean of world 0 to that of world 1."""
 
     view: ClassVar[type[SummaryView]] = SummaryView
 
@@ -64,7 +66,7 @@ class MeanDifference:
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """What trials leave: their numbers, their coins, and a summary of three numbers of each."""
+    """Results of trials: their numbers, their coins, and a summary of three numbers for each."""
 
     number: NDArray[np.int64]
     truth: NDArray[np.bool_]
@@ -73,7 +75,7 @@ class Trials:
 
 @unit
 def run_trials(mechanism: Any, compute: Compute, *, first: int, last: int, seed: Seed) -> Trials:
-    """Trials by their numbers: a coin, a data set with a row or without, a summary."""
+    """Run trials by their numbers: draw a coin, train with or without a row, and summarise the model."""
     row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
     numbers = range(first, last)
     truth = np.array([seed.child(number).rng().random() < 0.5 for number in numbers])
@@ -86,7 +88,7 @@ def run_trials(mechanism: Any, compute: Compute, *, first: int, last: int, seed:
 
 @unit
 def score_summaries(attack: Any, search: tuple[Trials, ...], fresh: tuple[Trials, ...]) -> Iterator[Scores]:
-    """The learned attack; search trials come from units of their own."""
+    """Score fresh trials by the attack, which learns on search trials of other units."""
     number, truth = (np.concatenate([getattr(stack, name) for stack in fresh]) for name in ("number", "truth"))
     view = SummaryView(
         np.concatenate([stack.summary for stack in search]),
@@ -98,7 +100,7 @@ def score_summaries(attack: Any, search: tuple[Trials, ...], fresh: tuple[Trials
 
 @dataclass(frozen=True)
 class Neighbours(TrialGame):
-    """One row or none; as many search trials as fresh ones."""
+    """A game with one row or none, and equal numbers of search and fresh trials."""
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
@@ -142,24 +144,24 @@ def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
     return audit(spec, output=folder).results[0]
 
 
-def test_a_learned_attack_bounds_what_it_never_saw(tmp_path: Path) -> None:
+def test_a_learned_attack_is_valid_on_fresh_trials(tmp_path: Path) -> None:
     """False failure <= 1e-6 for the upper side, by the bound's own confidence; the seed is fixed."""
     result = audited(tmp_path, NoisyCount())
     assert 0.3 < result.finding.lower <= EPSILON
     assert result.verdict is Verdict.NO_VIOLATION
 
 
-def test_a_planted_defect_shows_in_the_same_game(tmp_path: Path) -> None:
-    """A third of the noise: the truth is 3 times the claim. The seed is fixed."""
+def test_a_planted_defect_is_found_in_the_same_game(tmp_path: Path) -> None:
+    """With one third of the noise, the true epsilon is 3 times the claim. The seed is fixed."""
     assert audited(tmp_path, NoisyCount(truth=3.0)).verdict is Verdict.VIOLATION
 
 
-def test_an_attack_that_sees_something_else_is_refused() -> None:
+def test_an_attack_with_another_view_is_refused() -> None:
     with pytest.raises(SpecError, match=r"lira-online sees independent trials.* shows summaries of independent runs"):
         AuditSpec((Audit(NoisyCount(), Iris(), game=Neighbours(), attack="lira-online"),))
 
 
-def test_a_failed_trial_speaks_for_world_1_or_for_what_was_learned_of_failures() -> None:
+def test_a_failed_trial_counts_for_world_1_or_the_learned_world() -> None:
     class Sees:
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.array([0.5, -0.5])

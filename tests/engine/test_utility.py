@@ -1,4 +1,4 @@
-"""Utility is that of a model trained on the labels as they are, whatever a game plants."""
+"""Utility is measured by a model trained on the true labels, even if a game plants labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpaudit.mechanisms.models.tables import LogisticRegression
 
 @dataclass(frozen=True)
 class SharesOfLabels:
-    """Gives every row the shares of the labels that it was trained on, and fails where told to."""
+    """A learner that predicts the class frequencies of its training labels for every row."""
 
     def claim(self) -> Claim:
         return Claim(1.0)
@@ -42,17 +42,18 @@ def spec(mechanism: Any, game: Any, test: float = 0.2) -> AuditSpec:
     return AuditSpec((Audit(mechanism, data, game, proxy="true-posterior", split=split),), run=present)
 
 
-def test_planted_labels_do_not_spoil_the_utility(tmp_path: Path) -> None:
-    """A logistic regression on planted labels is right in half; on the true ones nearly as the best can be."""
+def test_planted_labels_do_not_change_the_utility(tmp_path: Path) -> None:
+    """On planted labels a logistic regression is correct in half of the rows, on true labels nearly as often as
+    possible."""
     learner = NonPrivate(LogisticRegression())
     planted = audit(spec(learner, LabelCanaries(replays=2)), output=tmp_path / "planted", quiet=True).results[0]
-    as_it_is = audit(spec(learner, LabelInference(replays=2)), output=tmp_path / "as it is", quiet=True).results[0]
+    unchanged = audit(spec(learner, LabelInference(replays=2)), output=tmp_path / "as it is", quiet=True).results[0]
     assert not planted.observational
-    assert planted.metrics["test_accuracy"] == pytest.approx(as_it_is.metrics["test_accuracy"], abs=0.03)
+    assert planted.metrics["test_accuracy"] == pytest.approx(unchanged.metrics["test_accuracy"], abs=0.03)
     assert planted.metrics["test_accuracy"] > 0.7
 
 
-def test_utility_takes_one_training_more_and_none_without_a_test_part() -> None:
+def test_utility_needs_one_more_training_if_there_is_a_test_part() -> None:
     def trainings(game: Any, test: float) -> list[str]:
         (entry,) = make_plan(spec(SharesOfLabels(), game, test)).audits
         return [unit.label for unit in entry.game.trainings]

@@ -1,4 +1,4 @@
-"""The planted defects in `examples/violations` are caught, and their honest twins are not."""
+"""Audits find the planted defects in `examples/violations` and reject no honest twin."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LONG_DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "votes-
 
 
 @pytest.mark.parametrize("defect", [*DEFECTS, *(f"predictor-{defect}" for defect in PREDICTORS), *too(*LONG_DEFECTS)])
-def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
-    """The seed is fixed; with another one the honest twin would be accused with probability <= 0.05."""
+def test_the_defect_is_rejected_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
+    """The seed is fixed; with another seed the honest twin would be rejected with probability <= 0.05."""
     spec = replace(load_spec(FOLDER / f"{defect}.yaml"), run=RunOptions(runner="in-process"))
     report = audit(spec, output=tmp_path)
     honest, planted = report.results
@@ -32,8 +32,8 @@ def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("defect", "trials"), [("half-the-noise", 256), ("clip-each-coordinate", 128)])
-def test_the_curve_refutes_where_the_bound_at_its_delta_does_not(defect: str, trials: int, tmp_path: Path) -> None:
-    """Trained for real, less often than in the spec. The seed is fixed."""
+def test_the_curve_rejects_although_the_bound_at_its_delta_does_not(defect: str, trials: int, tmp_path: Path) -> None:
+    """Trains models, with fewer trials than in the spec. The seed is fixed."""
     spec = load_spec(FOLDER / f"dp-sgd-{defect}.yaml")
     (entry,) = spec.audits
     fewer = replace(entry, game=replace(entry.game, trials=trials))

@@ -1,4 +1,4 @@
-"""`make fuzz`: so many cases, or for so long; prints what ended wrongly, and how many cases ended how."""
+"""`make fuzz`: try cases until a number or a time is reached; print wrong outcomes and a count of outcomes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SHARES = {
     Calls: 20,
     Checks: 4,
 }
-"""A case of a run folder takes a hundred times as long as one of a table."""
+"""Weights of the kinds; a case of a run folder takes a hundred times as long as a case of a table."""
 
 
 def cases(seed: int, folder: Path, only: Collection[str] = ()) -> Iterator[tuple[str, str, Outcome]]:
-    """Kind, description and end of one case after another; each is decided by the seed and its number.
+    """Yield kind, description and outcome of each case; seed and number determine a case.
 
     Args:
-        seed: Another one gives other cases.
-        folder: Where their files are written.
-        only: Names of the kinds that are tried, the others are skipped; all when empty.
+        seed: Seed of all cases.
+        folder: Folder for their files.
+        only: Names of the kinds to try; empty for all.
     """
     kinds = {kind: kind(folder / kind.__name__) for kind in SHARES}
     for kind in kinds.values():
@@ -54,7 +54,7 @@ def cases(seed: int, folder: Path, only: Collection[str] = ()) -> Iterator[tuple
 
 
 def main() -> None:
-    """Ends with 1 when any case ended wrongly."""
+    """Run the cases and exit with 1 if an outcome is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=10**9)
@@ -73,7 +73,7 @@ def main() -> None:
                 break
     for (kind, end), number in sorted(ends.items()):
         print(f"{kind:<12}{end:<30}{number:>8,}")
-    print(f"{count:,} cases, seed {arguments.seed}, {time.monotonic() - began:.0f} s, {wrong} ended wrongly")
+    print(f"{count:,} cases, seed {arguments.seed}, {time.monotonic() - began:.0f} s, {wrong} with a wrong outcome")
     sys.exit(1 if wrong else 0)
 
 

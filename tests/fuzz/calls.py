@@ -1,4 +1,4 @@
-"""The functions of `import dpaudit`, called with what a caller in Python may have at hand."""
+"""Cases for the functions of `import dpaudit`, called with values that Python callers may have."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FRAME = pd.DataFrame(
 
 
 class _Planned(BaseException):
-    """A run was about to begin: all that was given has been taken."""
+    """Raised where a run would start: all arguments were accepted."""
 
 
 def _planned(event: object) -> NoReturn:
@@ -54,10 +54,10 @@ class Case:
     """A call.
 
     Attributes:
-        words: What it is.
-        call: Gives an answer in text.
-        means: SAME for the answer of `good`, WRONG for none, ANY for any.
-        good: The same with nothing odd.
+        words: Description of the call.
+        call: Function that returns the answer as text.
+        means: SAME if the answer of `good` is right, WRONG if none is, ANY if any is.
+        good: The call without odd values.
     """
 
     words: str
@@ -68,12 +68,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Calls:
-    """Front-door functions with one to three of their arguments made odd."""
+    """Cases that call public functions with one to three odd arguments."""
 
     folder: Path
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         (make,) = rng.choices(list(_SHARES), list(_SHARES.values()))
         case = make(rng, self.folder / "run")
         shutil.rmtree(self.folder / "run", ignore_errors=True)
@@ -87,7 +87,7 @@ class Calls:
 
 
 def _case(name: str, function: Callable[..., Any], good: Mapping[str, Any], odd: Mapping[str, Odd]) -> Case:
-    """A call of a function by keyword; what is odd takes the place of what is good."""
+    """Return a call by keyword with odd values in place of good ones."""
     means = {odd_value.means for odd_value in odd.values()}
     values = {**good, **{argument: odd_value.value for argument, odd_value in odd.items()}}
     words = ", ".join(f"{argument} = {odd_value.words} ({odd_value.means})" for argument, odd_value in odd.items())
@@ -104,7 +104,7 @@ def _some(names: list[str], rng: random.Random) -> list[str]:
 
 
 def _estimate(rng: random.Random, folder: Path) -> Case:
-    """Scores and members."""
+    """Cases of scores and members."""
     good: dict[str, Any] = {"scores": SCORES, "members": MEMBERS, "delta": 0.0, "confidence": 0.875}
     changes: dict[str, Callable[[], Odd]] = {
         "scores": lambda: column(SCORES, rng),
@@ -130,7 +130,7 @@ def _instead(rng: random.Random, odd: Odd, *others: Any) -> Odd:
 
 
 def _separate_files(rng: random.Random, folder: Path) -> Case:
-    """Scores of members and of others."""
+    """Cases of separate scores of members and others."""
     good = {"in_scores": SCORES[::2], "out_scores": SCORES[1::2]}
     odd = {name: column(good[name], rng) for name in _some(list(good), rng)}
     odd = {
@@ -141,7 +141,7 @@ def _separate_files(rng: random.Random, folder: Path) -> Case:
 
 
 def _indices(rng: random.Random, folder: Path) -> Case:
-    """Two Series, of one index or of two."""
+    """Cases of two Series, with one index or two."""
     index, rows = other_index(len(SCORES), rng), len(SCORES)
     score, member = pd.Series(SCORES, index=index), pd.Series(MEMBERS, index=index)
     alone = pd.Series(MEMBERS)
@@ -160,7 +160,7 @@ def _indices(rng: random.Random, folder: Path) -> Case:
 
 
 def _tables(rng: random.Random, folder: Path) -> Case:
-    """A table of scores, or of counts."""
+    """Cases of a table of scores or counts."""
     good: dict[str, list[float]] = {"score": SCORES, "member": MEMBERS}
     if rng.random() < 0.2:
         good = {"tp": [65.0], "fp": [25.0], "tn": [75.0], "fn": [35.0]}
@@ -170,7 +170,7 @@ def _tables(rng: random.Random, folder: Path) -> Case:
     means = next((odd_value.means for odd_value in odd.values()), SAME)
     words = ", ".join(f"{name}: {odd_value.words}" for name, odd_value in odd.items())
     if len(good) > 2 and means == SAME:
-        means = ANY  # one number alone may be no column
+        means = ANY  # a single number is not always a column
     if odd and any(odd_value.words in ("one short", "one more") for odd_value in odd.values()) and len(good) > 2:
         means = ANY
     shapes: list[Callable[[], Odd]] = [
@@ -219,7 +219,7 @@ def _rows(**arguments: Any) -> str:
 
 
 def _table(rng: random.Random, folder: Path) -> Case:
-    """`dpaudit.table` of a frame."""
+    """Cases of `dpaudit.table` with a data frame."""
     good: dict[str, Any] = {"rows": FRAME, "label": "clicked"}
     changes: dict[str, Callable[[], Odd]] = {
         "rows": lambda: _frame(rng),
@@ -276,7 +276,7 @@ def _frame(rng: random.Random) -> Odd:
 
 
 def _assigned(value: Any) -> Any:
-    """The frame with another first column, where pandas takes it."""
+    """Return the frame with another first column if pandas accepts it."""
     try:
         table = FRAME.assign(age=value)
     except Exception:
@@ -291,7 +291,7 @@ def _examples(data: Any) -> str:
 
 
 def _pairs(rng: random.Random, folder: Path) -> Case:
-    """(X, y) and bunches."""
+    """Cases of (X, y) pairs and bunches."""
     features, labels = np.array([SCORES, MEMBERS]).T, MEMBERS
     odd = _labels(rng) if rng.random() < 0.5 else None
     matrix = _matrix(features, rng) if odd is None or rng.random() < 0.3 else Odd("X", features, SAME)
@@ -362,7 +362,7 @@ def _matrix(good: Any, rng: random.Random) -> Odd:
 
 
 def _values(rng: random.Random, folder: Path) -> Case:
-    """The classes of the front door, made with odd fields."""
+    """Cases of public classes created with odd fields."""
     name, function, good, sure = rng.choice(_CLASSES)
     odd = {
         odd_value: _for(good[odd_value], rng) if odd_value in sure else anything(rng)
@@ -372,7 +372,7 @@ def _values(rng: random.Random, folder: Path) -> Case:
 
 
 def _for(value: Any, rng: random.Random) -> Odd:
-    """In place of a number, or of something that no odd value stands for."""
+    """Return an odd value in place of a number, or of a value without an odd counterpart."""
     return number(value, rng) if isinstance(value, float) else anything(rng, WRONG)
 
 
@@ -452,7 +452,7 @@ _CLASSES: tuple[tuple[str, Callable[..., Any], dict[str, Any], set[str]], ...] =
 
 
 def _adapters(rng: random.Random, folder: Path) -> Case:
-    """`from_...` of one's own code."""
+    """Cases of `from_...` with user code."""
     claim = dpaudit.Claim(1.0)
     calls: tuple[tuple[Callable[..., Any], dict[str, Any], list[str]], ...] = (
         (dpaudit.from_callable, {"train": _train, "claim": claim}, ["claim"]),
@@ -516,7 +516,7 @@ class _Predictor:
 
 
 def _until_planned(function: Callable[..., Any], **arguments: Any) -> str:
-    """Calls what would run for long; answers when it begins to."""
+    """Call a function that would run for long; return an answer when its run would start."""
     listeners = arguments.pop("listeners", [_planned])
     try:
         return str(function(**arguments, listeners=listeners))
@@ -525,7 +525,7 @@ def _until_planned(function: Callable[..., Any], **arguments: Any) -> str:
 
 
 def _runs(rng: random.Random, folder: Path) -> Case:
-    """`audit`, `check` and `sweep` up to where the first unit would run."""
+    """Cases of `audit`, `check` and `sweep` up to the start of the first unit."""
     run = dpaudit.RunOptions("in-process", figures=False)
     about: dict[str, Any] = {"output": folder, "seed": 0, "quiet": True}
     calls: tuple[tuple[Callable[..., Any], dict[str, Any], set[str]], ...] = (
@@ -574,7 +574,7 @@ _HARMLESS = ("True", "False", "np.bool", "()", "[]", "frozenset", "{}")
 
 
 def _kept_inside(odd: Mapping[str, Odd], folder: Path) -> dict[str, Odd]:
-    """No name of a folder is written to that is not the fuzzer's own."""
+    """Return `odd` without names of folders outside the fuzzer's folder."""
     own_values = {name: odd_value for name, odd_value in odd.items() if name != "output"}
     output = odd.get("output")
     if output is not None and isinstance(output.value, str | bytes | Path) and output.value:
@@ -609,7 +609,7 @@ def _argument(name: str, good: Any, rng: random.Random) -> Odd:
 
 
 def _changed(value: Any, rng: random.Random) -> Any:
-    """A mapping with an odd value somewhere inside."""
+    """Return the mapping with an odd value at some place."""
     if isinstance(value, dict) and value and rng.random() < 0.8:
         key = rng.choice(sorted(value))
         return {**value, key: _changed(value[key], rng)}
@@ -618,7 +618,7 @@ def _changed(value: Any, rng: random.Random) -> Any:
 
 
 def _loaded(rng: random.Random, folder: Path) -> Case:
-    """`load_spec` and `restore_sweep`."""
+    """Cases of `load_spec` and `restore_sweep`."""
     good: dict[str, Any] = {"source": SPEC}
     if rng.random() < 0.2:
         odd = {"folder": anything(rng, WRONG), "allow_code": anything(rng)}
@@ -632,7 +632,7 @@ def _loaded(rng: random.Random, folder: Path) -> Case:
 
 
 def _whole(rng: random.Random, folder: Path) -> Case:
-    """A whole audit in a folder of its own."""
+    """Cases of a complete audit in a separate folder."""
     labels = MEMBERS * 4
     odd = column(labels, rng) if rng.random() < 0.7 else Odd("y", labels, SAME)
     spec = {**SPEC, "proxy": "model", "split": {"target": 0.5, "reference": 0.25, "test": 0.25}}

@@ -1,4 +1,4 @@
-"""What the fuzzer tries: tables for `estimate`, specs, data files and run folders, each made odd at random."""
+"""Cases for tables of `estimate`, specs, data files and run folders, each changed at random."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Bytes with one to four mistakes: flipped, cut, doubled, inserted, overwritten."""
+    """Return the bytes with one to four random errors: flipped, cut, duplicated, inserted or overwritten."""
     data = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data) + 1)
@@ -87,12 +87,12 @@ ODD_BYTES = (
 
 @dataclass(frozen=True)
 class Estimates:
-    """`dpaudit estimate FILE` with options: damaged tables, and tables and options to which no answer is right."""
+    """Cases of `dpaudit estimate FILE`: damaged tables, and tables and options without a right answer."""
 
     folder: Path
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         table, options, nonsense = self._table(rng)
         ending = rng.choice((".csv", ".tsv", ".jsonl", ".npz", ".parquet", ".npy", ".txt"))
         content = as_file(table, ending)
@@ -177,7 +177,7 @@ def _nonsense_scores(table: dict[str, list[Any]], rng: random.Random) -> tuple[d
 
 
 def as_file(table: Mapping[str, list[Any]], ending: str) -> bytes:
-    """A table in the format its ending names."""
+    """Return a table in the format of this file ending."""
     names = list(table)
     rows = list(zip(*table.values(), strict=True))
     sink = io.BytesIO()
@@ -251,13 +251,13 @@ ODD_VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Specs:
-    """`load_spec` and `make_plan` of the examples and a small spec, with values, names and bytes changed."""
+    """Cases of `load_spec` and `make_plan` for the examples and a small spec, with changed values, names and bytes."""
 
     folder: Path
 
     @cached_property
     def texts(self) -> list[str]:
-        """Specs that need no file of data."""
+        """Specs that need no data file."""
         small = {
             "name": "small",
             "seed": 1,
@@ -290,7 +290,7 @@ class Specs:
         return [yaml.safe_dump(small), yaml.safe_dump(audits)]
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         text = rng.choice(self.texts).encode()
         if rng.random() < 0.4:
             text = damaged(text, rng)
@@ -312,7 +312,7 @@ def _planned(path: Path) -> str:
 
 
 def _changed(value: Any, rng: random.Random) -> Any:
-    """A value with one odd value, one name more or less, or two swapped, somewhere inside."""
+    """Return a value with an odd value, an added or removed name, or two swapped values, at some place."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
         key = rng.choice(sorted(value, key=str))
         match rng.randrange(8):
@@ -330,13 +330,13 @@ def _changed(value: Any, rng: random.Random) -> Any:
 
 @dataclass(frozen=True)
 class Loaders:
-    """Every data set that reads a file, on a damaged one."""
+    """Cases of data sets that read a damaged file."""
 
     folder: Path
 
     @cached_property
     def files(self) -> list[tuple[str, bytes, Callable[[str], Any]]]:
-        """Name, a good content, and the data set that reads it from the folder."""
+        """Return file name, valid content, and a function that loads the data set from the folder."""
         rng = np.random.default_rng(0)
         table = io.BytesIO()
         pq.write_table(pa.table({"a": [1.0, 2.0, None], "b": ["x", None, "y"], "y": [0, 1, 0]}), table)
@@ -362,7 +362,7 @@ class Loaders:
         ]
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         name, content, data = rng.choice(self.files)
         for other, good, _ in self.files:
             if not (self.folder / other).exists():
@@ -387,24 +387,25 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class RunFolders:
-    """`dpaudit report` and `resume` on a damaged run folder: refused, or the very bounds of the whole one."""
+    """Cases of `dpaudit report` and `resume` on a damaged run folder: refused, or the bounds of the undamaged
+    folder."""
 
     folder: Path
 
     @cached_property
     def whole(self) -> Path:
-        """A run folder as it should be."""
+        """Return an undamaged run folder."""
         made_folder = self.folder / "whole"
         audit(SMALL, output=made_folder, quiet=True)
         return made_folder
 
     @cached_property
     def expected(self) -> Any:
-        """What it shows."""
+        """Return the findings of the undamaged folder."""
         return _findings(self.whole)
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         expected, folder = self.expected, self.folder / "damaged"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.whole, folder)
@@ -422,7 +423,7 @@ def _findings(folder: Path) -> Any:
 
 
 def _holds(actual: Any, expected: Any) -> bool:
-    """The very finding of the whole folder, or one that counts replays it says were lost as bounds of 0."""
+    """True if the findings are those of the undamaged folder, or count replays reported as lost as bounds of 0."""
     lost_units = actual[2] is not None and actual[2]["counts"].get("lost replays", 0) > 0
     weaker = lost_units and actual[2]["lower"] <= expected[2]["lower"] and actual[1] == expected[1]
     return bool(actual == expected or weaker)
@@ -434,7 +435,7 @@ def _damage(folder: Path, rng: random.Random) -> str:
         return "nothing left"
     path = rng.choice(files)
     content = path.read_bytes()
-    path.unlink()  # scores are second names of the units' files
+    path.unlink()  # scores are hard links to the units' files
     match rng.randrange(6):
         case 0:
             return f"{path.name} gone"

@@ -1,4 +1,4 @@
-"""`check` of functions on rows: schema, settings, claim, budget and all else made odd, and the functions themselves."""
+"""Cases for `check` of functions on rows, with odd schema, settings, claim, budget or function."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ SCHEMA: dict[str, Any] = {"age": (0, 100), "weight": (40.0, 150.0), "sex": ["f",
 
 
 def count(rows: Any, rng: np.random.Generator, scale: float = 1.0) -> float:
-    """A count with Laplace noise."""
-    return float(len(rows) + rng.laplace(scale=float(scale)))  # NumPy looks at sequences of sequences without an end
+    """Return a count with Laplace noise."""
+    # NumPy would recurse without end into a scale that is a sequence of sequences.
+    return float(len(rows) + rng.laplace(scale=float(scale)))
 
 
 def exact(rows: Any, rng: np.random.Generator) -> Any:
-    """The rows as they are."""
+    """Return the rows unchanged."""
     return rows
 
 
 def fails(rows: Any, rng: np.random.Generator) -> NoReturn:
-    """Never gives anything."""
+    """Raise at each call."""
     raise ValueError("no\nrows\x1b[2J")
 
 
 def odd_output(rows: Any, rng: np.random.Generator) -> Any:
-    """Something else at each call."""
+    """Return another odd value at each call."""
     values = (
         None,
         "",
@@ -56,12 +57,12 @@ def odd_output(rows: Any, rng: np.random.Generator) -> Any:
 
 
 def many(rows: Any, rng: np.random.Generator) -> Any:
-    """Thousands of numbers."""
+    """Return thousands of numbers."""
     return rng.normal(size=5_000)
 
 
 class Ended(BaseException):
-    """A run was about to begin: all that was given has been taken."""
+    """Raised where a run would start: all arguments were accepted."""
 
 
 def _on_start(event: Any) -> None:
@@ -71,12 +72,12 @@ def _on_start(event: Any) -> None:
 
 @dataclass(frozen=True)
 class Checks:
-    """`dpaudit.check` of a function, up to where its tests would be played; of few cases to the end."""
+    """Cases of `dpaudit.check` up to the start of its tests; a few run to the end."""
 
     folder: Path
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         run = dpaudit.RunOptions("in-process", figures=False)
         good: dict[str, Any] = {"mechanism": count, "schema": SCHEMA, "claim": 1.0, "budget": "0.05s", "run": run}
         changes: dict[str, Callable[[random.Random], Odd]] = {

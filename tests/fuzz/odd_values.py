@@ -1,4 +1,4 @@
-"""Odd values of Python callers: each says whether it means the same as the good one, nothing, or who knows what."""
+"""Odd values of Python callers; each states if it means the same as the good value, is wrong, or may do anything."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ import pyarrow as pa
 import torch
 
 SAME, WRONG, ANY = "same", "wrong", "any"
-"""The same answer is right, none is right, any end but a traceback is right."""
+"""Expected outcome: the answer of the good value, no answer, or anything but a traceback."""
 
 
 @dataclass(frozen=True, eq=False)
 class Odd:
-    """A value to be given in place of a good one.
+    """A value to pass in place of a good one.
 
     Attributes:
-        words: What it is; decided by the seed, as its own `repr` may not be.
+        words: Description that depends on the seed only; a `repr` may not.
         value: The value.
         means: SAME, WRONG or ANY.
     """
@@ -42,14 +42,14 @@ def _fails(*_: object, **__: object) -> NoReturn:
 
 
 class Raises:
-    """Every way to look at it fails."""
+    """An object that raises at every access."""
 
     __array__ = __bool__ = __eq__ = __float__ = __getitem__ = __hash__ = __index__ = __int__ = _fails  # type: ignore[assignment]
     __iter__ = __len__ = __lt__ = __repr__ = __str__ = __fspath__ = __le__ = __gt__ = __ge__ = __contains__ = _fails
 
 
 class Lies:
-    """Says it has three values, that each is one more, and that it equals everything."""
+    """An object with length 3 whose items have length 3 again, and that equals everything."""
 
     def __len__(self) -> int:
         return 3
@@ -68,7 +68,7 @@ class Lies:
 
 
 class AnyAttribute:
-    """Has every attribute and every method."""
+    """An object with every attribute and method."""
 
     def __getattr__(self, name: str) -> AnyAttribute:
         return self
@@ -83,7 +83,7 @@ def _endless() -> Iterator[int]:
 
 
 class Frame:
-    """A frame of another maker, as polars has it."""
+    """A data frame of another library, such as polars."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -206,11 +206,11 @@ ODD: dict[str, Callable[[], Any]] = {
     "torch sparse": lambda: torch.eye(3).to_sparse(),
     "torch dtype": lambda: torch.float32,
 }
-"""Odd in every place; a fresh one at each call, so that no case changes the next one's."""
+"""Odd values in any place; created at each call, so that cases do not affect each other."""
 
 
 def number(good: float, rng: random.Random) -> Odd:
-    """In place of a number."""
+    """Return an odd value in place of a number."""
     forms: list[Odd] = [
         Odd("np.float64", np.float64(good), SAME),
         Odd("Fraction of it", fractions.Fraction(good), SAME),
@@ -228,13 +228,13 @@ _NO_NUMBERS = (
 
 
 def anything(rng: random.Random, means: str = ANY) -> Odd:
-    """Any odd value."""
+    """Return any odd value."""
     name = rng.choice(list(ODD))
     return Odd(name, ODD[name](), means)
 
 
 def column(good: list[float], rng: random.Random) -> Odd:
-    """In place of a column of small multiples of 1/8, or of 0 and 1."""
+    """Return an odd value in place of a column of small multiples of 1/8, or of 0 and 1."""
     rows = len(good)
     whole = all(value == int(value) for value in good)
     plain = np.array(good)
@@ -385,7 +385,7 @@ def column(good: list[float], rng: random.Random) -> Odd:
 
 
 def other_index(rows: int, rng: random.Random) -> Any:
-    """An index of pandas that is not that of a new Series."""
+    """Return a pandas index other than that of a new Series."""
     if rng.random() < 0.3:
         return pd.Index([f"row {number}" for number in range(rows)])
     return rng.choice([pd.RangeIndex(1, rows + 1), pd.RangeIndex(rows - 1, -1, -1), pd.Index([0] * rows)])

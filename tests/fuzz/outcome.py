@@ -1,4 +1,4 @@
-"""How one case of the fuzzer ends: answered, refused in one sentence, or wrong."""
+"""Outcomes of a fuzzer case: answered, refused with one sentence, or wrong."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dpaudit.engine.estimate import estimating  # noqa: F401, imported before an
 from dpaudit.errors import AuditError
 
 LIMIT_S = 10.0
-"""Of processor time, which other work on the machine adds nothing to; of the clock, SLEPT_S."""
+"""Limit of processor time, which other work on the machine does not affect. `SLEPT_S` limits wall-clock time."""
 SLEPT_S = 120.0
 LONGEST = 2000
-"""Characters of a refusal: a sentence, with a list of names in it."""
+"""Maximum number of characters of a refusal: a sentence that may hold a list of names."""
 
 
 class End(Enum):
-    """How a case ended; the last four are what must not be."""
+    """Kinds of outcomes; the last four are wrong."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -37,17 +37,17 @@ class End(Enum):
 
     @property
     def wrong(self) -> bool:
-        """Whether it must not be."""
+        """True if the code under test must never end like this."""
         return self not in (End.ANSWERED, End.REFUSED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended.
+    """The outcome of a case.
 
     Attributes:
-        end: In a word.
-        text: The sentence, the answer, or the traceback.
+        end: Its kind.
+        text: The refusal, the answer or the traceback.
     """
 
     end: End
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class _Late(BaseException):
-    """A case took too long; no `except Exception` of the code under test may stop it."""
+    """Raised when a case takes too long; `except Exception` of the code under test does not catch it."""
 
 
 @contextlib.contextmanager
@@ -76,11 +76,11 @@ def _in_time() -> Iterator[None]:
 
 
 def outcome(case: Callable[[], str], *, nonsense: bool = False) -> Outcome:
-    """Runs a case that answers with a text, or refuses with an `AuditError`.
+    """Run a case that returns a text or raises an `AuditError`.
 
     Args:
-        case: What to run.
-        nonsense: Whether any answer is wrong.
+        case: Function to run.
+        nonsense: True if any answer is wrong.
     """
     try:
         with _in_time(), contextlib.redirect_stderr(io.StringIO()):
@@ -97,7 +97,8 @@ def outcome(case: Callable[[], str], *, nonsense: bool = False) -> Outcome:
 
 
 def command(words: list[str], *, nonsense: bool = False) -> Outcome:
-    """Runs a command line in this process: exit code 0 or 1 answers, 2 or 3 with one line on standard error refuses."""
+    """Run a command line in this process. Exit codes 0 and 1 are answers; 2 or 3 with one line on stderr are
+    refusals."""
     try:
         with _in_time():
             ended = CliRunner().invoke(main, words)
@@ -109,7 +110,7 @@ def command(words: list[str], *, nonsense: bool = False) -> Outcome:
         return Outcome(End.TRACEBACK, ended.stderr or _lines_of(ended.exc_info))
     if ended.exit_code in (0, 1):
         return Outcome(End.NONSENSE if nonsense else End.ANSWERED, ended.stdout)
-    usage = ended.stderr.startswith("Usage:")  # click's own words
+    usage = ended.stderr.startswith("Usage:")  # a usage message of click
     sentence = ended.stderr.startswith("dpaudit: ") and ended.stderr.count("\n") == 1 and len(ended.stderr) <= LONGEST
     return Outcome(End.REFUSED if sentence or usage else End.NO_SENTENCE, ended.stderr)
 

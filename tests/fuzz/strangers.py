@@ -1,4 +1,4 @@
-"""What the fuzzer tries on files that somebody else made: score files of every kind, reports, CSV for `init`."""
+"""Cases for files of other people: score files of every kind, reports, CSV files for `init`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SHAPES = (
 
 
 def npy(descr: str, shape: str, values: bytes, *, version: int = 1) -> bytes:
-    """An array of NumPy with any header."""
+    """Return a NumPy file with any header."""
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     length = struct.pack("<H" if version == 1 else "<I", len(header) & 0xFFFF)
     return b"\x93NUMPY" + bytes([version, 0]) + length + header + values
@@ -100,12 +100,12 @@ def npy(descr: str, shape: str, values: bytes, *, version: int = 1) -> bytes:
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """`dpaudit estimate FILE`, of files in every format, of other kinds under their names, odd in header and shape."""
+    """Cases of `dpaudit estimate FILE`: all formats, other kinds of content, odd headers and shapes."""
 
     folder: Path
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         makers: dict[str, Callable[[random.Random], bytes]] = {
             ".npy": self._array,
             ".npz": self._archive,
@@ -223,13 +223,13 @@ ODD_JSON: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Readers:
-    """`status`, `card` and `records` of a run folder whose files somebody changed, hashes and all."""
+    """Cases of `status`, `card` and `records` on a run folder with edited files and adjusted hashes."""
 
     folder: Path
 
     @cached_property
     def whole(self) -> Path:
-        """A run folder as it should be."""
+        """Return an undamaged run folder."""
         made_folder = self.folder / "whole"
         game = {"name": "label-canaries", "canaries": 20, "replays": 1, "trainings": 4}
         split = {"target": 0.6, "reference": 0.2, "test": 0.2}
@@ -237,7 +237,7 @@ class Readers:
         return made_folder
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         folder = self.folder / "changed"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.whole, folder)
@@ -312,7 +312,7 @@ class Readers:
         path = rng.choice(sorted((folder / "scores").rglob("*.parquet")))
         if rng.random() < 0.3:
             content = damaged(path.read_bytes(), rng)
-            path.unlink()  # a second name of a unit's file
+            path.unlink()  # a hard link to a unit's file
             path.write_bytes(content)
             return "scores damaged"
         try:
@@ -352,7 +352,7 @@ class Readers:
 
 
 def _put(value: Any, rng: random.Random, at: str = "") -> str:
-    """Puts an odd value somewhere inside of plain values, or takes a field away; says where."""
+    """Put an odd value at some place of nested plain values, or remove a field; return a description of the place."""
     if isinstance(value, dict) and value:
         inside: Any = rng.choice(sorted(value))
     elif isinstance(value, list) and value:
@@ -372,12 +372,12 @@ def _put(value: Any, rng: random.Random, at: str = "") -> str:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """`dpaudit init` with answers of any kind; what it has written can be read as a spec, or is refused as one."""
+    """Cases of `dpaudit init` with any answers; the spec it writes can be loaded, or is refused."""
 
     folder: Path
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
-        """One case: what it was, and how it ended."""
+        """Try one case and return its description and outcome."""
         spec, rows = (
             self.folder / "audit.yaml",
             self.folder / rng.choice(("rows.csv", "r\u00f6ws \u2028.csv", "a: {b}.csv")),
@@ -406,7 +406,7 @@ class Beginnings:
         return described, ended
 
     def _rows(self, rng: random.Random) -> tuple[bytes, bool]:
-        """A CSV file, and whether it is one."""
+        """Return a file, and true if it is valid CSV."""
         label = rng.choice(
             ("y", "Gr\u00f6\u00dfe", "\u2028", "null", "1", "{", "'", "\x7f", "\x1b[2J", "- a", "$HOME", "\U0001f600")
         )

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer (`make fuzz` runs it for an hour), and a proof that it can say no."""
+"""A short run of the fuzzer, and a proof that it detects wrong outcomes; `make fuzz` runs it for an hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.outcome import End, command, outcome
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_odd_ends_in_a_traceback_a_hang_or_an_answer(tmp_path: Path) -> None:
+def test_no_case_has_a_wrong_outcome(tmp_path: Path) -> None:
     ended = list(itertools.islice(cases(2027, tmp_path), 150))
     assert [(name, described, end.text) for name, described, end in ended if end.end.wrong] == []
     assert {name.partition(" ")[0] for name, _, _ in ended} == {kind.__name__ for kind in SHARES}
@@ -25,17 +25,17 @@ def test_nothing_odd_ends_in_a_traceback_a_hang_or_an_answer(tmp_path: Path) -> 
 
 
 FOUND = (2, 14, 16, 48, 52, 78, 95, 166, 185, 210, 304, 353, 363, 502, 805, 893, 1006, 1216, 1446, 1640, 1801, 2939)
-"""Numbers of cases that ended wrongly once: with masks dropped, indices that differ, dates, huge numbers, no end."""
+"""Numbers of cases that once had a wrong outcome, such as dropped masks, dates and endless data."""
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_calls_that_were_answered_wrongly_once_are_not_again(tmp_path: Path) -> None:
+def test_earlier_wrong_outcomes_do_not_recur(tmp_path: Path) -> None:
     calls = Calls(tmp_path)
     ended = [(number, *calls.case(random.Random(f"1 {number}"))) for number in FOUND]
     assert [(number, described, end.text) for number, described, end in ended if end.end.wrong] == []
 
 
-def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_outcomes_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(text: str) -> str:
         raise InputError(text)
 
@@ -58,7 +58,7 @@ def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(["estimate", str(tmp_path / "x.csv")]).end is End.TRACEBACK
 
 
-def test_a_case_is_decided_by_its_number(tmp_path: Path) -> None:
+def test_a_case_depends_on_its_number_only(tmp_path: Path) -> None:
     first, again = (list(itertools.islice(cases(7, tmp_path / name), 5)) for name in "ab")
     assert [name for name, _, _ in first] == [name for name, _, _ in again]
     assert random.Random("7 0").random() == random.Random("7 0").random()

@@ -1,9 +1,10 @@
-"""The golden record: `python -m tests.golden write` before a change of form, `python -m tests.golden` after it.
+"""The golden record: `python -m tests.golden write` before a refactoring, `python -m tests.golden` after it.
 
-Each spec of `specs.yaml` runs in process at its seed. Of every audit the record keeps hashes of the evidence (scores,
-answers, posteriors: every replay, query and release), of what the estimator counted, of the controls and ceilings, and
-of the finding, and some values to look at. To compare two commits on another machine, write the record in a checkout of
-the first and copy it into one of the second: floating point differs between processors.
+Each spec of `specs.yaml` runs in process at its seed. For each audit the record holds hashes of the evidence
+(scores, answers, posteriors: every replay, query and release), of the estimator's counts, of the controls and
+ceilings, and of the finding, and some values for readers. To compare two commits on another machine, write the
+record in a checkout of the first and copy it into one of the second: floating-point results differ between
+processors.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FORMER_FIELDS = {
     "log_p_check_1": "checks_1",
     "log_p_check_0": "checks_0",
 }
-"""Of evidence, as a record of 22 November 2026 or before has them."""
+"""Names of fields of evidence in records of 22 November 2026 or before."""
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of one spec's record after another."""
+    """Yield name and record of each spec."""
     content = yaml.safe_load((HERE / "specs.yaml").read_text())
     usual = {name: content["usual"][name] for name in ("seed", "run")}
     for kind in ("specs", "checks"):
@@ -63,7 +64,7 @@ def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
-    """What the audits of one spec gave, by name."""
+    """Return the record of the audits of one spec, by name."""
     from dpaudit.engine.request.audit_spec import RunOptions
     from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
     from dpaudit.engine.request.loading import load_spec
@@ -86,7 +87,7 @@ def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, An
 
 
 def finding_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The finding of an audit, its ceiling, its control and its metrics; words left out, which may be put better."""
+    """Return finding, ceiling, control and metrics of an audit, without texts, whose wording may change."""
     finding = result["finding"] or {}
     numbers = [_numbers(result[name]) for name in ("finding", "ceiling", "control", "comparison", "metrics", "rows")]
     return {
@@ -99,7 +100,7 @@ def finding_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """All numbers in plain values, without the texts and without the names that they have."""
+    """Return all numbers of nested plain values, without texts and names."""
     if isinstance(value, Mapping):
         parts = (_numbers(part) for name, part in sorted(value.items()) if name != "series")
         return [part for part in parts if part not in (None, [])]
@@ -109,12 +110,12 @@ def _numbers(value: Any) -> Any:
 
 
 def recorded_name(field: dataclasses.Field[Any]) -> str:
-    """What a field was called when the record was first made: a name is no evidence."""
+    """Return the name of a field in the first record, because a name is no evidence."""
     return FORMER_FIELDS.get(field.name, field.name)
 
 
 def digest_of(values: list[Any]) -> dict[str, Any]:
-    """Of dataclasses of arrays and numbers: how many they are, and a hash of all fields in the order of their names."""
+    """Return the number of dataclasses, and a hash of all their fields in the order of their names."""
     import numpy as np
 
     hasher = hashlib.sha256()
@@ -129,12 +130,12 @@ def digest_of(values: list[Any]) -> dict[str, Any]:
 
 
 def digest(text: str) -> str:
-    """A short hash."""
+    """Return the first 16 hexadecimal digits of the SHA-256 hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(recorded_values: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
-    """What of the record is not as it was, a line each."""
+    """Yield a line for each difference from the record."""
     for spec, audits in current.items():
         before = recorded_values.get(spec)
         if before is None:
@@ -142,9 +143,9 @@ def differences(recorded_values: Mapping[str, Any], current: Mapping[str, Any]) 
             continue
         for name in sorted(before.keys() | audits.keys()):
             old, new = before.get(name, {}), audits.get(name, {})
-            for what in sorted(old.keys() | new.keys()):
-                if old.get(what) != new.get(what):
-                    yield f"{spec}, {name}: {what} was {old.get(what)}, is {new.get(what)}"
+            for part in sorted(old.keys() | new.keys()):
+                if old.get(part) != new.get(part):
+                    yield f"{spec}, {name}: {part} was {old.get(part)}, is {new.get(part)}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The evidence and the counts behind the audits of a finished run folder, as the values that estimators are given."""
+"""Evidence and counts of the audits in a finished run folder, as the values that estimators receive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpaudit.engine.request.audit_spec import AuditSpec
 
 
 def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, list[Any]]]:
-    """By audit: `evidence`, `tallies`, `controls` and `ceilings`, those that there are."""
+    """Return the available values of `evidence`, `tallies`, `controls` and `ceilings`, by audit."""
     store = UnitStore(folder / "units")
     evidence: dict[str, dict[str, list[Any]]] = {}
     for entry in make_plan(spec).audits:

@@ -1,1 +1,1 @@
-"""What a stranger hands over: folders, specs, caches and files made to run, read, send or overwrite something."""
+"""Hostile run folders, specs, caches and files, made to execute, read, send or overwrite something."""

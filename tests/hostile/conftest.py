@@ -1,4 +1,4 @@
-"""A reader, and a run folder that somebody else made."""
+"""Fixtures: a reader, and a run folder of another user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ run: {runner: in-process, figures: false}
 
 @pytest.fixture(scope="session")
 def foreign_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that another user made on another machine; copy it, never write in it."""
+    """Return a finished run of another user on another machine; copy it, never write to it."""
     maker = Reader(tmp_path_factory.mktemp("maker"))
     (maker.work / "spec.yaml").write_text(SPEC)
     folder = maker.work / "run"
@@ -31,11 +31,11 @@ def foreign_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Reader:
-    """Somebody who was handed nothing yet."""
+    """Return a reader without any foreign file."""
     return Reader(tmp_path)
 
 
 @pytest.fixture
 def folder(reader: Reader, foreign_folder: Path) -> Path:
-    """The stranger's run folder as the reader got it: whole, finished, and harmless so far."""
+    """Return the reader's copy of the foreign run folder: complete, finished and harmless."""
     return Path(shutil.copytree(foreign_folder, reader.stranger / "run", symlinks=True))

@@ -1,4 +1,4 @@
-"""A mechanism whose code does to its process what it must not; copied to where a test works."""
+"""A mechanism whose code misuses its process; tests copy the file into a working folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpaudit import Claim
 
 @dataclass(frozen=True)
 class Misbehaving:
-    """Releases labels as they are, and does something else besides."""
+    """A mechanism that releases labels unchanged and runs the functions named in `do`."""
 
     do: str = ""
     epsilon: float = 1.0
@@ -30,8 +30,8 @@ class Misbehaving:
         return Claim(self.epsilon)
 
     def release(self, labels, *, classes, rng):
-        for deed in self.do.split():
-            globals()[deed]()
+        for function in self.do.split():
+            globals()[function]()
         return labels
 
 

@@ -1,7 +1,7 @@
-"""Somebody who opens what a stranger made: their home, their secrets, and everything that changed when they did.
+"""A user who opens files of a stranger: home, secrets, and all changes that follow.
 
-What happened is found by walking the file system before and after, by the processes that are left, and by an audit hook
-in every Python that ran (`watching/sitecustomize.py`), never by looking for what one expects.
+Changes are detected by walking the file system before and after, by remaining processes, and by an audit hook in
+every Python process (`watching/sitecustomize.py`), so that unexpected changes are found too.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ ROOT = Path(__file__).parents[2]
 WATCHING = Path(__file__).parent / "watching"
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "aws-secret-1f3e7c55", "GITHUB_TOKEN": "ghp-token-9b2d4a66"}
 FONTS = Path(tempfile.gettempdir()) / "dpaudit-tests-fonts"
-"""matplotlib's list of fonts, made once for all readers."""
+"""matplotlib's list of fonts, created once for all readers."""
 BAD_SIGNS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and newline, and what turns the direction of text."""
+"""Control characters except tab and newline, and characters that change the direction of text."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What one command did.
+    """Effects of one command.
 
     Attributes:
-        code: Its exit code; None where it had to be killed for its time.
-        out, err: What it printed.
-        seconds: How long it took.
-        changed: Paths outside the stranger's folder that are new, gone or other than before.
-        written: Paths outside the reader's own places that its Pythons opened for writing, moved or removed.
-        spoken: Addresses its Pythons spoke to or asked a name server for, Unix sockets aside.
-        left: Command lines of processes that it left behind.
+        code: Exit code; None if it was killed after its time limit.
+        out: Standard output.
+        err: Standard error.
+        seconds: Duration.
+        changed: Paths outside the stranger's folder that were added, removed or changed.
+        written: Paths outside the reader's own places that Python processes opened for writing, moved or removed.
+        spoken: Addresses that Python processes contacted or looked up, except Unix sockets.
+        left_over: Command lines of processes that still run.
     """
 
     code: int | None
@@ -56,7 +57,8 @@ class Opened:
     left_over: tuple[str, ...]
 
     def harmless(self) -> None:
-        """Asserts that nothing outside the folder happened, and that what was said is clean and no traceback."""
+        """Assert that nothing outside the folder happened, and that the output has no traceback, secret or control
+        character."""
         assert self.code is not None, f"hung:\n{self.out}\n{self.err}"
         assert not self.changed, self.changed
         assert not self.written, self.written
@@ -70,7 +72,7 @@ class Opened:
             assert secret not in output, output
 
     def refused(self, *words: str) -> None:
-        """Asserts that it was harmless and ended in one sentence of refusal, with these words in it."""
+        """Assert that the command was harmless and ended with one refusal that contains these words."""
         self.harmless()
         assert self.code in (2, 3), (self.code, self.out, self.err)
         last = " ".join(self.err.split("dpaudit: ")[-1].split())
@@ -80,15 +82,15 @@ class Opened:
 
 
 class Reader:
-    """A home with secrets, a folder to work in, and a stranger's folder beside them, under one root.
+    """A home with secrets, a working folder and a stranger's folder, all below `root`.
 
-    `root/home` and `root/work` are the reader's, `root/tmp` is their temporary folder, `root/stranger` is what was
-    handed over; `root/else` is anything else on the machine. dpaudit may write its notes and caches under
-    `root/home/.local/state`, `root/home/.cache`, and short-lived files under `root/tmp`.
+    `root/home` and `root/work` belong to the reader, `root/tmp` is the temporary folder, `root/stranger` holds the
+    foreign files, and `root/else` is any other place. dpaudit may write its notes and caches below
+    `root/home/.local/state` and `root/home/.cache`, and temporary files below `root/tmp`.
     """
 
     patience_s = 10.0
-    """What a command leaves has so long to end."""
+    """Time that remaining processes have to end."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,7 +106,7 @@ class Reader:
         self._log = root / "watched.log"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """That of the reader's shell."""
+        """Return the environment of the reader's shell."""
         own_values = {
             "HOME": str(self.home),
             "XDG_STATE_HOME": str(self.home / ".local" / "state"),
@@ -122,13 +124,13 @@ class Reader:
     def opens(
         self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
     ) -> Opened:
-        """Runs `dpaudit ARGUMENTS` as the reader would, in `work` unless said otherwise; from a warm start."""
+        """Run `dpaudit ARGUMENTS`, in `work` by default, from a warm start."""
         return self._watched(list(map(str, arguments)), cwd, time_limit_s, environment, run_warm)
 
     def starts(
         self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
     ) -> Opened:
-        """The same in a Python of its own: for what is imported from where, and for processes that are left."""
+        """Run `dpaudit ARGUMENTS` in a new Python process, for tests of imports and of remaining processes."""
         command = [sys.executable, "-m", "dpaudit", *map(str, arguments)]
         return self.runs(command, cwd=cwd, time_limit_s=time_limit_s, environment=environment)
 
@@ -140,7 +142,7 @@ class Reader:
         time_limit_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
     ) -> Opened:
-        """Runs any command as the reader would."""
+        """Run any command as the reader."""
         return self._watched(command, cwd, time_limit_s, environment or {}, _run_cold)
 
     def _watched(
@@ -159,7 +161,7 @@ class Reader:
                 command,
                 cwd=cwd or self.work,
                 environment=self.environment(**environment),
-                out=out_file,  # files, not pipes: a process that is left behind holds a pipe open
+                out=out_file,  # files instead of pipes, which a remaining process would keep open
                 err=err_file,
                 time_limit_s=time_limit_s,
             )
@@ -171,8 +173,8 @@ class Reader:
         return Opened(code, out, err, seconds, changed, tuple(self._written()), tuple(self._spoken()), left_over)
 
     def _walk(self) -> dict[str, tuple[object, ...]]:
-        """What every path outside the stranger's folder and dpaudit's own places is; times of folders left out."""
-        return {str(path): _what_is(path) for path in self._others(self.root)}
+        """Return type and content of every path outside the stranger's folder and dpaudit's own places."""
+        return {str(path): _path_state(path) for path in self._others(self.root)}
 
     def _others(self, folder: Path) -> Iterator[Path]:
         for entry in sorted(folder.iterdir()):
@@ -183,7 +185,7 @@ class Reader:
                 yield from self._others(entry)
 
     def _may_be_written(self, path: Path) -> bool:
-        if path.is_relative_to(ROOT) and "__pycache__" in path.parts:  # compiled code of dpaudit's own
+        if path.is_relative_to(ROOT) and "__pycache__" in path.parts:  # compiled code of dpaudit
             return True
         state, cache = self.home / ".local" / "state" / "dpaudit", self.home / ".cache" / "dpaudit"
         allowed = (self.stranger, state, cache, FONTS)
@@ -191,7 +193,7 @@ class Reader:
         return path in parents or any(path.is_relative_to(place) for place in allowed)
 
     def _written(self) -> Iterator[str]:
-        """Also through links: what is opened for writing counts where it really lies."""
+        """Yield paths opened for writing, with links resolved."""
         for _, event, what in self._noted():
             if event.startswith("socket."):
                 continue
@@ -212,7 +214,7 @@ class Reader:
             yield process, event, what
 
     def _left_over_files(self) -> Iterator[str]:
-        """Processes that bear the reader's mark or descend from commands; they get time to end, and are ended then."""
+        """Yield command lines of processes started by commands that do not end in time, and kill them."""
         end = time.monotonic() + self.patience_s
         while (pids := list(self._marked())) and time.monotonic() < end:
             time.sleep(0.05)
@@ -224,7 +226,7 @@ class Reader:
                 continue
 
     def _marked(self) -> Iterator[int]:
-        below = set(left_by_commands())  # a forked process has its mark where no other process can read it
+        below = set(left_by_commands())  # a forked process may hide its environment from other processes
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -258,7 +260,7 @@ def _run_cold(
         return None
 
 
-def _what_is(path: Path) -> tuple[object, ...]:
+def _path_state(path: Path) -> tuple[object, ...]:
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "link", os.readlink(path)

@@ -1,4 +1,4 @@
-"""A stranger's spec runs, contacts and reads nothing that the reader has not allowed, and says what it would."""
+"""A stranger's spec executes, contacts and reads nothing without the reader's consent, and states what it would do."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ SHADOWED = ("yaml", "numpy", "click", "torch", "pyarrow", "opacus", "dp_accounti
 
 @pytest.fixture
 def mark(reader: Reader) -> Path:
-    """What a stranger's code would write: outside of their folder, so that it is found."""
+    """Return the file that a stranger's code would write, outside the stranger's folder."""
     return reader.elsewhere / "mark"
 
 
 def evil(path: Path, mark: Path) -> None:
-    """A module that leaves a mark when it is imported."""
+    """Write a module that creates `mark` when it is imported."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(EVIL.format(mark=str(mark)))
 
 
 def changed(folder: Path, **parts: Any) -> None:
-    """Gives the one audit of a run folder other parts; its plan then speaks of that spec, as a stranger's would."""
+    """Give the audit of a run folder other components, and adjust its plan to the changed spec."""
     spec = yaml.safe_load((folder / "spec.yaml").read_text())
     run = parts.pop("run", {})
     spec["audits"][0] |= parts
@@ -58,7 +58,7 @@ def changed(folder: Path, **parts: Any) -> None:
 @pytest.mark.parametrize(
     ("verb", "named"),
     [
-        ("report", "got-x.evil:M"),  # no name that a pattern of Python's names would find
+        ("report", "got-x.evil:M"),  # no pattern for Python names matches this name
         pytest.param("resume", "got-x.evil:M", marks=pytest.mark.nightly),
         pytest.param("report", "os:system", marks=pytest.mark.nightly),
         ("resume", "sklearn.linear_model:LogisticRegression"),
@@ -98,22 +98,21 @@ def test_an_edited_spec_is_refused_before_anything_is_imported(reader: Reader, f
     assert status.code == 0
 
 
-def test_what_was_looked_at_is_imported_from_the_readers_own_folder_only(
-    reader: Reader, folder: Path, mark: Path
-) -> None:
-    """Never from the stranger's, nor from one around it; the way is PYTHONPATH, or to stand elsewhere."""
+def test_allowed_code_is_imported_from_the_readers_own_folder_only(reader: Reader, folder: Path, mark: Path) -> None:
+    """No module is imported from the stranger's folder or its parents: `PYTHONPATH` or another working folder is
+    needed."""
     evil(folder / "evil.py", mark)
     changed(folder, mechanism={"name": "evil:M"})
     for where in (folder, reader.stranger):
         reader.starts("resume", folder, "--allow-code", cwd=where).refused("evil:M", "must be in PYTHONPATH")
     shutil.copy(folder / "evil.py", reader.work)
-    assert reader.starts("resume", folder, "--allow-code", cwd=reader.work).code == 2  # a mechanism that claims nothing
+    assert reader.starts("resume", folder, "--allow-code", cwd=reader.work).code == 2  # a mechanism without a claim
     assert mark.read_text() == "ran"
 
 
 @pytest.mark.parametrize("where", ["in", pytest.param("around", marks=pytest.mark.nightly)])
-def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mark: Path, where: str) -> None:
-    """The reader stands in the stranger's folder, or in the one that holds it."""
+def test_no_module_of_the_working_folder_is_imported(reader: Reader, folder: Path, mark: Path, where: str) -> None:
+    """The reader's working folder is the stranger's folder, or its parent."""
     cwd = folder if where == "in" else reader.stranger
     for name in SHADOWED:
         evil(cwd / f"{name}.py", mark)
@@ -132,8 +131,8 @@ def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mar
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_nothing_beside_the_reader_is_imported_by_workers(reader: Reader, folder: Path, mark: Path) -> None:
-    """Ray would put the folder its driver works in before everything installed."""
+def test_workers_import_no_module_of_the_working_folder(reader: Reader, folder: Path, mark: Path) -> None:
+    """Ray would put the working folder of its driver before all installed packages."""
     for name in ("torch", "yaml", "scipy", "sklearn", "catboost", "pandas"):
         evil(folder / f"{name}.py", mark)
     shutil.rmtree(folder / "units")
@@ -154,8 +153,8 @@ GAME = {
 }
 
 
-def asks(url: str, **more: Any) -> dict[str, Any]:
-    """The parts of an audit that asks a server."""
+def querying_parts(url: str, **more: Any) -> dict[str, Any]:
+    """Return the components of an audit that queries a server."""
     claimed = {"epsilon": 1.0, "delta": 1e-6, "relation": "add-remove"}
     mechanism = {"name": "prediction-endpoint", "url": url, "claimed": claimed, "first_wait_s": 0.01, **more}
     split = {"target": 0.9, "reference": 0.0, "test": 0.1}
@@ -163,9 +162,9 @@ def asks(url: str, **more: Any) -> dict[str, Any]:
     return {**parts, "attack": None, "estimator": None}
 
 
-def test_nothing_is_sent_until_it_is_allowed(reader: Reader, folder: Path) -> None:
+def test_no_data_are_sent_without_consent(reader: Reader, folder: Path) -> None:
     with serving(lambda body: {"answers": [0] * len(body["queries"])}) as server:
-        changed(folder, **asks(server.url, key_variable="GITHUB_TOKEN"))
+        changed(folder, **querying_parts(server.url, key_variable="GITHUB_TOKEN"))
         refused = reader.opens("resume", folder, "--fresh", "--allow-code", "--allow-files")
         refused.refused(server.url, "the value of $GITHUB_TOKEN", "about 10 requests or more", "add --allow-network")
         assert server.bodies == []
@@ -173,14 +172,14 @@ def test_nothing_is_sent_until_it_is_allowed(reader: Reader, folder: Path) -> No
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {SECRETS['GITHUB_TOKEN']}"}
 
 
-def test_a_variable_is_never_looked_up_in_an_address(reader: Reader, folder: Path) -> None:
+def test_no_variable_is_expanded_in_an_address(reader: Reader, folder: Path) -> None:
     with serving(lambda body: {"answers": []}) as server:
-        changed(folder, **asks(f"{server.url}/$AWS_SECRET_ACCESS_KEY"))
+        changed(folder, **querying_parts(f"{server.url}/$AWS_SECRET_ACCESS_KEY"))
         reader.opens("resume", folder, "--fresh", "--allow-network").refused("url must be written out")
         assert server.bodies == []
 
 
-def test_a_cluster_is_not_joined_until_it_is_allowed(reader: Reader, folder: Path) -> None:
+def test_no_cluster_is_joined_without_consent(reader: Reader, folder: Path) -> None:
     changed(folder, run={"runner": "ray", "address": "ray://192.0.2.1:10001"})
     reader.opens("resume", folder, "--fresh").refused("the Ray cluster at ray://192.0.2.1:10001", "add --allow-network")
     refused = reader.opens("resume", folder, "--fresh", "--allow-network")
@@ -188,7 +187,7 @@ def test_a_cluster_is_not_joined_until_it_is_allowed(reader: Reader, folder: Pat
 
 
 @pytest.mark.parametrize("way", ["path", pytest.param("~", marks=pytest.mark.nightly), "$NAME", "link", "cache"])
-def test_no_file_of_the_readers_is_read_until_it_is_allowed(reader: Reader, folder: Path, way: str) -> None:
+def test_no_file_of_the_reader_is_read_without_consent(reader: Reader, folder: Path, way: str) -> None:
     secret = reader.home / "grades.csv"
     secret.write_text("grade,label\n" + "1,pass\n2,fail\n" * 50)
     if way == "link":
@@ -207,7 +206,7 @@ def test_no_file_of_the_readers_is_read_until_it_is_allowed(reader: Reader, fold
         assert "grade," not in refused.err
 
 
-def test_data_in_the_strangers_own_folder_are_theirs(reader: Reader, folder: Path) -> None:
+def test_data_in_the_strangers_folder_need_no_consent(reader: Reader, folder: Path) -> None:
     (folder / "rows.csv").write_text("x,label\n" + "1,a\n2,b\n" * 300)
     changed(folder, data={"name": "csv", "path": str(folder / "rows.csv"), "label": "label"})
     process = reader.opens("resume", folder, "--fresh")
@@ -216,7 +215,7 @@ def test_data_in_the_strangers_own_folder_are_theirs(reader: Reader, folder: Pat
 
 
 class Runs:
-    """What a pickle can do."""
+    """An object whose pickle runs code."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark

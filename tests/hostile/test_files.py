@@ -1,4 +1,4 @@
-"""What stands in place of a run's files: links, pipes, files of holes, names that lead out, files that unpack."""
+"""Replaced files of a run: links, pipes, sparse files, names that leave the folder, files that unpack to gigabytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_FILE = "must be a plain file"
 
 
 class Denies(BaseHTTPRequestHandler):
-    """A store that knows nobody."""
+    """An object store that refuses all requests."""
 
     def answer(self) -> None:
         body = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message></Error>"
@@ -32,7 +32,7 @@ class Denies(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"" if self.command == "HEAD" else body)
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815, as the server looks for them
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815, names that the server looks up
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
@@ -40,15 +40,15 @@ class Denies(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def denying_store() -> Iterator[str]:
-    """Its host and port."""
+    """Yield host and port of the store."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Denies) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def instead(path: Path, make: Callable[[Path], object]) -> None:
-    """Puts something in the place of a file or folder."""
+def replace_path(path: Path, make: Callable[[Path], object]) -> None:
+    """Replace a file or folder."""
     if path.is_dir():
         path.rename(path.with_name(f"{path.name}-before"))
     path.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def instead(path: Path, make: Callable[[Path], object]) -> None:
 )
 def test_a_link_out_of_the_folder_is_refused(reader: Reader, folder: Path, verb: str, name: str) -> None:
     outside = reader.elsewhere if (folder / name).is_dir() or "." not in name else reader.elsewhere / "thesis.tex"
-    instead(folder / name, lambda path: path.symlink_to(outside))
+    replace_path(folder / name, lambda path: path.symlink_to(outside))
     reader.opens(verb, folder).refused(name, NO_FILE, "it is a link")
 
 
@@ -84,9 +84,7 @@ def test_a_link_out_of_the_folder_is_refused(reader: Reader, folder: Path, verb:
         pytest.param("run", "events.jsonl", marks=pytest.mark.nightly),
     ],
 )
-def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
-    reader: Reader, folder: Path, verb: str, name: str
-) -> None:
+def test_a_hard_link_to_another_file_is_not_written_to(reader: Reader, folder: Path, verb: str, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     os.link(reader.elsewhere / "thesis.tex", folder / name)
     words = [verb, folder]
@@ -100,7 +98,7 @@ def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
 
 @pytest.mark.parametrize("verb", ["status", "report", "plan", "fetch"])
 def test_a_pipe_is_refused_at_once(reader: Reader, folder: Path, verb: str) -> None:
-    instead(folder / "plan.parquet", os.mkfifo)
+    replace_path(folder / "plan.parquet", os.mkfifo)
     (reader.work / "spec.yaml").write_bytes((folder / "spec.yaml").read_bytes())
     words = {"plan": ["spec.yaml", "--timings", folder], "fetch": [folder, "copy"]}.get(verb, [folder])
     reader.opens(verb, *words, time_limit_s=60).refused("plan.parquet", NO_FILE, "named pipe")
@@ -117,8 +115,8 @@ def test_a_sweep_with_a_socket_in_it_is_refused(reader: Reader, folder: Path) ->
 
 
 @pytest.mark.parametrize(("verb", "name"), [("status", "events.jsonl"), ("report", "plan.parquet")])
-def test_a_file_of_holes_is_refused(reader: Reader, folder: Path, verb: str, name: str) -> None:
-    instead(folder / name, lambda path: path.touch())
+def test_a_sparse_file_is_refused(reader: Reader, folder: Path, verb: str, name: str) -> None:
+    replace_path(folder / name, lambda path: path.touch())
     os.truncate(folder / name, 20 << 30)
     reader.opens(verb, folder, time_limit_s=60).refused(name, "bytes are holes")
 
@@ -158,16 +156,14 @@ def test_a_name_that_leaves_the_target_of_fetch_is_refused(
     process.refused("must hold only files that can be copied below a folder", "nothing was copied")
 
 
-def test_what_is_in_the_target_of_fetch_stays(reader: Reader, folder: Path) -> None:
+def test_existing_files_in_the_target_of_fetch_stay(reader: Reader, folder: Path) -> None:
     (reader.work / "copy").symlink_to(reader.elsewhere)
     reader.opens("fetch", folder, "copy").refused("must be new or empty")
     reader.opens("fetch", reader.stranger, "new").refused("must be a run folder")
 
 
 @pytest.mark.parametrize("verb", ["status", "report", "resume", "fetch"])
-def test_a_store_that_denies_is_one_sentence_with_the_place_as_it_was_named(
-    reader: Reader, verb: str, denying_store: str
-) -> None:
+def test_a_denied_store_is_refused_in_one_line_with_its_address(reader: Reader, verb: str, denying_store: str) -> None:
     place = f"s3://bucket/run?endpoint_override={denying_store}&scheme=http"
     words = [place, "copy"] if verb == "fetch" else [place]
     process = reader.opens(verb, *words, AWS_ACCESS_KEY_ID="wrong", AWS_DEFAULT_REGION="us-east-1", time_limit_s=60)
@@ -178,12 +174,12 @@ def test_a_store_that_denies_is_one_sentence_with_the_place_as_it_was_named(
     assert "check the credentials" in message
 
 
-def test_a_folder_at_a_file_uri_is_looked_at_too(reader: Reader, folder: Path) -> None:
-    instead(folder / "figures", lambda path: path.symlink_to(reader.elsewhere))
+def test_a_folder_at_a_file_uri_is_checked(reader: Reader, folder: Path) -> None:
+    replace_path(folder / "figures", lambda path: path.symlink_to(reader.elsewhere))
     reader.opens("report", f"file://{folder}").refused("figures", NO_FILE)
 
 
-def test_objects_are_named_as_the_reader_named_them(reader: Reader, folder: Path) -> None:
+def test_objects_have_the_names_of_the_reader(reader: Reader, folder: Path) -> None:
     (folder / "spec.yaml").write_text("[not a spec")
     for verb, named in (("report", f"file://{folder}"), ("resume", f"file://{folder}/spec.yaml")):
         process = reader.opens(verb, f"file://{folder}")
@@ -191,7 +187,7 @@ def test_objects_are_named_as_the_reader_named_them(reader: Reader, folder: Path
         assert ".cache" not in process.err
 
 
-def test_a_fetched_copy_of_an_honest_folder_is_whole(reader: Reader, folder: Path) -> None:
+def test_a_fetched_copy_of_an_honest_folder_is_complete(reader: Reader, folder: Path) -> None:
     process = reader.opens("fetch", folder, reader.stranger / "copy")
     process.harmless()
     assert process.code == 0, process.err

@@ -1,4 +1,4 @@
-"""`dpaudit card`: what it says of a run, of tests of one claim, and of a folder whose words are hostile."""
+"""`dpaudit card` for a run, for several tests of one claim, and for a folder with hostile texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 def forge(folder: Path, change: Callable[[Any], None]) -> ModelCard:
-    """The card of a folder whose `bounds.json` somebody changed, and the note of it too."""
+    """Return the card of a folder after a change of `bounds.json` and of its checksum in the log."""
     path = folder / "bounds.json"
     before = path.read_bytes()
     report = json.loads(before)
@@ -43,13 +43,13 @@ def forge(folder: Path, change: Callable[[Any], None]) -> ModelCard:
 
 
 def front_of(markdown: str) -> tuple[Any, list[Token]]:
-    """The YAML in front of a card, and what a Markdown parser finds behind it."""
+    """Return the YAML front matter of a card, and the Markdown tokens of the rest."""
     _, block, body = re.split(r"^---$", markdown, maxsplit=2, flags=re.MULTILINE)
     parsed = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(body)
     return yaml.safe_load(block), [part for token in parsed for part in (token, *(token.children or ()))]
 
 
-def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path) -> None:
+def test_a_card_repeats_the_report_and_how_to_reproduce_it(folder: Path) -> None:
     report = json.loads((folder / "bounds.json").read_text())
     (result,) = report["results"]
     (front,) = front_of(ModelCard.of(folder).markdown())[0].values()
@@ -71,7 +71,7 @@ def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", front["date"])
 
 
-def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -> None:
+def test_hostile_texts_are_escaped(reader: Reader, folder: Path) -> None:
     def change(report: Any) -> None:
         (result,) = report["results"]
         report["name"] = HOSTILE[0]
@@ -106,7 +106,7 @@ def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -
 
 
 @pytest.mark.parametrize("verdict", [*Verdict])
-def test_no_card_reads_as_a_proof(folder: Path, verdict: Verdict) -> None:
+def test_no_card_claims_a_proof(folder: Path, verdict: Verdict) -> None:
     card = forge(folder, lambda report: report["results"][0].update(verdict=str(verdict)))
     means = REJECTED if verdict is Verdict.VIOLATION else NO_PROOF
     for text in (card.markdown(), card.page()):
@@ -116,7 +116,7 @@ def test_no_card_reads_as_a_proof(folder: Path, verdict: Verdict) -> None:
     assert card.markdown().index(means) < card.markdown().index("verdict:")
 
 
-def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path) -> None:
+def test_tests_of_one_claim_have_one_verdict_by_the_confirmatory_run(folder: Path) -> None:
     def change(report: Any) -> None:
         first = report["results"][0] | {"verdict": "VIOLATION"}
         again = copy.deepcopy(first) | {"name": f"{first['name']}, confirmatory run", "assumes": "of the second"}
@@ -144,7 +144,7 @@ def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path
     assert "  - Reason: a; b" in card.markdown().splitlines()
 
 
-def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path) -> None:
+def test_the_worst_results_come_first_and_omitted_ones_are_counted(folder: Path) -> None:
     def change(report: Any) -> None:
         many = [copy.deepcopy(report["results"][0]) | {"name": f"audit {number}"} for number in range(40)]
         many[33]["verdict"] = "VIOLATION"
@@ -159,7 +159,7 @@ def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path
 
 @pytest.mark.parametrize("many", [3, 200])
 @pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
-def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many: int) -> None:
+def test_a_card_is_at_most_one_page(folder: Path, tmp_path: Path, many: int) -> None:
     def change(report: Any) -> None:
         result = report["results"][0]
         for name in ("mechanism", "data", "game", "assumes"):
@@ -168,7 +168,7 @@ def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many:
         result["answer"]["lines"] = [["W" * 90, "W" * 900]] * 12
         result["comparison"]["words"], report["name"] = "M" * 900, "W" * 900
         report["results"] = [copy.deepcopy(result) | {"name": f"{n}" + "W" * 300} for n in range(many)]
-        for result, verdict in zip(report["results"], Verdict, strict=False):  # each brings a sentence
+        for result, verdict in zip(report["results"], Verdict, strict=False):  # each adds a sentence
             result["verdict"] = str(verdict)
 
     page = forge(folder, change).page()
@@ -195,6 +195,6 @@ def test_a_folder_without_a_report_has_no_card(folder: Path) -> None:
         lambda report: report.update(seed=float("inf")),
     ],
 )
-def test_what_is_no_report_is_one_sentence(folder: Path, change: Callable[[Any], None]) -> None:
+def test_an_invalid_report_is_refused_in_one_line(folder: Path, change: Callable[[Any], None]) -> None:
     with pytest.raises(SpecError, match=r"bounds\.json: .* must be .*, got .*; `dpaudit report` writes it again"):
         forge(folder, change)

@@ -1,4 +1,4 @@
-"""Numbers and words of a stranger's `bounds.json`: each verb shows what may be, and says where the rest stands."""
+"""Values of a stranger's `bounds.json`: valid ones are shown, and others are refused with their place."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import AuditError, SpecError
 
-LONG = 10**399  # an integer of 400 digits: beyond the largest float, and JSON reads it
+LONG = 10**399  # an integer of 400 digits: JSON accepts it, but it exceeds the largest float
 
 
 def forge(folder: Path, content: bytes) -> None:
-    """Another `bounds.json`, which the run's last event names."""
+    """Replace `bounds.json` and its checksum in the last event."""
     path, log = folder / "bounds.json", folder / "events.jsonl"
     log.write_text(log.read_text().replace(checksum_note(path.read_bytes()), checksum_note(content)))
     path.write_bytes(content)
@@ -39,7 +39,7 @@ VERBS: dict[str, Callable[[Path], object]] = {
     "records": lambda folder: str(records_in(folder, top=20, rate=0.05, audit=None)),
 }
 PLACES: dict[str, tuple[str, ...]] = {
-    # the fields that lead to a value, and the verbs that read it
+    # fields that lead to a value, and the commands that read it
     "seed": ("card",),
     "name": ("card",),
     "results": ("status", "card", "records"),
@@ -89,7 +89,7 @@ ODD: dict[str, Any] = {
 MAY_BE = {
     "results.0.finding.lower": {"-1000", "-0.5", "1e999", "-1e999", "null"},
     "results.0.finding.delta": {"null"},
-    "results.0.claim.epsilon": {"1e999"},  # nothing is claimed
+    "results.0.claim.epsilon": {"1e999"},  # no claim
     "results.0.compared_with.epsilon": {"1e999"},
 }
 
@@ -109,8 +109,8 @@ def report(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_odd_value_anywhere_is_shown_or_refused_in_a_sentence(folder: Path, report: Any, place: str) -> None:
-    """Whatever it is; a number that cannot be is refused, and the sentence says where it stands."""
+def test_odd_values_are_shown_or_refused_in_one_line(folder: Path, report: Any, place: str) -> None:
+    """Refusals of impossible numbers name their place."""
     last = place.rpartition(".")[2]
     for words, value in ODD.items():
         forge(folder, changed(json.loads(json.dumps(report)), place, value))
@@ -123,7 +123,7 @@ def test_an_odd_value_anywhere_is_shown_or_refused_in_a_sentence(folder: Path, r
 
 
 def ended(verb: Callable[[Path], object], folder: Path) -> object:
-    """What a verb answered, or the sentence with which it refused; anything else is raised."""
+    """Return the answer of a function, or the text of its refusal; other errors propagate."""
     try:
         return verb(folder)
     except AuditError as err:
@@ -145,7 +145,7 @@ def ended(verb: Callable[[Path], object], folder: Path) -> object:
     ],
     ids=["deep list", "deep mapping", "5000 digits", "many values", "many results", "list", "number", "text", "bytes"],
 )
-def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
+def test_an_invalid_report_is_not_shown(folder: Path, content: bytes) -> None:
     forge(folder, content)
     assert "bounds.json is no report that can be read; " in str(run_status(folder))
     for verb in ("card", "records"):
@@ -153,8 +153,8 @@ def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
             VERBS[verb](folder)
 
 
-def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as many audits cost twice as many looks at names."""
+def test_a_card_of_many_audits_needs_linear_time(folder: Path, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the audits need twice the comparisons of names."""
     reads: list[str] = []
     name = StatedValue.name
     monkeypatch.setattr(StatedValue, "name", lambda stated: reads.append(stated.at) or name(stated))
@@ -168,7 +168,7 @@ def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, mon
     assert counts[1] == 2 * counts[0]
 
 
-def test_values_are_what_they_must_be() -> None:
+def test_values_are_checked() -> None:
     parse = StatedValue.parse
     stated = parse(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
     whole_number, real, infinite, flag, word, nothing, zero = stated["a"].items()
@@ -210,4 +210,4 @@ def test_a_file_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: p
     monkeypatch.setattr(stated_values, "MAX_VALUES", 10)
     assert StatedValue.parse(b"[1,2,3]", "FILE").value == [1, 2, 3]
     with pytest.raises(SpecError, match=r"must hold at most .* 10 values"):
-        StatedValue.parse(b"[" + b"{}," * 20, "FILE")  # and it is no JSON
+        StatedValue.parse(b"[" + b"{}," * 20, "FILE")  # and it is not valid JSON

@@ -1,4 +1,4 @@
-"""Audited code that does to its process what it must not: the run goes on, says it, and leaves nothing running."""
+"""Audited code that misuses its process: the run continues, reports it, and leaves no process."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ own.kill()
 
 @pytest.fixture
 def at_work(reader: Reader) -> Reader:
-    """A reader whose own mechanism misbehaves."""
+    """Return a reader whose own mechanism misbehaves."""
     shutil.copy(misbehaving.__file__, reader.work / "misbehaving.py")
     return reader
 
 
-def spec(folder: Path, *deeds: str) -> Path:
-    """One audit for each list of misdeeds."""
-    mechanisms = [{"name": "misbehaving:Misbehaving", "do": do} for do in deeds]
+def spec(folder: Path, *functions: str) -> Path:
+    """Write a spec with one audit for each list of functions of `misbehaving`."""
+    mechanisms = [{"name": "misbehaving:Misbehaving", "do": do} for do in functions]
     audits = [{"name": f"audit {number}", "mechanism": mechanism} for number, mechanism in enumerate(mechanisms)]
     path = folder / "spec.json"
     path.write_text(json.dumps({**SPEC, "audits": audits}))
@@ -49,11 +49,11 @@ def spec(folder: Path, *deeds: str) -> Path:
 
 
 def scores(folder: Path) -> dict[str, pa.Table]:
-    """What a run found, by file."""
+    """Return the scores of a run by file."""
     return {str(path.relative_to(folder)): pq.read_table(path) for path in folder.glob("scores/**/*.parquet")}
 
 
-def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_are_as_they_were(
+def test_changes_of_the_process_are_reported_and_affect_no_later_audit(
     at_work: Reader,
 ) -> None:
     deeds = ("detaches helps forks_twice", "prints", "changes closes", "")
@@ -89,14 +89,14 @@ def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_a
 
 
 @pytest.mark.parametrize("do", ["stays", "closes_all"])
-def test_a_command_ends_whatever_code_left_in_its_process(at_work: Reader, do: str) -> None:
+def test_a_command_ends_despite_threads_and_exit_handlers_of_audited_code(at_work: Reader, do: str) -> None:
     process = at_work.opens("run", spec(at_work.work, do), "-o", "run", time_limit_s=60)
     assert process.code in (0, 3), process.err
     assert not process.left_over
     assert "Traceback" not in process.err
 
 
-def test_in_python_processes_of_the_audited_code_end_with_the_run_and_others_stay(at_work: Reader) -> None:
+def test_in_python_only_processes_of_the_audited_code_end_with_the_run(at_work: Reader) -> None:
     spec(at_work.work, "detaches helps forks_twice changes")
     environment = {"PYTHONPATH": at_work.environment()["PYTHONPATH"] + f":{at_work.work}"}
     process = at_work.runs([sys.executable, "-c", LEFT_ALONE], environment=environment)
@@ -105,8 +105,8 @@ def test_in_python_processes_of_the_audited_code_end_with_the_run_and_others_sta
     assert not process.left_over
 
 
-def test_code_that_nobody_here_wrote_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) -> None:
-    """It is finished elsewhere, loses its units on the way, and is gone on with by the reader."""
+def test_foreign_code_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) -> None:
+    """The run started on another machine and lost some units; the reader resumes it."""
     theirs = at_work.stranger / "run"
     process = at_work.opens("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
     assert process.code == 3, "in one's own process, one's own code may end the run"

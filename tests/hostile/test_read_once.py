@@ -1,4 +1,4 @@
-"""Files that a hash or consent is about are opened once: what is put in their place afterwards takes no effect."""
+"""Files covered by a hash or by consent are opened once, so that a later replacement has no effect."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class M:
 
 
 class Swapper:
-    """Counts how often a file is opened, and puts another one in its place just before the `first` time."""
+    """Counts the openings of a file and replaces it just before the `first` one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stop()
-        for module in (builtins, io):  # `Path.open` calls the second
+        for module in (builtins, io):  # `Path.open` calls the second one
             monkeypatch.setattr(module, "open", self._counted(builtins.open))
         monkeypatch.setattr(os, "open", self._counted(os.open))
 
     def start(self, path: Path, content: bytes, *, first: int) -> None:
-        """Swaps the file at `path` for `content` when it is opened for the `first` time, counted from 1."""
+        """Replace the file at `path` by `content` at its opening with number `first`, counted from 1."""
         other = path.parent.with_name("swapped in")
         other.write_bytes(content)
         self.path, self.other, self.first, self.opens = str(path), other, first, 0
@@ -69,7 +69,7 @@ class Swapper:
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def opening(path: Any, *arguments: Any, **options: Any) -> Any:
-            by_itself = options.get("opener") is None  # else it calls the opener, which is counted
+            by_itself = options.get("opener") is None  # `open` would call the opener, which is counted
             if self.path and by_itself and not isinstance(path, int) and os.fsdecode(path) == self.path:
                 self.opens += 1
                 if self.opens >= self.first and self.other.exists():
@@ -87,7 +87,7 @@ def swapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swapper:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What code of a stranger's would write, a module of theirs that could be imported."""
+    """Return the file that a stranger's importable module would write."""
     path = tmp_path / "mark"
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "evil_read_once.py").write_text(EVIL.format(mark=str(path)))
@@ -97,7 +97,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def with_code(content: bytes) -> bytes:
-    """The spec of a run folder or a sweep's file with code in it."""
+    """Return the spec of a run folder or a sweep's file with code added."""
     values = yaml.safe_load(content)
     parts = values["audits"][0] if "audits" in values else values
     parts["mechanism"] = {"name": "evil_read_once:M"}
@@ -107,10 +107,10 @@ def with_code(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("first", [2, 3])
 @pytest.mark.parametrize("verb", [report_again, resume])
-def test_a_spec_that_is_swapped_after_it_was_hashed_is_not_run(
+def test_a_spec_replaced_after_hashing_is_not_run(
     swapper: Swapper, tmp_path: Path, mark: Path, verb: Callable[..., Any], first: int
 ) -> None:
-    """The folder is the reader's own, so that what it names may run: what is in it later is not what they wrote."""
+    """The folder belongs to the reader, so its original spec may run, but not a replacement."""
     folder = tmp_path / "run"
     audit(PLAIN, output=folder, quiet=True)
     spec = folder / SPEC
@@ -121,9 +121,7 @@ def test_a_spec_that_is_swapped_after_it_was_hashed_is_not_run(
 
 
 @pytest.mark.parametrize("first", [2, 3])
-def test_a_sweep_that_is_swapped_after_it_was_hashed_is_not_run(
-    swapper: Swapper, tmp_path: Path, mark: Path, first: int
-) -> None:
+def test_a_sweep_replaced_after_hashing_is_not_run(swapper: Swapper, tmp_path: Path, mark: Path, first: int) -> None:
     folder = tmp_path / "swept"
     sweep(SWEEP, output=folder, quiet=True)
     swapper.start(folder / FILE, with_code((folder / FILE).read_bytes()), first=first)
@@ -132,9 +130,7 @@ def test_a_sweep_that_is_swapped_after_it_was_hashed_is_not_run(
 
 
 @pytest.mark.parametrize("name", [SPEC, FILE])
-def test_what_is_swapped_after_it_was_written_is_not_noted_as_ones_own(
-    swapper: Swapper, tmp_path: Path, name: str
-) -> None:
+def test_a_file_replaced_after_writing_is_not_recorded_as_own(swapper: Swapper, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     swapper.start(folder / name, b"name: of a stranger\n", first=1)
@@ -149,7 +145,7 @@ def test_what_is_swapped_after_it_was_written_is_not_noted_as_ones_own(
     assert consent_for(YamlFile(folder / name, written.content + b"\n"), Consent()) is not FULL_CONSENT
 
 
-def test_the_hash_in_the_last_event_is_that_of_what_was_written(swapper: Swapper, tmp_path: Path) -> None:
+def test_the_last_event_has_the_hash_of_the_written_content(swapper: Swapper, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     audit(PLAIN, output=folder, quiet=True)
     swapper.start(folder / "bounds.json", b'{"results": []}', first=1)
@@ -161,7 +157,7 @@ def test_the_hash_in_the_last_event_is_that_of_what_was_written(swapper: Swapper
 
 @pytest.mark.parametrize("name", ["plan.parquet", "events.jsonl", "bounds.json"])
 @pytest.mark.parametrize("verb", [run_status, ModelCard.of])
-def test_what_a_card_says_is_of_the_files_that_were_checked(
+def test_a_card_uses_the_checked_files(
     swapper: Swapper, tmp_path: Path, verb: Callable[[Path], Any], name: str
 ) -> None:
     folder = tmp_path / "run"
@@ -180,8 +176,8 @@ def test_a_plan_is_read_once(swapper: Swapper, tmp_path: Path) -> None:
     assert swapper.opens == 1
 
 
-def test_a_spec_that_became_a_link_is_not_followed(swapper: Swapper, tmp_path: Path) -> None:
-    """`require_plain` looks at the folder first; what is there a moment later is opened without following."""
+def test_a_spec_replaced_by_a_link_is_not_followed(swapper: Swapper, tmp_path: Path) -> None:
+    """`require_plain` checks the folder first; the file is then opened without following links."""
     folder = tmp_path / "run"
     audit(PLAIN, output=folder, quiet=True)
     (folder / SPEC).rename(tmp_path / "secret.yaml")
@@ -190,7 +186,7 @@ def test_a_spec_that_became_a_link_is_not_followed(swapper: Swapper, tmp_path: P
         YamlFile.read_plain(folder / SPEC)
 
 
-def test_a_spec_of_many_bytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_large_spec_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / SPEC
     with path.open("wb") as file:
         file.write(b"#" * 2_000_000)

@@ -1,4 +1,4 @@
-"""The watch itself: what it must see, and that an honest folder opens without a word."""
+"""The watch itself: effects that it must detect, and an honest folder that causes none."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.hostile.reader import Opened, Reader
         ("import subprocess; subprocess.Popen(['sleep', '30'], start_new_session=True)", "left"),
     ],
 )
-def test_the_watch_sees(reader: Reader, code: str, expected: str) -> None:
+def test_the_watch_detects_effects(reader: Reader, code: str, expected: str) -> None:
     reader.patience_s = 1.0
     process = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
     assert getattr(process, expected)
 
 
-def test_the_watch_sees_what_a_command_writes(reader: Reader) -> None:
-    """From a warm start too."""
+def test_the_watch_detects_writes_of_a_command(reader: Reader) -> None:
+    """Also for a warm start."""
     (reader.work / "spec.yaml").write_text(SPEC)
     opened = reader.opens("run", "spec.yaml", "--output", reader.elsewhere / "run")
     assert opened.code == 0
@@ -37,8 +37,8 @@ def test_the_watch_sees_what_a_command_writes(reader: Reader) -> None:
     assert any("bounds.json" in event for event in opened.written)
 
 
-def test_the_watch_sees_what_a_command_leaves(reader: Reader) -> None:
-    """A process that is only forked, and detached before the command could adopt it; from a warm start too."""
+def test_the_watch_detects_remaining_processes(reader: Reader) -> None:
+    """The process is forked and detached before the command could adopt it, from a warm start."""
     reader.patience_s = 1.0
     (reader.work / "sitecustomize.py").write_text(
         "import os, time\nif os.fork() == 0:\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(30)\n"
@@ -50,7 +50,7 @@ def test_the_watch_sees_what_a_command_leaves(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("verb", ["report", "status", "resume"])
-def test_an_honest_folder_opens(reader: Reader, folder: Path, verb: str) -> None:
+def test_an_honest_folder_is_harmless(reader: Reader, folder: Path, verb: str) -> None:
     process: Opened = reader.opens(verb, folder)
     process.harmless()
     assert process.code == 0, process.err

@@ -1,4 +1,4 @@
-"""Score files of strangers: sizes are asked before anything is unpacked, and what is no table is one sentence."""
+"""Score files of strangers: sizes are checked before unpacking, and other files are refused in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def estimate(path: Path, *words: str) -> Result:
 
 
 def refused(ended: Result, *words: str) -> None:
-    """Asserts that a command ended in one sentence with these words in it."""
+    """Assert that a command ended with one refusal that contains these words."""
     assert ended.exit_code in (2, 3), ended.output
     assert ended.output.count("\n") == 1, ended.output
     assert len(ended.output) < 1200, ended.output
@@ -70,7 +70,7 @@ def saved(**arrays: Any) -> bytes:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The members of archives that were opened."""
+    """Return a list that collects the opened members of archives."""
     names: list[str] = []
     way = zipfile.ZipFile.open
 
@@ -82,8 +82,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_of_an_archive_only_the_arrays_that_are_used_are_read(tmp_path: Path, opened: list[str]) -> None:
-    """The others may be objects, or unpack to whatever they like."""
+def test_only_used_arrays_of_an_archive_are_read(tmp_path: Path, opened: list[str]) -> None:
+    """Unused arrays may be objects or unpack to any size."""
     objects = np.array([{"a": 1}], dtype=object)
     path = tmp_path / "a.npz"
     path.write_bytes(saved(score=SCORES, member=MEMBERS, other=objects, wide=np.zeros((3, 4)), person=MEMBERS))
@@ -115,7 +115,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_by_its_directory(
     assert estimate(path).exit_code == 0
 
 
-def test_an_archive_whose_directory_lies_gives_no_more_than_it_says(tmp_path: Path) -> None:
+def test_an_archive_gives_no_more_bytes_than_its_directory_states(tmp_path: Path) -> None:
     content = bytearray(
         npz({"score": npy("'<f8'", "(200,)", bytes(1600)), "member": npy("'|b1'", "(200,)", bytes(200))})
     )
@@ -164,7 +164,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_an_array_that_is_no_table_is_one_sentence(tmp_path: Path, kind: str) -> None:
+def test_an_array_that_is_no_table_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     content = MALFORMED[kind]
     (tmp_path / "a.npy").write_bytes(content)
     refused(estimate(tmp_path / "a.npy"), "a.npy")
@@ -173,8 +173,8 @@ def test_an_array_that_is_no_table_is_one_sentence(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", ">i4", "<f2", "<f4", "<i8", "|u1", "<u8", "<f16", "<U20", "|S20"])
-def test_numbers_of_any_kind_are_read_or_refused_in_a_sentence(tmp_path: Path, kind: str) -> None:
-    """Those that stand the other way round in memory too."""
+def test_numbers_of_any_type_are_read_or_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    """Also in the other byte order."""
     score = np.round(SCORES * 8) + 100
     table = np.array(list(zip(score, MEMBERS, strict=True)), dtype=[("score", kind), ("member", "?")])
     np.save(tmp_path / "a.npy", table)
@@ -235,14 +235,14 @@ JSON: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", JSON)
-def test_lines_that_are_no_records_are_one_sentence(tmp_path: Path, kind: str) -> None:
+def test_lines_that_are_no_records_are_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     for name in ("a.jsonl", "a.json"):
         (tmp_path / name).write_bytes(JSON[kind])
         refused(estimate(tmp_path / name), name)
 
 
-def test_lines_of_records_are_read_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floats and whole numbers, large ones, blank lines, a byte order mark, fields that come later; in many parts."""
+def test_lines_of_records_are_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floats and integers, large ones, blank lines, a byte order mark, fields that start later; read in many parts."""
     path = tmp_path / "a.jsonl"
     for at_once in (1, 3, 1 << 16):
         monkeypatch.setattr(score_files, "_RECORDS_AT_ONCE", at_once)
@@ -313,7 +313,7 @@ OTHER: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("kind", OTHER)
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".txt", ".pkl", ".csv.gz"])
-def test_a_file_that_is_not_what_its_name_says_is_told_so(tmp_path: Path, kind: str, ending: str) -> None:
+def test_a_file_with_the_wrong_ending_is_refused_by_name(tmp_path: Path, kind: str, ending: str) -> None:
     make, message = OTHER[kind]
     path = tmp_path / f"a{ending}"
     path.write_bytes(make())
@@ -322,7 +322,7 @@ def test_a_file_that_is_not_what_its_name_says_is_told_so(tmp_path: Path, kind: 
 
 @pytest.mark.parametrize("kind", OTHER)
 @pytest.mark.parametrize("ending", [".parquet", ".npy", ".npz"])
-def test_a_binary_file_of_another_kind_is_one_sentence(tmp_path: Path, kind: str, ending: str) -> None:
+def test_a_binary_file_of_another_kind_is_refused_in_one_line(tmp_path: Path, kind: str, ending: str) -> None:
     own_values = {"Parquet": ".parquet", "NumPy": ".npy", "NumPy's archive": ".npz"}
     (tmp_path / f"a{ending}").write_bytes(OTHER[kind][0]())
     ended = estimate(tmp_path / f"a{ending}")
@@ -332,7 +332,7 @@ def test_a_binary_file_of_another_kind_is_one_sentence(tmp_path: Path, kind: str
         refused(ended, f"a{ending} must")
 
 
-def test_a_pipe_is_read_and_one_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_read_and_an_endless_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write = os.pipe()
     os.write(write, CSV)
     os.close(write)
@@ -343,10 +343,10 @@ def test_a_pipe_is_read_and_one_without_an_end_is_refused(tmp_path: Path, monkey
     assert CliRunner().invoke(main, ["estimate", "-"], input=CSV).exit_code == 0
 
 
-def test_a_text_that_does_not_fit_is_refused_before_it_is_parsed(
+def test_a_text_above_the_memory_limit_is_refused_before_parsing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight bytes a cell: of two letters each, four times as much as the file."""
+    """Each cell takes eight bytes: of two letters each, four times the file."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"score,member\n" + b"1,0\n1,1\n" * 200_000)
     monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 5_000_000)
@@ -354,7 +354,7 @@ def test_a_text_that_does_not_fit_is_refused_before_it_is_parsed(
     refused(estimate(path), "must fit into half of the free memory, 5,000,000 bytes, it takes 6,400,016")
 
 
-def test_a_folder_of_tables_is_as_large_as_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_folder_of_tables_is_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     table = pa.table({"score": SCORES, "member": MEMBERS, "who": ["x" * 50] * 200})

@@ -1,4 +1,4 @@
-"""`dpaudit status` believes no file more than it can: an edited one is said, and what is no event left out and said."""
+"""`dpaudit status` reports edited files, and skips and reports invalid events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EDITED = "bounds.json does not match the checksum in the run's last event and is
 
 
 def forged(folder: Path) -> None:
-    """Another verdict, under the name the audit has."""
+    """Replace the verdict of the audit."""
     path = folder / "bounds.json"
     bounds = json.loads(path.read_text())
     bounds["results"][0]["verdict"] = "VIOLATION"
@@ -33,19 +33,19 @@ def test_an_edited_verdict_is_not_shown(reader: Reader, folder: Path) -> None:
     assert "VIOLATION" not in process.out
 
 
-def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) -> None:
+def test_an_unverified_report_is_shown_with_a_warning(folder: Path) -> None:
     status = str(run_status(folder))
     assert "\nNO VIOLATION FOUND " in status
     assert "(it matches the checksum in the run's last event). A user who can write" in status
     log = folder / "events.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if '"finished"' not in line))
-    with log.open("a") as earlier:  # as versions before this one wrote it
+    with log.open("a") as earlier:  # the format of earlier versions
         earlier.write('{"kind": "finished", "seconds": 1.0}\n')
     forged(folder)
     assert "verdicts as written in bounds.json (not checked). A user who can write" in str(run_status(folder))
 
 
-def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
+def test_a_renewed_report_is_recorded_too(reader: Reader, folder: Path) -> None:
     forged(folder)
     reader.opens("report", folder).harmless()
     status = str(run_status(folder))
@@ -67,7 +67,7 @@ def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
         b"\xff\xfe",
     ],
 )
-def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
+def test_invalid_bounds_are_reported(folder: Path, content: bytes) -> None:
     (folder / "bounds.json").write_bytes(content)
     with (folder / "events.jsonl").open("a") as log:
         log.write('{"kind": "finished"}\n')
@@ -97,14 +97,14 @@ def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
         '"kind": []',
     ],
 )
-def test_values_that_no_event_has(values: str) -> None:
+def test_invalid_events_are_skipped(values: str) -> None:
     log = '{"kind": "unit-started"}\n{"kind": "unit-started", ' + values + "}\n"
     good, bad = parse_events(io.BytesIO(log.encode()))
     assert good is not None
     assert bad is None
 
 
-def test_a_log_of_nonsense_is_said(reader: Reader, folder: Path) -> None:
+def test_an_invalid_log_is_reported(reader: Reader, folder: Path) -> None:
     lines = [
         b'{"kind": "units-spared", "count": "many"}',
         b'{"kind": "unit-started", "unit": [], "time": 1e999}',
@@ -114,8 +114,8 @@ def test_a_log_of_nonsense_is_said(reader: Reader, folder: Path) -> None:
     ]
     with (folder / "events.jsonl").open("ab") as log:
         log.write(b"\n".join(lines) + b"\n")
-        log.truncate(log.tell() + (1 << 30))  # one line of a gigabyte, which takes no room on the disk
+        log.truncate(log.tell() + (1 << 30))  # one sparse line of a gigabyte
     process = reader.opens("status", folder)
     process.harmless()
-    if process.code == 0:  # a log of that size may be refused as well
+    if process.code == 0:  # a log of this size may also be refused
         assert f"6 {UNREAD}" in process.out

@@ -1,4 +1,4 @@
-"""What a stranger names, and what their files say, never reaches the terminal, the page or a figure as it is."""
+"""Hostile names and file contents never reach the terminal, the page or a figure unescaped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tests.warm import python
 CSI, OSC, BEL, TURNED, ISOLATED = "\x1b[2J", "\x1b]0;owned\x07", "\x07", "\u202e", "\u2067"
 FAKED = "\rNO VIOLATION       faked\nNO VIOLATION       faked\x85NO VIOLATION       faked"
 HOSTILE = f"n{CSI}{OSC}{BEL}\x9b1m{TURNED}{ISOLATED}\u2028\u200b\U000e0041[link=http://evil.example]$\\frac{{${FAKED}"
-"""Every kind of sign that a terminal obeys or does not show, then lines that look like another audit's verdict."""
+"""All kinds of characters that control a terminal or are invisible, then lines that look like another verdict."""
 UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e01ef]")
 
 
 def hostile_spec() -> str:
-    """The harmless spec under a hostile name, in YAML, which writes a sign beyond 16 bits in another way than JSON."""
+    """Return the harmless spec with a hostile name in YAML, which escapes characters beyond 16 bits differently from
+    JSON."""
     spec = json.dumps(
         {
             "name": HOSTILE,
@@ -36,13 +37,13 @@ def hostile_spec() -> str:
 
 
 def readable(text: str) -> None:
-    """Asserts that nothing is obeyed or hidden."""
+    """Assert that the text has no control or invisible character."""
     assert not BAD_SIGNS.search(text), text
     assert not UNSEEN.search(text), text
 
 
 def clean(text: str) -> None:
-    """Asserts that it is readable, and no name in it makes a line that looks like a verdict."""
+    """Assert that the text is readable, and that no name in it makes a line that looks like a verdict."""
     readable(text)
     assert not re.search(r"^\s*NO VIOLATION {7}faked", text, re.MULTILINE), text
 
@@ -55,7 +56,7 @@ def spec(reader: Reader) -> Path:
 
 
 @pytest.mark.parametrize("verb", ["run", "plan"])
-def test_the_names_in_a_spec(reader: Reader, spec: Path, verb: str) -> None:
+def test_names_in_a_spec_are_escaped(reader: Reader, spec: Path, verb: str) -> None:
     more = ["--output", reader.stranger / "run"] if verb == "run" else []
     process = reader.opens(verb, spec, *more)
     process.harmless()
@@ -85,15 +86,15 @@ def test_the_names_in_a_spec(reader: Reader, spec: Path, verb: str) -> None:
         [HOSTILE],
     ],
 )
-def test_the_arguments_of_a_command(reader: Reader, arguments: list[str]) -> None:
-    """A name is pasted from a mail more often than it is typed."""
+def test_arguments_of_a_command_are_escaped(reader: Reader, arguments: list[str]) -> None:
+    """Users may paste a hostile name."""
     (reader.work / "scores.csv").write_text("score,member\n1,1\n0,0\n")
     process = reader.opens(*arguments)
     process.refused()
     clean(process.out + process.err)
 
 
-def test_events_and_errors_of_a_folder(reader: Reader, folder: Path) -> None:
+def test_events_and_errors_of_a_folder_are_escaped(reader: Reader, folder: Path) -> None:
     event = {"kind": "unit-started", "unit": "u", "label": HOSTILE, "worker": HOSTILE, "time": 1.7e9}
     lines = [{"kind": "units-planned", "count": 30}, {"kind": "stage", "detail": HOSTILE}, event]
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -103,14 +104,14 @@ def test_events_and_errors_of_a_folder(reader: Reader, folder: Path) -> None:
     for verb, expected in (
         ("status", "owned"),
         ("report", "faked"),
-    ):  # what is long is shortened; errors by their last line
+    ):  # long texts are shortened, errors to their last line
         process = reader.opens(verb, folder)
         process.harmless()
         clean(process.out + process.err)
         assert expected in process.out, process.out
 
 
-def test_the_columns_of_a_file(reader: Reader) -> None:
+def test_columns_of_a_file_are_escaped(reader: Reader) -> None:
     scores = reader.stranger / "scores.csv"
     scores.write_text(f'"{HOSTILE}",member\n1,1\n0,0\n')
     for more in ([], ["--score-column", HOSTILE]):
@@ -119,8 +120,8 @@ def test_the_columns_of_a_file(reader: Reader) -> None:
         clean(process.out + process.err)
 
 
-def test_python_shows_reports_and_refusals_clean(reader: Reader, spec: Path) -> None:
-    """In somebody's own Python there is no door: what dpaudit makes is clean in itself."""
+def test_reports_and_refusals_in_python_are_escaped(reader: Reader, spec: Path) -> None:
+    """In Python no output filter exists, so texts of dpaudit are clean themselves."""
     code = (
         "import dpaudit, sys\n"
         f"report = dpaudit.audit({str(spec)!r}, output={str(reader.stranger / 'run')!r})\n"
@@ -132,8 +133,8 @@ def test_python_shows_reports_and_refusals_clean(reader: Reader, spec: Path) -> 
     clean(process.out + process.err)
 
 
-def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
-    """Warnings, logs, tracebacks, and what is printed by whoever is imported."""
+def test_output_of_other_code_is_escaped(tmp_path: Path) -> None:
+    """Warnings, logs, tracebacks, and output of imported code."""
     code = (
         "import logging, sys, warnings\n"
         "from dpaudit.engine.exits import install_escaping_streams, show\n"
@@ -147,7 +148,7 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
     readable(process.out + process.err)
 
 
-def test_a_door_takes_bytes_numbers_and_order_as_the_stream_did(tmp_path: Path) -> None:
+def test_the_output_filter_keeps_bytes_numbers_and_order(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as stream:
         door = EscapingStream(stream)
         assert door.write("ε\x1b\ud800\tb\n") == 6

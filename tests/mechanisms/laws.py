@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 FALSE_FAILURE = 1e-6
-"""Chance that any count of one law leaves its limits although the law holds; and what a defect may be missed with."""
+"""Probability of a false failure of one law, and of missing a defect."""
 
 Cells = NDArray[np.int64]
-"""The cell of each draw, shape (releases, draws)."""
+"""Cell of each draw, shape (releases, draws)."""
 
 
 def departures(cells: Cells, chances: Sequence[float]) -> list[str]:
-    """The counts that the law does not allow, in words; an empty list for draws that follow it.
+    """Describe the counts that the law does not allow; empty for draws that follow the law.
 
     Args:
         cells: 0 .. C - 1, shape (releases, draws), two of each at least; releases are independent.
-        chances: Of each cell, shape (C,).
+        chances: Probability of each cell, shape (C,).
     """
     law = np.asarray(chances)
     assert abs(law.sum() - 1) < 1e-12
@@ -37,19 +37,19 @@ def departures(cells: Cells, chances: Sequence[float]) -> list[str]:
         "neighbouring draws": (_paired(cells[:, :-1:2], cells[:, 1::2], len(law)), pairs),
         "two releases": (_paired(cells[:-1:2], cells[1::2], len(law)), pairs),
     }
-    found = []
-    for name, (drawn, expected) in counted.items():
-        counts = np.bincount(drawn.ravel(), minlength=len(expected))
-        low, high = _limits(drawn.size, expected, len(law))
-        found += [
-            f"{name}, cell {cell}: {counts[cell]} of {drawn.size}, expected {low[cell]:.0f} to {high[cell]:.0f}"
+    differences = []
+    for name, (count, expected) in counted.items():
+        counts = np.bincount(count.ravel(), minlength=len(expected))
+        low, high = _limits(count.size, expected, len(law))
+        differences += [
+            f"{name}, cell {cell}: {counts[cell]} of {count.size}, expected {low[cell]:.0f} to {high[cell]:.0f}"
             for cell in np.flatnonzero((counts < low) | (counts > high))
         ]
-    return found
+    return differences
 
 
 def miss(draws: int, chances: Sequence[float], others: Sequence[float]) -> float:
-    """At most this is the probability that draws of other chances are taken for draws of the law."""
+    """Return an upper bound on the probability that draws with chances `others` pass as draws of the law."""
     low, high = _limits(draws, np.asarray(chances), len(chances))
     inside = binom.cdf(high, draws, others) - binom.cdf(low - 1, draws, others)
     return float(inside.min())
@@ -60,7 +60,7 @@ def _paired(first: Cells, second: Cells, cells: int) -> Cells:
 
 
 def _limits(draws: int, chances: NDArray[np.float64], cells: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Counts that a binomial leaves with the probability of one count among all those of a law."""
+    """Return limits that a binomial count leaves with the error probability of one of all counts of a law."""
     each = FALSE_FAILURE / (cells + 2 * cells**2)
     sure = (chances == 0) | (chances == 1)
     inner = np.where(sure, 0.5, chances)

@@ -1,4 +1,4 @@
-"""ALIBI: its loss against the posterior worked out apart, its noise, its claim; and label noise drawn again."""
+"""ALIBI: loss compared with a separate posterior, noise and claim; and redrawn label noise."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def test_stacks_give_each_model_its_own_labels_and_numbers(learner: Alibi | Redr
     plan = StackPlan("batched", 5)
     together = learner.fit_stack(DIGITS.features, tasks(5), classes=10, compute=CPU, plan=plan)
     alone = [learner.fit_stack(DIGITS.features, [task], classes=10, compute=CPU)[0] for task in tasks(5)]
-    for one, other in zip(together, alone, strict=True):
-        assert isinstance(one, NetworkModel)
+    for stacked, other in zip(together, alone, strict=True):
+        assert isinstance(stacked, NetworkModel)
         assert isinstance(other, NetworkModel)
-        np.testing.assert_allclose(one.parameters, other.parameters, atol=1e-4)
+        np.testing.assert_allclose(stacked.parameters, other.parameters, atol=1e-4)
     assert isinstance(together[0], NetworkModel)
     assert isinstance(together[1], NetworkModel)
     assert np.abs(together[0].parameters - together[1].parameters).max() > 0.01

@@ -1,4 +1,4 @@
-"""Training on released proportions: the gradient against autograd, debiasing, and that a stack changes no model."""
+"""Training on released proportions: gradients against autograd, unbiased targets, independence of the stack."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def slow(logits: Tensor, shares: Tensor, targets: Tensor) -> Tensor:
     return -(targets * mean.log()).sum(-1)
 
 
-def test_the_slope_is_that_of_the_mean_answer() -> None:
-    """Targets outside [0, 1] and a bag with an empty place among them; against autograd in float64."""
+def test_the_gradient_agrees_with_autograd() -> None:
+    """Compare with autograd in float64; includes targets outside [0, 1] and a bag with an empty position."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
     shares = torch.full((2, 3, 4), 0.25, dtype=torch.float64)
@@ -36,8 +36,8 @@ def test_the_slope_is_that_of_the_mean_answer() -> None:
     assert slope.numpy() == pytest.approx(expected.numpy(), abs=1e-12)
 
 
-def test_the_debiased_loss_is_right_on_average() -> None:
-    """Over the exact law of the released label, for every true one."""
+def test_the_unbiased_loss_has_the_true_mean() -> None:
+    """Mean over the exact law of the released label, for every true label."""
     mechanism = RandomizedResponse(0.7)
     logits = torch.randn(1, 1, 1, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     share = torch.ones(1, 1, 1, dtype=torch.float64)
@@ -50,17 +50,17 @@ def test_the_debiased_loss_is_right_on_average() -> None:
 def tasks(count: int) -> tuple[np.ndarray, list[BagTask]]:  # type: ignore[type-arg]
     rng = np.random.default_rng(2)
     features = rng.standard_normal((24, 5)).astype(np.float32)
-    made = []
+    bag_tasks = []
     for number in range(count):
         rows = np.random.default_rng(number).permutation(24).reshape(8, 3)
         positive = (features[rows, 0] > 0).mean(axis=1)
         targets = np.stack([1 - positive, positive], axis=1).astype(np.float32)
         shares = np.full((8, 3), 1 / 3, np.float32)
-        made.append(BagTask(rows, shares, targets, 0.01 * (number + 1), SeedSequence(number)))
-    return features, made
+        bag_tasks.append(BagTask(rows, shares, targets, 0.01 * (number + 1), SeedSequence(number)))
+    return features, bag_tasks
 
 
-def test_a_model_does_not_depend_on_who_shares_its_stack() -> None:
+def test_a_model_does_not_depend_on_its_stack() -> None:
     features, three = tasks(3)
     together = train_on_bags(SMALL, features, three, classes=2, compute=Compute())
     alone = train_on_bags(SMALL, features, three[1:2], classes=2, compute=Compute())[0]
@@ -68,15 +68,15 @@ def test_a_model_does_not_depend_on_who_shares_its_stack() -> None:
     assert not np.allclose(together[0].parameters, together[1].parameters)  # type: ignore[union-attr]
 
 
-def test_a_lost_training_is_its_own_error_and_others_go_on() -> None:
+def test_a_failed_training_does_not_stop_the_others() -> None:
     features, two = tasks(2)
     wild = BagTask(two[0].rows, two[0].shares, np.full((8, 2), np.nan, np.float32), 0.1, SeedSequence(0))
-    lost, kept = train_on_bags(SMALL, features, [wild, two[1]], classes=2, compute=Compute())
-    assert isinstance(lost, TrainingError)
-    assert np.isfinite(kept.probabilities(features)).all()  # type: ignore[union-attr]
+    failed, trained = train_on_bags(SMALL, features, [wild, two[1]], classes=2, compute=Compute())
+    assert isinstance(failed, TrainingError)
+    assert np.isfinite(trained.probabilities(features)).all()  # type: ignore[union-attr]
 
 
 def test_only_perceptrons_match_proportions() -> None:
-    _, one = tasks(1)
+    _, single = tasks(1)
     with pytest.raises(InputError, match="needs a perceptron"):
-        train_on_bags(SmallCnn(), np.zeros((24, 1, 8, 8), np.float32), one, classes=2, compute=Compute())
+        train_on_bags(SmallCnn(), np.zeros((24, 1, 8, 8), np.float32), single, classes=2, compute=Compute())

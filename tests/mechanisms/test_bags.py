@@ -1,4 +1,4 @@
-"""Releases about bags: who is with whom, what is released of them, and the law each mechanism states of itself."""
+"""Releases about bags: assignment to bags, released counts, and the stated law of each mechanism."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_random_bags_are_whole_and_leave_the_rest_out() -> None:
     bags = Bags.random(103, 8, RNG(0))
     assert bags.sizes.tolist() == [8] * 12
     assert (bags.assignment == LEFT_OUT).sum() == 7
-    kept = Bags.random(103, 8, RNG(0), keep_rest=True)
-    assert sorted(kept.sizes.tolist()) == [7] + [8] * 12
+    with_rest = Bags.random(103, 8, RNG(0), keep_rest=True)
+    assert sorted(with_rest.sizes.tolist()) == [7] + [8] * 12
     assert (Bags.random(103, 8, RNG(1)).assignment != bags.assignment).any()
 
 
@@ -55,7 +55,7 @@ def test_counts_are_those_of_the_labels_in_each_bag(classes: int) -> None:
         assert mechanism.targets(released).sum(axis=1) == pytest.approx(1.0)
 
 
-def test_all_four_are_played_with_one_face() -> None:
+def test_all_four_mechanisms_share_an_interface() -> None:
     for mechanism in (RandomizedResponse(1.0), LabelProportions(), LaplaceProportions(), GeometricProportions()):
         assert isinstance(mechanism, BagMechanism)
     assert LabelProportions().claim() == Claim(math.inf)
@@ -69,24 +69,24 @@ def test_geometric_in_bags_of_one_is_randomised_response() -> None:
     assert laws[0].tolist() == [[0.0, -1.0], [-1.0, 0.0]]
 
 
-def test_unbiased_counts_are_right_on_average_whatever_the_truth() -> None:
-    """The mean over the exact law of what is cut, for every true count."""
+def test_unbiased_counts_have_the_true_mean() -> None:
+    """Mean over the exact law of the clipped count, for every true count."""
     size, epsilon = 5, 0.7
     mechanism = GeometricProportions(size=size, epsilon=epsilon, unbiased=True)
     beyond = math.exp(-epsilon) / (1 - math.exp(-epsilon))
-    shown = np.array([-beyond, 1, 2, 3, 4, size + beyond])
+    values = np.array([-beyond, 1, 2, 3, 4, size + beyond])
     a = math.exp(-epsilon)
     for truth in range(size + 1):
         law = (1 - a) / (1 + a) * a ** np.abs(np.arange(size + 1) - truth)
         law[0], law[-1] = a**truth / (1 + a), a ** (size - truth) / (1 + a)
         assert law.sum() == pytest.approx(1.0)
-        assert law @ shown == pytest.approx(truth)
+        assert law @ values == pytest.approx(truth)
     counts = np.repeat([[3, 2]], 400, axis=0)
     released = mechanism.release_counts(counts, rng=RNG(0))[:, 1]
-    assert np.isin(np.round(released, 9), np.round(shown, 9)).all()
+    assert np.isin(np.round(released, 9), np.round(values, 9)).all()
     cut = GeometricProportions(size=size, epsilon=epsilon)
     same = cut.log_likelihood(np.arange(size + 1.0), size)
-    assert mechanism.log_likelihood(shown, size) == pytest.approx(same)
+    assert mechanism.log_likelihood(values, size) == pytest.approx(same)
 
 
 def test_debiased_targets_invert_the_law_of_randomised_response() -> None:
@@ -107,7 +107,7 @@ def test_aggregated_labels_recall_the_expected_share_of_their_bag() -> None:
     assert answers == pytest.approx(0.3, abs=1e-4)
 
 
-def test_what_is_no_release_is_refused_in_a_sentence() -> None:
+def test_invalid_bags_and_releases_are_rejected() -> None:
     with Cases() as cases:
         for broken, message in [
             (lambda: Bags.random(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),

@@ -46,13 +46,13 @@ DATA = rows_of_two_classes(FEATURES)
 
 
 def output_noise(learner: LogisticOutputPerturbation, released: Floats) -> Floats:
-    """Lengths of what was added to the exact minimiser, each a sum of 31 exponential numbers."""
+    """Return the lengths of the noise on the exact minimiser, each a sum of 31 exponential numbers."""
     lengths: Floats = np.linalg.norm(released - learner.noiseless(DATA, CPU).ravel(), axis=1)
     return lengths
 
 
 def objective_noise(learner: LogisticObjectivePerturbation, released: Floats) -> Floats:
-    """Lengths of the b whose objective is least at what was released: minus the gradient without it, times n."""
+    """Return the lengths of b with its minimum at the release: minus the gradient without b, times n."""
     rows, signs = learner.rows(DATA.features), np.where(DATA.labels == 1, 1.0, -1.0)
     extra, _ = learner.noise(len(rows), 1)
     signed = rows * signs[:, None]
@@ -62,17 +62,17 @@ def objective_noise(learner: LogisticObjectivePerturbation, released: Floats) ->
 
 
 def sums_noise(learner: GaussianNaiveBayes, released: Floats) -> Floats:
-    """Absolute noise on the sums of all features and classes, added up: 60 exponential numbers of one scale."""
+    """Return the total absolute noise on the sums of features and classes: 60 exponential numbers of one scale."""
     sums = learner.sums(DATA)
     # Released are counts, sums and squares, in this order; no mean is cut off where the range is this wide.
-    told = released[:, 2 : 2 + sums.total.size]
-    noise: Floats = np.abs(told - sums.total.ravel()).sum(1)
+    sums_released = released[:, 2 : 2 + sums.total.size]
+    noise: Floats = np.abs(sums_released - sums.total.ravel()).sum(1)
     return noise
 
 
 @dataclass(frozen=True)
 class Case:
-    """A learner, how its noise is found again, and how many exponential numbers one training's is made of."""
+    """A learner, the function that recovers its noise, and the number of exponential numbers per training."""
 
     learner: Any
     noise: Callable[[Any, Floats], Floats]
@@ -124,33 +124,35 @@ def less_frequent(epsilon: float) -> float:
 
 
 def about(points: NDArray[np.float32]) -> Examples:
-    """The records about each point."""
+    """Return the records near each point."""
     places = np.concatenate([np.repeat(points, MANY), points + np.float32(APART)])
     labels = np.concatenate([np.ones(MANY * points.size, np.int64), np.zeros(points.size, np.int64)])
     return Examples(places[:, None], labels, 2)
 
 
 def forests_one_by_one(trees: int, forests: int) -> int:
-    """How many of the trees of so many forests, each with records of its own, answer 0 at their points."""
+    """Return the number of trees, in forests with different records per tree, with answer 0 at their points."""
     learner = PrivateForest(EPSILON, trees=trees, depth=1)
     tried = np.random.default_rng(3).uniform(0, 1 - APART, 20 * trees * trees).astype(np.float32)
-    own, other = (learner.tree_of(learner.clipped(place[:, None])) for place in (tried, tried + np.float32(APART)))
-    _, first = np.unique(np.where(own == other, own, trees), return_index=True)
+    tree_index, other = (
+        learner.tree_of(learner.clipped(place[:, None])) for place in (tried, tried + np.float32(APART))
+    )
+    _, first = np.unique(np.where(tree_index == other, tree_index, trees), return_index=True)
     points = tried[first[:trees]]
-    places, found = learner.clipped(points[:, None]), 0
+    places, wrong_answers = learner.clipped(points[:, None]), 0
     for seed in SeedSequence(4).spawn(forests):
         model = learner.fit(about(points), seed=seed, compute=CPU)
         answers = [model.answers[tree, model.leaves(places[[tree]], tree)[0]] for tree in range(trees)]
-        found += trees - int(np.sum(answers))
-    return found
+        wrong_answers += trees - int(np.sum(answers))
+    return wrong_answers
 
 
 def forests_at_once(count: int) -> int:
-    """How many of so many trees, drawn at once, answer 0 at the point of the same records."""
+    """Return how many of `count` trees, drawn at once, answer 0 at the point of the same records."""
     data = about(np.array([0.25], np.float32))
     learner = PrivateForest(EPSILON, trees=1, depth=1)
-    told = learner.sample_summaries(data, data.features[:1], count, seed=SeedSequence(5), compute=CPU)
-    return int(told[:, 0].sum())
+    summaries = learner.sample_summaries(data, data.features[:1], count, seed=SeedSequence(5), compute=CPU)
+    return int(summaries[:, 0].sum())
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def tasks_of(models: int, *, rows: int = 150) -> list[TrainingTask]:
 
 
 def softened(tasks: list[TrainingTask]) -> list[TrainingTask]:
-    """The same with a probability for each class."""
+    """Return the tasks with a probability for each class as label."""
     rng = np.random.default_rng(5)
     return [
         TrainingTask(
@@ -67,7 +67,7 @@ def plain(trainer: Mlp, tasks: list[TrainingTask], *, threads: int = 1, size: in
 def by_alibi(
     trainer: Mlp, tasks: list[TrainingTask], *, threads: int = 1, size: int | None = None
 ) -> NDArray[np.float32]:
-    """The evidence of noisy labels, from none to some that leaves no doubt."""
+    """Train on log-likelihoods of noisy labels, from uninformative to certain."""
     rng, noisy = np.random.default_rng(6), []
     for task in tasks:
         evidence = rng.exponential(1.0, (len(task.rows), 10)) * rng.choice([0.1, 3.0, 60.0], (len(task.rows), 1))
@@ -88,7 +88,7 @@ def private(
 
 @pytest.fixture
 def through_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Trains as it is done where compiled code does not fit."""
+    """Return a function that trains without compiled code."""
 
     def train(training: Any, *arguments: Any) -> NDArray[np.float32]:
         with monkeypatch.context() as patch:
@@ -163,13 +163,13 @@ def test_a_models_numbers_are_the_same_to_the_last_bit_in_any_stack_and_on_any_t
 
 @dataclass(frozen=True)
 class Summed:
-    """A loss of one's own."""
+    """A custom loss."""
 
     def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (logits * targets).sum(-1)
 
 
-def test_other_losses_devices_and_networks_go_another_way() -> None:
+def test_other_losses_devices_and_networks_use_other_kernels() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     small, wide, smooth = (
         trainer.meta_module((64,), 10) for trainer in (PLAIN, Mlp(hidden=(2048, 512)), Mlp(activation="gelu"))

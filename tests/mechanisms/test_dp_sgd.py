@@ -70,8 +70,8 @@ def test_steps_are_those_of_a_slow_twin() -> None:
                 module.zero_grad()
                 x = torch.from_numpy(DIGITS[task.rows[position]])[None]
                 nn.functional.cross_entropy(module(x), torch.tensor([LABELS[task.rows[position]]])).backward()
-                one = nn.utils.parameters_to_vector([p.grad for p in module.parameters()])
-                total += one * min(1.0, 0.5 / (float(one.norm()) + 1e-6))
+                gradient = nn.utils.parameters_to_vector([p.grad for p in module.parameters()])
+                total += gradient * min(1.0, 0.5 / (float(gradient.norm()) + 1e-6))
             place = 0
             for p in module.parameters():
                 p.grad = (total[place : place + p.numel()] / 20).view_as(p)
@@ -99,13 +99,13 @@ def releases(
     stack_type: type[PrivateStack] = PrivateStack,
 ) -> NDArray[np.float32]:
     """Noisy sums of each step, shape (steps, models, P)."""
-    seen: list[NDArray[np.float32]] = []
+    gradients: list[NDArray[np.float32]] = []
 
     def observer(places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
-        assert step == len(seen)
+        assert step == len(gradients)
         ordered = np.empty(released.shape, np.float32)
         ordered[places] = released.numpy() * PLAIN.batch_size
-        seen.append(ordered)
+        gradients.append(ordered)
 
     train_private_stack(
         PLAIN,
@@ -118,7 +118,7 @@ def releases(
         observer=observer,
         stack_type=stack_type,
     )
-    return np.stack(seen)
+    return np.stack(gradients)
 
 
 PLANTED = {
@@ -130,11 +130,11 @@ NoiseOverBatch, NoNoiseInLastStep, ClipBatchMean, ShuffledBatches = PLANTED.valu
 
 def test_empty_batches_still_step_with_pure_noise_of_the_right_size() -> None:
     """q = 1e-9: all batches empty. The squared norm is (m C)^2 chi2(P): outside its 1e-6 limits once in 10^6."""
-    seen = releases(PrivateSteps(clip=2.0, noise_multiplier=1.5, sample_rate=0.1), [empty_task()])
-    count = seen.shape[-1]
-    squares = (seen.astype(np.float64) ** 2).sum() / 9
-    freedom = seen.size
-    assert len(seen) == 20
+    gradients = releases(PrivateSteps(clip=2.0, noise_multiplier=1.5, sample_rate=0.1), [empty_task()])
+    count = gradients.shape[-1]
+    squares = (gradients.astype(np.float64) ** 2).sum() / 9
+    freedom = gradients.size
+    assert len(gradients) == 20
     assert count == 64 * 16 + 16 + 16 * 10 + 10
     assert chi2.ppf(5e-7, freedom) < squares < chi2.ppf(1 - 5e-7, freedom)
 
@@ -146,8 +146,8 @@ def empty_task() -> TrainingTask:
 
 def test_one_example_moves_the_sum_by_the_clip_at_most() -> None:
     steps = PrivateSteps(clip=0.01, noise_multiplier=0.0, sample_rate=1.0)
-    seen = releases(steps, [TrainingTask(np.array([5]), LABELS[[5]], SeedSequence(1))])
-    np.testing.assert_allclose(np.linalg.norm(seen[:, 0], axis=1), 0.01, rtol=1e-3)
+    gradients = releases(steps, [TrainingTask(np.array([5]), LABELS[[5]], SeedSequence(1))])
+    np.testing.assert_allclose(np.linalg.norm(gradients[:, 0], axis=1), 0.01, rtol=1e-3)
 
 
 def test_a_gradient_canary_takes_part_with_the_sample_rate() -> None:
@@ -166,7 +166,7 @@ def test_a_gradient_canary_takes_part_with_the_sample_rate() -> None:
 
 
 def test_a_canary_meets_the_planted_bugs_like_an_example() -> None:
-    """Without clipping of its own it moves the sum by the clipped mean's norm; shuffled, it comes once in an epoch."""
+    """Without per-example clipping it moves the sum by the clipped mean's norm; shuffled, once per epoch."""
     canary = np.zeros(64 * 16 + 16 + 160 + 10, np.float32)
     canary[7] = 1e6
     steps = PrivateSteps(clip=0.5, noise_multiplier=0.0, sample_rate=0.2)
@@ -190,7 +190,7 @@ def test_poisson_sampling_has_the_law_of_independent_coins() -> None:
             assert binom.ppf(tail, 4000, rate) <= counts[i, j] <= binom.ppf(1 - tail, 4000, rate)
 
 
-def test_each_defect_is_what_it_says() -> None:
+def test_each_defect_has_its_documented_effect() -> None:
     tasks, honest = tasks_of(1), PrivateStack
     noisy, quiet = PrivateSteps(0.5, 1.0, 0.2), PrivateSteps(0.5, 0.0, 0.2)
     stacks = (honest, *PLANTED.values())
@@ -214,13 +214,13 @@ def test_a_planted_learner_trains_with_its_bug_and_claims_what_dp_sgd_does(name:
 
 
 def test_every_planted_defect_says_so_in_its_name() -> None:
-    """`rr-leaky` is the liar of the demonstration, and keeps the name it has there."""
+    """`rr-leaky` is the defect of the demonstration and keeps its name."""
     planted = {name for name, entry in catalogue("mechanism").items() if ".planted." in entry.module}
     assert {name for name in planted if not name.startswith("planted-")} == {"rr-leaky"}
     assert {f"planted-{name}" for name in PLANTED} < planted
 
 
-def test_a_checkpoint_of_the_honest_training_is_not_taken_for_the_planted_one(tmp_path: Path) -> None:
+def test_a_planted_training_does_not_resume_an_honest_checkpoint(tmp_path: Path) -> None:
     steps = PrivateSteps(0.5, 1.0, 0.2)
     plan = StackPlan("batched", 1)
     fresh = weights(
@@ -258,8 +258,8 @@ def test_renyi_cost_is_the_integral_it_stands_for(order: float, rate: float, noi
 
     centre = [-12 * noise, 0, order / 2, order, order + 12 * noise]
     expected = mp.log(mp.quad(integrand, centre)) / (order - 1)
-    found = SubsampledGaussian(noise, rate, steps=1).renyi(order)
-    assert found == pytest.approx(float(expected), rel=1e-7, abs=1e-13)
+    divergence = SubsampledGaussian(noise, rate, steps=1).renyi(order)
+    assert divergence == pytest.approx(float(expected), rel=1e-7, abs=1e-13)
 
 
 def test_accounting_has_its_known_values_and_limits() -> None:
@@ -303,7 +303,7 @@ def test_the_learner_keeps_to_its_claim_and_learns() -> None:
         (ResNet18(norm="batch", width=4), "batch norm"),
     ],
 )
-def test_what_couples_examples_is_refused(model: Network, message: str) -> None:
+def test_recipes_that_couple_examples_are_rejected(model: Network, message: str) -> None:
     train = Examples(IMAGES[:20], LABELS[:20], 10)
     with pytest.raises(InputError, match=message):
         DpSgd(epsilon=1.0, model=model).fit(train, seed=SeedSequence(0), compute=CPU)

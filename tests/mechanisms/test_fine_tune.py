@@ -1,4 +1,4 @@
-"""Fine-tuning through transformers, on a tiny model made here."""
+"""Fine-tuning of a tiny transformer that the fixture creates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = ("good", "fine", "bad", "dull", "film", "plot", "the", "a")
 
 
 def phrases(rows: int, seed: int) -> Examples:
-    """Positive when it says good or fine, negative when bad or dull."""
+    """Return phrases: positive with good or fine, negative with bad or dull."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, rows)
     texts = [f"the {WORDS[2 * (1 - label) + rng.integers(2)]} {WORDS[rng.integers(4, 8)]}" for label in labels]
@@ -95,7 +95,7 @@ def test_features_must_be_texts() -> None:
         TransformerFineTune(path="x").fit(numbers, seed=SeedSequence(0), compute=CPU)
 
 
-def test_the_step_size_grows_and_falls_to_nothing() -> None:
+def test_the_step_size_rises_and_decays_to_zero() -> None:
     trainer = replace(TransformerFineTune(path="x"), warm_up=0.1)
     rates = [trainer._rate_factor(step, 100) for step in range(100)]
     assert np.all(np.diff(rates[:10]) > 0)
@@ -104,7 +104,7 @@ def test_the_step_size_grows_and_falls_to_nothing() -> None:
     assert 0 < rates[-1] < 0.02
 
 
-def test_sentences_have_one_vector_whatever_stands_beside_them(pretrained: str) -> None:
+def test_a_sentence_vector_does_not_depend_on_its_batch(pretrained: str) -> None:
     """Padding changes the order of sums: 1e-5 is a hundred roundings of float32."""
     words = ["the good film", "a bad plot the a the dull plot", "fine"]
     together = encode_sentences(words, pretrained, length=16)
@@ -114,7 +114,7 @@ def test_sentences_have_one_vector_whatever_stands_beside_them(pretrained: str) 
     assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
-def test_states_of_another_layer_are_others_and_one_too_many_is_refused(pretrained: str) -> None:
+def test_layers_have_different_states_and_a_missing_layer_is_rejected(pretrained: str) -> None:
     words = ["the good film", "a bad plot"]
     last, first = (
         encode_sentences(words, pretrained, length=16),
@@ -132,15 +132,15 @@ def test_vectors_of_texts_are_scaled_by_public_texts_alone(pretrained: str, tmp_
     def vectors(private: str, public: str) -> NDArray[np.float32]:
         for part, words in (("train", private), ("test", public)):
             (tmp_path / f"{part}.tsv").write_text(f"the good film\t1\n{words}\t0\na bad plot\t0\n")
-        texts, known = (Sst2(str(tmp_path), part=part, raw=True) for part in ("train", "test"))
-        data = EncodedSentences(texts, pretrained, length=16, layer=1, prompt="a film {text}", public=known)
+        texts, labelled = (Sst2(str(tmp_path), part=part, raw=True) for part in ("train", "test"))
+        data = EncodedSentences(texts, pretrained, length=16, layer=1, prompt="a film {text}", public=labelled)
         return np.asarray(data.load().features)
 
-    one, other = vectors("fine", "the film"), vectors("the dull plot", "the film")
-    np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(one[[0, 2]], other[[0, 2]], atol=1e-5)
-    assert np.abs(one[1] - other[1]).max() > 1e-3
-    assert np.abs(one - vectors("fine", "fine fine"))[[0, 2]].max() > 1e-3
+    first, other = vectors("fine", "the film"), vectors("the dull plot", "the film")
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(first[[0, 2]], other[[0, 2]], atol=1e-5)
+    assert np.abs(first[1] - other[1]).max() > 1e-3
+    assert np.abs(first - vectors("fine", "fine fine"))[[0, 2]].max() > 1e-3
 
 
 def test_a_prompt_must_hold_the_text(pretrained: str) -> None:

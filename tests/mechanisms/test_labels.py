@@ -1,4 +1,4 @@
-"""Label mechanisms: their exact laws, against values worked out from the papers' formulas in other words."""
+"""Label mechanisms: exact laws, compared with independent implementations of the papers' formulas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keep_rate(epsilon: float, classes: int) -> float:
 
 
 def candidates(prior: list[float], epsilon: float) -> list[int]:
-    """The labels RRWithPrior answers among, straight from the paper's definition, one row at a time."""
+    """Return the candidate labels of RRWithPrior by the paper's definition, row by row."""
     order = sorted(range(len(prior)), key=lambda c: (-prior[c], c))
     right = [keep_rate(epsilon, k) * sum(prior[c] for c in order[:k]) for k in range(1, len(prior) + 1)]
     return order[: right.index(max(right)) + 1]
@@ -57,7 +57,7 @@ def law_with_prior(prior: list[float], epsilon: float) -> NDArray[np.float64]:
 
 
 def agrees(released: NDArray[np.int64], law: NDArray[np.float64]) -> bool:
-    """Whether the released labels look drawn from `law`: nothing impossible, chi-square not in its upper tail."""
+    """True if the released labels are consistent with `law`: no impossible label, chi-square not in its upper tail."""
     counts = np.bincount(released, minlength=len(law))
     possible = law > 0
     if counts[~possible].any():
@@ -88,15 +88,15 @@ def test_randomized_response_releases_by_its_law(classes: int) -> None:
         assert agrees(released, mechanism.transition(classes)[true])
 
 
-def test_the_liar_keeps_labels_as_if_epsilon_were_three_times_as_large() -> None:
-    """The second assertion shows that `agrees` can say no."""
+def test_leaky_response_keeps_labels_as_for_three_epsilon() -> None:
+    """The second assertion shows that `agrees` can return False."""
     liar = LeakyRandomizedResponse(1.0)
     released = liar.release(np.zeros(100_000, np.int64), classes=3, rng=np.random.default_rng(0))
     assert agrees(released, RandomizedResponse(3.0).transition(3)[0])
     assert not agrees(released, RandomizedResponse(liar.claim().epsilon).transition(3)[0])
 
 
-def test_infinite_epsilon_releases_labels_as_they_are() -> None:
+def test_infinite_epsilon_releases_the_true_labels() -> None:
     labels = np.arange(1000) % 7
     rng = np.random.default_rng(0)
     assert (RandomizedResponse(math.inf).release(labels, classes=7, rng=rng) == labels).all()
@@ -110,7 +110,7 @@ def test_epsilon_must_be_positive(mechanism: type) -> None:
 
 
 @pytest.mark.parametrize("mechanism", [RandomizedResponse(1.0), OneHotLaplace(1.0), RRWithPrior(1.0, (0.5, 0.5))])
-def test_label_mechanisms_hold_what_all_of_them_promise(mechanism: LabelMechanism) -> None:
+def test_label_mechanisms_follow_their_protocol(mechanism: LabelMechanism) -> None:
     assert isinstance(mechanism, LabelMechanism)
     check_mechanism(mechanism)
 
@@ -127,8 +127,8 @@ def test_rr_with_prior_follows_the_paper(prior: list[float], epsilon: float) -> 
         released = rr_with_prior(np.full(50_000, true), rows, epsilon, np.random.default_rng(true))
         assert agrees(released, law[true])
     # The law checked above is epsilon-label-DP: for every output, the odds under two true labels are at most e^eps.
-    for one, other in itertools.permutations(law, 2):
-        assert (one <= math.exp(epsilon) * other * (1 + 1e-12)).all()
+    for first, other in itertools.permutations(law, 2):
+        assert (first <= math.exp(epsilon) * other * (1 + 1e-12)).all()
 
 
 def test_best_k_differs_from_the_published_code_where_that_is_wrong() -> None:
@@ -157,12 +157,12 @@ def test_binary_k_follows_the_threshold_on_the_larger_weight() -> None:
         likely = np.linspace(0.5, 1, 1001)
         expected = np.where(likely > keep_rate(epsilon, 2), 1, 2)
         clear = np.abs(likely - keep_rate(epsilon, 2)) > 1e-9
-        found = best_k(np.stack([1 - likely, likely], axis=1), epsilon)
-        assert (found[clear] == expected[clear]).all()
+        candidates = best_k(np.stack([1 - likely, likely], axis=1), epsilon)
+        assert (candidates[clear] == expected[clear]).all()
 
 
 def test_equal_weights_are_answered_together_or_not_at_all() -> None:
-    """Where one of two equal labels helps, so does the other: the law does not depend on how ties are ordered."""
+    """If one of two equal labels is a candidate, so is the other: the law does not depend on the order of ties."""
     rng = np.random.default_rng(0)
     for prior in rng.integers(0, 4, size=(300, 6)):
         if prior.any():
@@ -209,14 +209,14 @@ def test_noisy_one_hot_rows_cost_exactly_their_claim(epsilon: float) -> None:
     mechanism = OneHotLaplace(epsilon)
     scale = mechanism.scale()
     corner = np.array([[1.5, -0.5, 0.3]])  # as far towards label 0 and away from label 1 as there is
-    seen = np.concatenate([corner, np.random.default_rng(0).laplace(scale=2, size=(10_000, 3))])
-    losses = np.log(density(seen, 0, scale) / density(seen, 1, scale))
+    rows = np.concatenate([corner, np.random.default_rng(0).laplace(scale=2, size=(10_000, 3))])
+    losses = np.log(density(rows, 0, scale) / density(rows, 1, scale))
     assert mechanism.claim() == Claim(epsilon)
     assert losses.max() == pytest.approx(epsilon, rel=1e-12)
     assert losses[0] == pytest.approx(epsilon, rel=1e-12)
 
 
-def test_sigma_taken_for_b_costs_sqrt_two_times_its_claim() -> None:
+def test_standard_deviation_used_as_scale_costs_sqrt_two_times_the_claim() -> None:
     defect = OneHotLaplaceSigmaForB(1.0)
     corner = np.array([[1.5, -0.5]])
     loss = math.log(density(corner, 0, defect.scale())[0] / density(corner, 1, defect.scale())[0])

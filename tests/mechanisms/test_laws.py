@@ -49,13 +49,13 @@ from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue
 from tests.mechanisms.laws import FALSE_FAILURE, Cells, departures, miss
-from tests.mechanisms.test_learners import Noting, numbered, rows
+from tests.mechanisms.test_learners import RecordingTrainer, numbered, rows
 from tests.test_composed_laplace import twin_delta
 
 LESS = 0.9
-"""What is left of the noise in the planted defects."""
+"""Share of the noise that the planted defects add."""
 DRAWS = 100_000
-"""Of one release."""
+"""Draws in one release."""
 DELTA = 1e-5
 CPU = Compute()
 
@@ -71,7 +71,7 @@ class Quieter:
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, how its draws are sorted into cells, what the claim says of them, and the defects to be caught."""
+    """A mechanism, the cells of its draws, their probabilities under the claim, and the defects to detect."""
 
     name: str
     mechanism: Any
@@ -84,9 +84,9 @@ class Case:
         return f"{self.name} {self.what}".strip()
 
 
-def two_releases(one: Callable[[Any, SeedSequence], Cells]) -> Callable[[Any], Cells]:
-    """Cells of two releases, each from a seed of its own."""
-    return lambda mechanism: np.stack([one(mechanism, seed) for seed in SeedSequence(7).spawn(2)])
+def two_releases(cells_of: Callable[[Any, SeedSequence], Cells]) -> Callable[[Any], Cells]:
+    """Return the cells of two releases with different seeds."""
+    return lambda mechanism: np.stack([cells_of(mechanism, seed) for seed in SeedSequence(7).spawn(2)])
 
 
 # Laws, from the claim
@@ -99,7 +99,7 @@ def answered_truly(epsilon: float, among: int, classes: int | None = None) -> li
 
 
 EDGES = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-"""Of the cells of a continuous law, in units of the claim's scale."""
+"""Ends of the cells of a continuous law, in units of the claim's scale."""
 
 
 def between_edges(cdf: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> list[float]:
@@ -132,7 +132,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def steps_from_the_truth(mechanism: LabelMechanism, classes: int) -> Cells:
-    """How far each released label is from the true one; neighbours in pairs have the same label."""
+    """Return the distance of each released label from the true one; neighbours in pairs have the same label."""
     labels = np.repeat(np.arange(DRAWS // 2) % classes, 2)
     released = [
         mechanism.release(labels, classes=classes, rng=np.random.default_rng(seed)) for seed in SeedSequence(1).spawn(2)
@@ -141,19 +141,19 @@ def steps_from_the_truth(mechanism: LabelMechanism, classes: int) -> Cells:
 
 
 def learned_from(learner: Any, seed: SeedSequence, classes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The true labels, and those a learner's last model is trained on, in the order of the examples."""
+    """Return the true labels and the training labels of a learner's last model, in the order of the examples."""
     labels = np.repeat(np.arange(DRAWS // 2) % classes, 2)
-    learner.model.seen.clear()
+    learner.model.training_sets.clear()
     learner.fit(numbered(labels, classes), seed=seed, compute=CPU)
-    return labels, learner.model.seen[-1].labels
+    return labels, learner.model.training_sets[-1].labels
 
 
 def learned_steps(classes: int) -> Callable[[Any], Cells]:
-    def one(learner: Any, seed: SeedSequence) -> Cells:
+    def cells_of(learner: Any, seed: SeedSequence) -> Cells:
         labels, released = learned_from(learner, seed, classes)
         return (released - labels) % classes
 
-    return two_releases(one)
+    return two_releases(cells_of)
 
 
 FEW_LIKELY = (0.49, 0.49, 0.01, 0.01)
@@ -162,18 +162,18 @@ FEW_LIKELY = (0.49, 0.49, 0.01, 0.01)
 
 def second_stage(learner: LP2ST, seed: SeedSequence) -> Cells:
     """Labels of the second stage: label 0 is one of the two that the first stage's model finds likely."""
-    learner.model.seen.clear()  # type: ignore[attr-defined]
+    learner.model.training_sets.clear()  # type: ignore[attr-defined]
     learner.fit(numbered(np.zeros(2 * DRAWS, np.int64), 4), seed=seed, compute=CPU)
-    first, last = learner.model.seen  # type: ignore[attr-defined]
+    first, last = learner.model.training_sets  # type: ignore[attr-defined]
     return np.delete(last.labels, rows(first))
 
 
-def few_likely() -> Noting:
-    return Noting(lambda features: np.tile(FEW_LIKELY, (len(features), 1)))
+def few_likely() -> RecordingTrainer:
+    return RecordingTrainer(lambda features: np.tile(FEW_LIKELY, (len(features), 1)))
 
 
-def undecided(classes: int) -> Noting:
-    return Noting(lambda features: np.full((len(features), classes), 1 / classes))
+def undecided(classes: int) -> RecordingTrainer:
+    return RecordingTrainer(lambda features: np.full((len(features), classes), 1 / classes))
 
 
 LABELS = [
@@ -209,9 +209,9 @@ LABELS = [
             what,
         )
         for name, what, learner in (
-            ("lp-1st", "", lambda epsilon: LP1ST(epsilon, Noting())),
-            ("lp-1st-noise-correction", "", lambda epsilon: LP1STNoiseCorrection(epsilon, Noting())),
-            ("released-labels", "", lambda epsilon: ReleasedLabels(RandomizedResponse(epsilon), Noting())),
+            ("lp-1st", "", lambda epsilon: LP1ST(epsilon, RecordingTrainer())),
+            ("lp-1st-noise-correction", "", lambda epsilon: LP1STNoiseCorrection(epsilon, RecordingTrainer())),
+            ("released-labels", "", lambda epsilon: ReleasedLabels(RandomizedResponse(epsilon), RecordingTrainer())),
             ("lp-2st", "with an undecided model", lambda epsilon: LP2ST(epsilon, model=undecided(10))),
         )
     ),
@@ -337,20 +337,20 @@ def noise_of_counts(mechanism: LaplaceProportions, seed: SeedSequence) -> Cells:
 
 
 def cut_counts(mechanism: GeometricProportions, seed: SeedSequence) -> Cells:
-    """What bags of three with one positive label release."""
+    """Return the releases for bags of three with one positive label."""
     released = mechanism.release_counts(np.tile([2, 1], (DRAWS, 1)), rng=np.random.default_rng(seed))
     return np.asarray(released[:, 1], dtype=np.int64)
 
 
 def cut_chances(epsilon: float) -> list[float]:
-    """By summing the noise's law beyond the ends."""
+    """Return the probabilities, with the noise beyond the ends summed up."""
     noise = np.arange(-2000, 2001)
     law = np.exp(-epsilon * np.abs(noise)) / np.exp(-epsilon * np.abs(noise)).sum()
     return [law[noise <= -1].sum(), law[noise == 0].sum(), law[noise == 1].sum(), law[noise >= 2].sum()]
 
 
 def recalled_from_bags_of_one(learner: AggregatedLabels, seed: SeedSequence) -> Cells:
-    """0 where the posterior speaks for the true label, 1 where against it."""
+    """Return 0 if the posterior favours the true label, 1 if it favours the other."""
     examples = numbered(np.arange(DRAWS) // 2 % 2)
     answers = learner.fit(examples, seed=seed, compute=CPU).probabilities(examples.features)
     return (answers[np.arange(DRAWS), examples.labels] < 0.5).astype(np.int64)
@@ -389,15 +389,15 @@ def in_groups(groups: NDArray[np.int64], labels: NDArray[np.int64]) -> Examples:
 
 
 def outvoted(learner: LP1STDomainPrior, seed: SeedSequence) -> Cells:
-    """Whether three labels 0 in a cluster of their own come out as 1: next to no epsilon is left for the labels.
+    """Return 1 for each cluster of three labels 0 that are released as 1; the labels have next to no epsilon.
 
     The larger noisy count is then all that is answered; equal ones are answered by a fair coin.
     """
     clusters = DRAWS // 2
     examples = in_groups(np.repeat(np.arange(clusters), 3), np.zeros(3 * clusters, np.int64))
-    learner.model.seen.clear()  # type: ignore[attr-defined]
+    learner.model.training_sets.clear()  # type: ignore[attr-defined]
     learner.fit(examples, seed=seed, compute=CPU)
-    return learner.model.seen[-1].labels[::3]  # type: ignore[attr-defined,no-any-return]
+    return learner.model.training_sets[-1].labels[::3]  # type: ignore[attr-defined,no-any-return]
 
 
 def outvoted_chance(epsilon: float) -> float:
@@ -411,13 +411,13 @@ def outvoted_chance(epsilon: float) -> float:
 
 def kept_in_one_cluster(learner: LP1STDomainPrior, seed: SeedSequence) -> Cells:
     labels = np.repeat(np.arange(DRAWS // 2) % 2, 2)
-    learner.model.seen.clear()  # type: ignore[attr-defined]
+    learner.model.training_sets.clear()  # type: ignore[attr-defined]
     learner.fit(in_groups(np.zeros(DRAWS, np.int64), labels), seed=seed, compute=CPU)
-    return (learner.model.seen[-1].labels - labels) % 2  # type: ignore[attr-defined,no-any-return]
+    return (learner.model.training_sets[-1].labels - labels) % 2  # type: ignore[attr-defined,no-any-return]
 
 
 LITTLE = 1e-6
-"""What is left for the labels where the prior is looked at: shares of 1/2 + 1e-6 decide."""
+"""Epsilon of the labels when the prior is tested: shares of 1/2 + 1e-6 decide."""
 
 PRIORS = [
     case
@@ -428,12 +428,12 @@ PRIORS = [
     for case in (
         Case(
             name,
-            learner(1 + LITTLE, 1.0, group_by="group", model=Noting()),
+            learner(1 + LITTLE, 1.0, group_by="group", model=RecordingTrainer()),
             two_releases(outvoted),
             wrong(outvoted_chance(1.0)),
             [
                 Quieter(
-                    learner(1 / LESS + LITTLE, 1 / LESS, group_by="group", model=Noting()),
+                    learner(1 / LESS + LITTLE, 1 / LESS, group_by="group", model=RecordingTrainer()),
                     wrong(outvoted_chance(1 / LESS)),
                 )
             ],
@@ -441,10 +441,14 @@ PRIORS = [
         ),
         Case(
             name,
-            learner(2.0, 1.0, group_by="group", model=Noting()),
+            learner(2.0, 1.0, group_by="group", model=RecordingTrainer()),
             two_releases(kept_in_one_cluster),
             answered_truly(2.0 - 1.0, 2),
-            [Quieter(learner(1 + 1 / LESS, 1.0, group_by="group", model=Noting()), answered_truly(1 / LESS, 2))],
+            [
+                Quieter(
+                    learner(1 + 1 / LESS, 1.0, group_by="group", model=RecordingTrainer()), answered_truly(1 / LESS, 2)
+                )
+            ],
             "labels",
         ),
     )
@@ -478,7 +482,7 @@ def answered(votes: NDArray[np.int64]) -> Callable[[Any], Cells]:
 
 
 def sampled_second(scale: float) -> float:
-    """Chance that the class without votes is drawn in proportion to what is left above 0, by the midpoint rule."""
+    """Return the probability of drawing the class without votes from positive noisy counts, by the midpoint rule."""
     chances = (np.arange(3000) + 0.5) / 3000
     noise = laplace.ppf(chances) * scale
     first, second = np.maximum(5 + noise, 0)[:, None], np.maximum(noise, 0)[None]
@@ -516,9 +520,9 @@ LARGEST, SECOND = round(160 * FACTOR), round(160 * FACTOR - 1.4 * 20 * FACTOR)
 
 def confident_answers(learner: PateFm, seed: SeedSequence) -> Cells:
     """0 for no answer, 1 for the most voted class, 2 for the other one."""
-    found = learner.release_answers(np.tile([LARGEST, SECOND], (DRAWS, 1)), np.random.default_rng(seed))
+    answered = learner.release_answers(np.tile([LARGEST, SECOND], (DRAWS, 1)), np.random.default_rng(seed))
     cells = np.zeros(DRAWS, np.int64)
-    cells[found.queries] = 1 + found.labels
+    cells[answered.queries] = 1 + answered.labels
     return cells
 
 
@@ -565,7 +569,7 @@ ORDERS = [1 + x / 10 for x in range(1, 100)] + [float(a) for a in range(11, 64)]
 
 
 def renyi_epsilon(multiplier: float, steps: int) -> float:
-    """Of unsampled steps, by the Renyi divergence a / (2 m^2) of each and the conversion of Canonne et al. (2020)."""
+    """Return epsilon of unsampled steps: Renyi divergence a / (2 m^2) each, converted as Canonne et al. (2020)."""
     return min(
         steps * a / (2 * multiplier**2) + math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in ORDERS
     )
@@ -591,14 +595,14 @@ class LooserSteps(DpSgd):
 
 def releases(learner: DpSgd, features: NDArray[np.float32], tasks: list[TrainingTask]) -> NDArray[np.float32]:
     """Noisy sums of each step, shape (steps, models, P)."""
-    seen: list[NDArray[np.float32]] = []
+    gradients: list[NDArray[np.float32]] = []
 
     def observer(places: NDArray[np.int64], step: int, parameters: Any, released: Any) -> None:
-        seen.append(released.numpy()[np.argsort(places)] * learner.model.batch_size)
+        gradients.append(released.numpy()[np.argsort(places)] * learner.model.batch_size)
 
     plan = StackPlan("batched", len(tasks))
     learner.fit_stack(features, tasks, classes=10, compute=CPU, plan=plan, observer=observer)
-    return np.stack(seen)
+    return np.stack(gradients)
 
 
 def step_noise(learner: DpSgd) -> Cells:
@@ -609,7 +613,7 @@ def step_noise(learner: DpSgd) -> Cells:
 
 
 def moved_sums(learner: DpSgd) -> Cells:
-    """Without noise: 0 where a model's one example took no part, 1 where it moved the sum by the clip, 2 by more."""
+    """Return, without noise, 0 if a model's one example took no part, 1 if it moved the sum by the clip, 2 by more."""
     features = np.ones((1, 64), np.float32)
     seeds = SeedSequence(3).spawn(128)
     tasks = [TrainingTask(np.array([0]), np.array([place % 10]), seed) for place, seed in enumerate(seeds)]
@@ -633,7 +637,7 @@ OPACUS = {"epsilon": 1.0, "delta": DELTA, "accountant": "rdp"}
 
 
 def last_step_of_opacus(learner: OpacusDpSgd) -> Cells:
-    """What one step of the first layer's weights is, whose gradient is 0 for blank examples: noise m C over the batch.
+    """Return one step of the first layer's weights. Blank examples have gradient 0: noise m C over the batch.
 
     The first weights themselves are those of a training that hardly moves.
     """
@@ -656,7 +660,7 @@ def opacus_network(rate: float) -> Mlp:
 
 
 def opacus_multiplier() -> float:
-    """What Opacus itself says of one unsampled step, for a clip of 1."""
+    """Return Opacus's epsilon of one unsampled step, for a clip of 1."""
     from opacus.accountants.utils import get_noise_multiplier
 
     return float(
@@ -699,7 +703,7 @@ BULK, ALONE = 1_000, 150
 """Trainings of one release: drawn together, or each by `fit`."""
 NO_POINTS = np.empty((0, 0), np.float32)
 HALVES = Examples(np.repeat(np.float32([[0.25], [0.75]]), 500, 0).repeat(200, 1), np.arange(1_000) % 2, 2)
-"""Two classes whose sums about the middle are 0; noise is far from what is clipped."""
+"""Two classes whose sums about the middle are 0; noise stays far from the clipping limits."""
 MANY_CLASSES = Examples(np.zeros((4_000, 1), np.float32), np.arange(4_000) % 200, 200)
 
 
@@ -707,11 +711,11 @@ def released_by_bayes(learner: GaussianNaiveBayes, data: Examples, seed: SeedSeq
     """Counts, means and variances of many trainings."""
     k, d = data.classes, data.features.shape[1]
     if not bulk:
-        models = [learner.fit(data, seed=own, compute=CPU) for own in seed.spawn(ALONE)]
+        models = [learner.fit(data, seed=child, compute=CPU) for child in seed.spawn(ALONE)]
         parts = (np.array([getattr(model, name) for model in models]) for name in ("count", "mean", "variance"))
         return NoisySums(*parts)
-    drawn = learner.sample_summaries(data, NO_POINTS, BULK, seed=seed, compute=CPU)
-    count, total, squares = np.split(drawn, [k, k * (1 + d)], axis=1)
+    summaries = learner.sample_summaries(data, NO_POINTS, BULK, seed=seed, compute=CPU)
+    count, total, squares = np.split(summaries, [k, k * (1 + d)], axis=1)
     wide = count[..., None]
     return NoisySums(count, total.reshape(BULK, k, d) / wide, squares.reshape(BULK, k, d) / wide)
 
@@ -759,11 +763,11 @@ LENGTHS = np.array([1.0, 2.0, 3.0, 4.5])
 def perturbed(seed: SeedSequence, learner: KnownMinimiser, bulk: bool) -> NDArray[np.float64]:
     """Noise on the coefficients of 40 problems, shape (draws, 3), in units of 2 / (n penalty epsilon / 40)."""
     if bulk:
-        drawn = learner.sample_summaries(MANY_PROBLEMS, NO_POINTS, 1_000, seed=seed, compute=CPU).reshape(-1, 3)
+        coefficients = learner.sample_summaries(MANY_PROBLEMS, NO_POINTS, 1_000, seed=seed, compute=CPU).reshape(-1, 3)
     else:
-        models = [learner.fit(MANY_PROBLEMS, seed=own, compute=CPU) for own in seed.spawn(200)]
-        drawn = np.concatenate([model.weights for model in models])
-    noise: NDArray[np.float64] = drawn / (2 / (40 * 0.5 * 1.0 / 40))
+        models = [learner.fit(MANY_PROBLEMS, seed=child, compute=CPU) for child in seed.spawn(200)]
+        coefficients = np.concatenate([model.weights for model in models])
+    noise: NDArray[np.float64] = coefficients / (2 / (40 * 0.5 * 1.0 / 40))
     return noise
 
 
@@ -790,13 +794,15 @@ def objective_noise(seed: SeedSequence, learner: LogisticObjectivePerturbation, 
     n, penalty = len(FOUR_ROWS), 0.5
     rows = learner.rows(FOUR_ROWS.features) * np.where(FOUR_ROWS.labels == 1, 1.0, -1.0)[:, None]
     if bulk:
-        drawn = learner.sample_summaries(FOUR_ROWS, NO_POINTS, 40_000, seed=seed, compute=CPU)
+        coefficients = learner.sample_summaries(FOUR_ROWS, NO_POINTS, 40_000, seed=seed, compute=CPU)
     else:
-        drawn = np.concatenate(
-            [learner.fit(FOUR_ROWS, seed=own, compute=CPU).weights for own in seed.spawn(OBJECTIVE_ALONE)]
+        coefficients = np.concatenate(
+            [learner.fit(FOUR_ROWS, seed=child, compute=CPU).weights for child in seed.spawn(OBJECTIVE_ALONE)]
         )
-    pulled = rows.T @ expit(-rows @ drawn.T)
-    noise: NDArray[np.float64] = (pulled.T - n * penalty * drawn) * (1 - 2 * math.log1p(0.25 / (n * penalty))) / 2
+    pulled = rows.T @ expit(-rows @ coefficients.T)
+    noise: NDArray[np.float64] = (
+        (pulled.T - n * penalty * coefficients) * (1 - 2 * math.log1p(0.25 / (n * penalty))) / 2
+    )
     return noise
 
 
@@ -809,16 +815,16 @@ def objective_lengths(seed: SeedSequence, learner: LogisticObjectivePerturbation
 
 
 TOGETHER = Examples(np.full((7, 2), 0.3, np.float32), np.array([0, 0, 0, 0, 0, 1, 1]), 2)
-"""Records in one place are in one leaf of one tree, whatever its splits: five of one class, two of the other."""
+"""Equal records share a leaf of one tree for any splits: five of one class, two of the other."""
 
 
 def forest_answers(seed: SeedSequence, learner: PrivateForest, bulk: bool) -> Cells:
-    """What the tree that has the records answers about their place: the larger count wins unless noise does."""
+    """Return the answers of the tree with the records at their position: the larger count, unless noise wins."""
     tree = int(learner.tree_of(learner.clipped(TOGETHER.features))[0])
     if bulk:
-        drawn = learner.sample_summaries(TOGETHER, TOGETHER.features[:1], 40_000, seed=seed, compute=CPU)
-        return drawn.reshape(-1, learner.trees, 2)[:, tree, 1].astype(np.int64)
-    models = [learner.fit(TOGETHER, seed=own, compute=CPU) for own in seed.spawn(2_500)]
+        summaries = learner.sample_summaries(TOGETHER, TOGETHER.features[:1], 40_000, seed=seed, compute=CPU)
+        return summaries.reshape(-1, learner.trees, 2)[:, tree, 1].astype(np.int64)
+    models = [learner.fit(TOGETHER, seed=child, compute=CPU) for child in seed.spawn(2_500)]
     return np.array([model.votes(TOGETHER.features[:1])[0, tree] for model in models])
 
 
@@ -831,7 +837,7 @@ def forest_chances(epsilon: float) -> list[float]:
 def bulk_and_alone(
     name: str, mechanism: Any, less: Any, cells: Any, chances: Sequence[float], fewer: Sequence[float], what: str
 ) -> list[Case]:
-    """The same law of both ways to draw."""
+    """Build the cases of one law for both ways to draw."""
     return [
         Case(
             name,
@@ -909,7 +915,7 @@ def smaller_wins_gaussian(predictor: Any) -> list[float]:
 
 
 def nearest_is_left_out(predictor: PrivateKnn, seed: SeedSequence) -> Cells:
-    """0 where the nearest record votes, 1 where another one does in its place."""
+    """Return 0 if the nearest record votes, 1 if another record votes instead."""
     labels, none = np.array([[0] + [1] * 200]), np.zeros((1, 0), np.int64)
     law = predictor.law(labels, none, none[0], added=False, classes=2)
     return law.draw(2 * DRAWS, np.random.default_rng(seed))[:, 1]
@@ -966,11 +972,11 @@ SILENT = {
     "function": "all that is drawn is drawn by the user's function",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",
 }
-"""Mechanisms that draw no noise of their own, and why."""
+"""Mechanisms that draw no noise themselves, and the reason."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_drawn_has_the_law_of_the_claim(case: Case) -> None:
+def test_draws_have_the_law_of_the_claim(case: Case) -> None:
     skip_without(case.name)
     assert departures(case.cells(case.mechanism), case.chances) == []
 
@@ -979,7 +985,7 @@ def test_what_is_drawn_has_the_law_of_the_claim(case: Case) -> None:
     ("case", "quieter"), DEFECTS, ids=lambda part: part.what if isinstance(part, Quieter) else str(part)
 )
 def test_ten_percent_less_noise_fails_the_same_check(case: Case, quieter: Quieter) -> None:
-    """Missed with probability < 1e-6 by the count that shows it best."""
+    """The most sensitive count misses the defect with probability < 1e-6."""
     skip_without(case.name)
     cells = case.cells(quieter.mechanism)
     assert departures(cells, case.chances)

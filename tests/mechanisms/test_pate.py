@@ -1,4 +1,4 @@
-"""PATE: what its answers cost, the law of its releases, and the learner for tables."""
+"""PATE: cost of its answers, law of its releases, and the learner for tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def two_world_delta(noise: float, epsilon: float) -> float:
     return float(np.maximum(np.exp(p) - math.exp(epsilon) * np.exp(q), 0).sum()) * width**2 / 4
 
 
-def test_one_query_costs_what_its_two_counts_tell() -> None:
+def test_one_query_costs_the_exact_delta_of_its_two_counts() -> None:
     """The integral over both noisy counts: 15 scales each way, cells of a 40th of a vote."""
     assert laplace_counts_curve(1, 1.5).delta(0.5) == pytest.approx(two_world_delta(1.5, 0.5), rel=1e-3)
 
@@ -74,19 +74,19 @@ def test_exact_accounting_is_half_of_the_published_one() -> None:
         assert cost <= min(laplace_counts_epsilon(queries, noise, delta, "moments"), 2 * queries / noise)
 
 
-def test_the_noise_is_what_the_claim_needs_by_dp_accounting() -> None:
+def test_the_noise_agrees_with_dp_accounting() -> None:
     """Its epsilon on a grid of 1e-4 nats, pessimistic: above the claim by its grid at most, by far for less noise."""
     library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     for epsilon in (1.0, 8.0):
         noise = laplace_counts_noise(epsilon, 200, 1e-5)
         for factor, low, high in ((1.0, 0.999, 1.0005), (0.9, 1.09, 1.2)):
-            one = library.from_laplace_mechanism(factor * noise, value_discretization_interval=1e-4)
-            assert low * epsilon < one.self_compose(400).get_epsilon_for_delta(1e-5) < high * epsilon
+            single_query = library.from_laplace_mechanism(factor * noise, value_discretization_interval=1e-4)
+            assert low * epsilon < single_query.self_compose(400).get_epsilon_for_delta(1e-5) < high * epsilon
 
 
 @pytest.mark.parametrize("accounting", ["moments", "exact"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_noise_and_queries_are_what_epsilon_affords(epsilon: float, accounting: Accounting) -> None:
+def test_noise_and_queries_use_up_epsilon(epsilon: float, accounting: Accounting) -> None:
     noise = laplace_counts_noise(epsilon, 200, 1e-5, accounting)
     assert laplace_counts_epsilon(200, noise, 1e-5, accounting) <= epsilon
     assert laplace_counts_epsilon(200, noise * (1 - 1e-7), 1e-5, accounting) > epsilon
@@ -101,7 +101,7 @@ def test_infinite_epsilon_needs_no_noise() -> None:
     assert confident_gnmax_noise_factor(math.inf, **args) == 0  # type: ignore[arg-type]
 
 
-def test_gaussian_costs_bound_the_exact_divergence_of_what_is_released() -> None:
+def test_gaussian_costs_bound_the_exact_divergence_of_the_release() -> None:
     """Two classes; the vote that moves makes (4, 2) into (3, 3), and the largest count 4 into 3."""
     label = norm.cdf((4 - 2) / (math.sqrt(2) * 1.5)), norm.cdf(0.0)
     answered = norm.sf(3.5 - 4, scale=2.5), norm.sf(3.5 - 3, scale=2.5)
@@ -117,8 +117,8 @@ def test_gaussian_costs_bound_the_exact_divergence_of_what_is_released() -> None
 
 def test_confident_gnmax_charges_every_question_and_every_answer() -> None:
     """1 / s1^2 for each of 7 questions, 2 / s2^2 for each of 3 answers."""
-    found = confident_gnmax_curve(queries=7, answered=3, threshold_noise=10.0, vote_noise=4.0)
-    assert found.mu**2 == pytest.approx(7 / 100 + 2 * 3 / 16, rel=1e-14)
+    curve = confident_gnmax_curve(queries=7, answered=3, threshold_noise=10.0, vote_noise=4.0)
+    assert curve.mu**2 == pytest.approx(7 / 100 + 2 * 3 / 16, rel=1e-14)
     with pytest.raises(InputError, match=r"answered must be in 0\.\.2"):
         confident_gnmax_curve(queries=2, answered=3, threshold_noise=1.0, vote_noise=1.0)
 
@@ -140,8 +140,8 @@ def test_confident_gnmax_puts_one_gaussian_on_the_largest_count() -> None:
     """Answer rate Phi((max - T) / s1), label rate Phi(gap / (sqrt(2) s2)). Noise on every count would pass far more."""
     trials, rng = 50_000, np.random.default_rng(0)
     votes = np.tile([40, 35, 25], (trials, 1))
-    found = confident_gnmax(votes, threshold=60.0, threshold_noise=20.0, vote_noise=5.0, rng=rng)
-    assert plausible(len(found.queries), trials, norm.sf(1.0))
+    answered = confident_gnmax(votes, threshold=60.0, threshold_noise=20.0, vote_noise=5.0, rng=rng)
+    assert plausible(len(answered.queries), trials, norm.sf(1.0))
     vector_noise = (votes + rng.normal(scale=20.0, size=votes.shape)).max(axis=1) > 60
     assert not plausible(int(vector_noise.sum()), trials, norm.sf(1.0))
     two = confident_gnmax(votes[:, :2], threshold=0.0, threshold_noise=1e-9, vote_noise=5.0, rng=rng)
@@ -157,8 +157,8 @@ def test_confident_gnmax_stops_after_enough_answers() -> None:
         "vote_noise": 0.0,
         "rng": np.random.default_rng(0),
     }
-    found = confident_gnmax(votes, **args)
-    assert (found.queries.tolist(), found.labels.tolist()) == ([0, 2, 3], [0, 1, 1])
+    answered = confident_gnmax(votes, **args)
+    assert (answered.queries.tolist(), answered.labels.tolist()) == ([0, 2, 3], [0, 1, 1])
     assert confident_gnmax(votes, answers=2, **args).queries.tolist() == [0, 2]
 
 
@@ -172,9 +172,9 @@ def test_laplace_argmax_wins_as_often_as_it_should() -> None:
 
 def test_laplace_sample_draws_in_proportion_and_falls_back_to_uniform() -> None:
     trials, rng, without_noise = 50_000, np.random.default_rng(2), PATE(math.inf)
-    drawn = without_noise.answers(np.tile([30, 0, 70], (trials, 1)), rng)
-    assert not (drawn == 1).any()
-    assert plausible(int((drawn == 2).sum()), trials, 0.7)
+    answers = without_noise.answers(np.tile([30, 0, 70], (trials, 1)), rng)
+    assert not (answers == 1).any()
+    assert plausible(int((answers == 2).sum()), trials, 0.7)
     nothing = without_noise.answers(np.zeros((trials, 4), np.int64), rng)
     assert all(plausible(int((nothing == label).sum()), trials, 0.25) for label in range(4))
 
@@ -189,14 +189,14 @@ def test_classes_of_weight_zero_are_never_drawn() -> None:
 
 @dataclass(frozen=True)
 class Majority:
-    """A trainer that predicts the class shares of its training labels, and notes what it was given."""
+    """A trainer that predicts the class shares of its training labels and records its training sets."""
 
-    seen: list[Examples] = field(default_factory=list)
+    training_sets: list[Examples] = field(default_factory=list)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        self.seen.append(train)
+        self.training_sets.append(train)
         return Shares(np.bincount(train.labels, minlength=train.classes) / len(train))
 
 
@@ -218,7 +218,7 @@ def test_teachers_see_disjoint_parts_and_the_student_only_answers() -> None:
     labels = np.random.default_rng(0).integers(3, size=100)
     learner = PATE(8.0, teachers=7, queries=20, model=trainer)
     learner.fit(numbered(labels), seed=SeedSequence(1), compute=Compute())
-    *teachers, student = trainer.seen
+    *teachers, student = trainer.training_sets
     rows = np.concatenate([part.features[:, 0] for part in teachers])
     assert len(teachers) == 7
     assert sorted(rows) == list(range(100))
@@ -244,7 +244,7 @@ def test_one_label_moves_at_most_one_vote_on_each_query(vote: str) -> None:
     assert largest == 2
 
 
-def test_claim_and_what_it_affords() -> None:
+def test_claim_noise_and_queries() -> None:
     learner = PATE(8.07, delta=1e-4, queries=None, noise=20.0, accounting="moments")
     assert (learner.claim().epsilon, learner.claim().delta) == (8.07, 1e-4)
     assert learner.claim().curve == ComposedLaplace(20.0, 400)
@@ -266,7 +266,7 @@ def test_answers_are_noisy_and_the_planted_defect_s_are_not() -> None:
     for learner, noisy in ((PATE, True), (PATEWithoutNoise, False)):
         trainer = Majority()
         learner(0.1, teachers=10, model=trainer).fit(numbered(labels), seed=SeedSequence(5), compute=Compute())
-        assert (trainer.seen[-1].labels != 0).any() == noisy
+        assert (trainer.training_sets[-1].labels != 0).any() == noisy
     assert PATEWithoutNoise(0.1).claim() == PATE(0.1).claim()
 
 
@@ -276,5 +276,5 @@ def test_the_same_seed_gives_the_same_answers() -> None:
     for _ in range(2):
         trainer = Majority()
         PATE(2.0, teachers=5, model=trainer).fit(numbered(labels), seed=seed, compute=Compute())
-        answers.append(trainer.seen[-1].labels)
+        answers.append(trainer.training_sets[-1].labels)
     assert (answers[0] == answers[1]).all()

@@ -1,4 +1,4 @@
-"""FixMatch and PATE-FM, tiny."""
+"""FixMatch and PATE-FM on small data."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_pate_fm_learns_without_ever_seeing_all_labels() -> None:
 
 
 class Trainings:
-    """In place of FixMatch: keeps what each training was given; its models know every digit."""
+    """Stand-in for FixMatch: records the arguments of each training; its models know every digit."""
 
     def __init__(self) -> None:
         self.given: list[tuple[Any, Any, dict[str, Any]]] = []
@@ -78,16 +78,16 @@ class Trainings:
         self.given.append((rows, labels, settings))
         return self
 
-    def trained(self) -> Trainings:
+    def train(self) -> Trainings:
         return self
 
     def logits(self, images: Any) -> Any:
-        known = {image.tobytes(): label for image, label in zip(IMAGES, DIGITS.labels, strict=True)}
-        return np.eye(10)[[known[image.tobytes()] for image in images]]
+        label_of = {image.tobytes(): label for image, label in zip(IMAGES, DIGITS.labels, strict=True)}
+        return np.eye(10)[[label_of[image.tobytes()] for image in images]]
 
 
 def test_teachers_share_the_labels_and_the_student_has_their_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three teachers have 267 of 801 labels each, none twice; what they vote for without noise is the truth."""
+    """Three teachers have 267 of 801 labels each, none twice; their votes without noise are the true labels."""
     trainings = Trainings()
     monkeypatch.setattr("dpaudit.mechanisms.training.fixmatch.FixMatch", trainings)
     train = DIGITS.take(np.arange(801))
@@ -106,7 +106,7 @@ def test_teachers_share_the_labels_and_the_student_has_their_answers_alone(monke
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
-def test_the_noise_is_what_the_claim_asks_for(epsilon: float) -> None:
+def test_the_noise_meets_the_claim(epsilon: float) -> None:
     learner = PateFm(epsilon=epsilon)
     assert learner.claim().epsilon == epsilon
     assert learner.claim().delta == 1e-5
@@ -126,5 +126,5 @@ def test_bad_settings_are_refused() -> None:
     with pytest.raises(InputError, match="takes images"):
         TINY.fit(flat, seed=SeedSequence(0), compute=CPU)
     data = IMAGES[:20], np.arange(20), DIGITS.labels[:20]
-    with pytest.raises(InputError, match="without batch norm"):
+    with pytest.raises(InputError, match="does not support batch norm"):
         FixMatch(ResNet18(norm="batch"), *data, classes=10, steps=1, seed=SeedSequence(0), compute=CPU)

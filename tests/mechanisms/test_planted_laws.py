@@ -1,4 +1,4 @@
-"""Planted defects change the law of what is drawn as they say, and the check that the honest law passes sees it."""
+"""Planted defects change the law of the draws as documented, and the check of the honest law detects it."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_the_binary_formula_costs_log_of_the_other_classes_more() -> None:
 
 
 def test_one_draw_for_a_label_value_is_one_draw() -> None:
-    """Its marginal law over many releases is right; only draws beside each other tell."""
+    """The marginal law over many releases is right; only the joint law of neighbouring draws shows the defect."""
     cells = steps_from_the_truth(OneDrawPerLabelResponse(1.0), 10)
     assert (cells[:, ::2] == cells[:, 1::2]).all()
-    assert any(found.startswith("neighbouring draws") for found in departures(cells, HONEST))
+    assert any(difference.startswith("neighbouring draws") for difference in departures(cells, HONEST))
     rng = np.random.default_rng(0)
     firsts = [OneDrawPerLabelResponse(1.0).release(np.arange(2), classes=10, rng=rng) for _ in range(5000)]
     assert departures(np.stack(firsts).T, answered_truly(1.0, 10)) != []  # label 1's draws are one step on
@@ -77,10 +77,10 @@ def test_one_draw_for_a_label_value_is_one_draw() -> None:
 
 
 def test_a_constant_seed_shows_between_releases_alone() -> None:
-    """Within one release the draw is an honest one."""
-    found = departures(steps_from_the_truth(ConstantSeedResponse(1.0), 10), HONEST)
-    assert found
-    assert {line.split(",")[0] for line in found} == {"two releases"}
+    """The law within one release is right."""
+    differences = departures(steps_from_the_truth(ConstantSeedResponse(1.0), 10), HONEST)
+    assert differences
+    assert {line.split(",")[0] for line in differences} == {"two releases"}
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_noisy_rows_have_the_smaller_scale(defect: OneHotLaplace, less: float) -
 
 
 def both_stages(learner: LP2ST) -> Cells:
-    """How far the labels of the first and of the second stage are from the truth, a stage a row."""
+    """Return the distance of released from true labels in both stages, one row per stage."""
     learner.fit(numbered(np.zeros(DRAWS, np.int64), 10), seed=SeedSequence(2), compute=Compute())
-    first, last = learner.model.seen  # type: ignore[attr-defined]
+    first, last = learner.model.training_sets  # type: ignore[attr-defined]
     return np.stack([first.labels, np.delete(last.labels, rows(first))])
 
 

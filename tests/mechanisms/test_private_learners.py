@@ -1,4 +1,4 @@
-"""Learners that are summed up as vectors: exact minimisers, sums, and what models answer."""
+"""Learners with vector summaries: exact minimisers, sums and model answers."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_rows_are_no_longer_than_one_bias_included() -> None:
     assert rows[1] * np.sqrt(2) == pytest.approx([0, 0.2, 1])
 
 
-def test_replacing_a_record_moves_a_minimiser_by_no_more_than_the_noise_pays_for() -> None:
-    """2 / (n penalty), reached to a sixth by the worst of thirty records tried."""
+def test_replacing_a_record_moves_a_minimiser_within_its_sensitivity() -> None:
+    """Sensitivity 2 / (n penalty); the worst of thirty records reaches a sixth of it."""
     learner = LogisticOutputPerturbation(1.0, penalty=0.1)
     rng = np.random.default_rng(0)
     features = (3 * rng.normal(size=(10, 2))).astype(np.float32)
@@ -100,10 +100,10 @@ def test_naive_bayes_adds_twice_the_noise_for_replaced_records() -> None:
         GaussianNaiveBayes(1.0, relation=Relation.LABEL)
 
 
-def test_naive_bayes_does_not_tell_how_many_records_there_are() -> None:
+def test_naive_bayes_hides_the_number_of_records() -> None:
     data = two_classes()
-    drawn = GaussianNaiveBayes(1.0).sample_summaries(data, NO_POINTS, 50, seed=SeedSequence(0), compute=CPU)
-    assert len(np.unique(drawn[:, :2].sum(1))) > 5
+    summaries = GaussianNaiveBayes(1.0).sample_summaries(data, NO_POINTS, 50, seed=SeedSequence(0), compute=CPU)
+    assert len(np.unique(summaries[:, :2].sum(1))) > 5
 
 
 @pytest.mark.parametrize("spread", [0.001, 3.0])
@@ -116,9 +116,9 @@ def test_minimisers_of_many_tilts_are_those_of_each(
     rng = np.random.default_rng(2)
     rows, signs, penalty = rng.normal(size=(60, 4)) / 4, np.where(rng.random(60) < 0.5, 1.0, -1.0), 0.02
     tilts = spread * rng.normal(size=(7, 4))
-    found = minimisers(rows, signs, penalty, tilts, 1e-12)
+    minima = minimisers(rows, signs, penalty, tilts, 1e-12)
     signed = rows * signs[:, None]
-    gradient = penalty * found + tilts - (1 / (1 + np.exp(found @ signed.T))) @ signed / len(rows)
+    gradient = penalty * minima + tilts - (1 / (1 + np.exp(minima @ signed.T))) @ signed / len(rows)
     assert np.linalg.norm(gradient, axis=1).max() <= 1.1e-12
     (still,) = minimisers(rows, signs, penalty, np.zeros((1, 4)), 1e-12)
     assert np.linalg.norm(still - minimiser(rows, signs, penalty)) <= (1e-12 + GRADIENT_TOLERANCE) / penalty
@@ -132,7 +132,7 @@ def test_objective_noise_without_enough_penalty_has_more_of_it() -> None:
     assert LogisticObjectivePerturbation(10.0, penalty=1e-1).noise(100, 2)[0] == 0
 
 
-def test_a_leaf_grown_alone_is_as_one_of_a_whole_tree() -> None:
+def test_a_single_leaf_has_the_law_of_a_leaf_in_a_whole_tree() -> None:
     """Chance that a spread-out record answers with its own class: 20,000 leaves alone against 2,000 of whole forests.
 
     Both estimate one chance; they differ by more than 5 standard deviations once in 10^6.
@@ -157,14 +157,14 @@ def test_records_of_a_leaf_are_those_within_all_its_limits() -> None:
     features, labels = rng.integers(0, 5, (50, 3)) / 4, rng.integers(0, 3, 50)
     split = rng.integers(0, 3, (200, 2))
     low, high = (np.sort(rng.integers(0, 5, (200, 2, 2)), -1) / 4).transpose(2, 0, 1)
-    found = leaf_counts(np.ascontiguousarray(features.T), labels, 3, split, low, high, 1.0)
+    counts = leaf_counts(np.ascontiguousarray(features.T), labels, 3, split, low, high, 1.0)
     values = features[:, split]
     inside = ((values >= low) & ((values < high) | (high == 1.0))).all(2)
     assert inside.any()
-    assert np.array_equal(found, np.stack([inside[labels == label].sum(0) for label in range(3)], 1))
+    assert np.array_equal(counts, np.stack([inside[labels == label].sum(0) for label in range(3)], 1))
 
 
-def test_a_record_stays_in_its_tree_whoever_else_is_there() -> None:
+def test_a_record_stays_in_its_tree_with_any_other_records() -> None:
     data, learner = two_classes(), PrivateForest(1.0, trees=5)
     trees = learner.tree_of(learner.clipped(data.features))
     fewer = learner.tree_of(learner.clipped(data.take(np.arange(3, 400)).features))

@@ -1,4 +1,4 @@
-"""The training engine: a model's numbers do not depend on who shares its stack."""
+"""Training of stacks: a model's numbers do not depend on the other models of its stack."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_stacked_convolutions_agree_with_the_loop(trainer: Network) -> None:
     np.testing.assert_allclose(stacked, looped, atol=1e-4)
 
 
-def test_the_engine_does_what_torch_optim_does() -> None:
+def test_training_agrees_with_torch_optim() -> None:
     """A slow twin from the same first weights and orders: torch.nn, torch.optim, plain loop."""
     trainer = Mlp(epochs=3, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
     (task,) = tasks_of(1, rows=190)
@@ -134,13 +134,13 @@ def test_optimizers_agree_with_torch(optimizer: str) -> None:
 
 def kernels(module: nn.Module) -> list[Kernel]:
     loss = CrossEntropy()
-    made: list[Kernel] = [Vmapped(module, loss=loss)]
+    kernels: list[Kernel] = [Vmapped(module, loss=loss)]
     if BatchedMlp.supports(module):
         assert isinstance(module, nn.Sequential)
-        made.append(BatchedMlp(module, loss=loss))
+        kernels.append(BatchedMlp(module, loss=loss))
     with torch.device("meta"):
         fresh = SmallCnn().module((1, 8, 8), 10) if not BatchedMlp.supports(module) else Mlp().module((64,), 10)
-    return [*made, Looped(fresh, loss=loss, device=torch.device("cpu"))]
+    return [*kernels, Looped(fresh, loss=loss, device=torch.device("cpu"))]
 
 
 @pytest.mark.parametrize(("trainer", "shape"), [(Mlp(), (64,)), (SmallCnn(), (1, 8, 8))])
@@ -167,11 +167,11 @@ def test_kernels_agree_on_gradients_and_clipped_gradients(trainer: Network, shap
 def test_soft_labels_that_are_one_hot_are_hard_labels() -> None:
     (task,) = tasks_of(1)
     soft = TrainingTask(task.rows, np.eye(10, dtype=np.float32)[task.labels], task.seed)
-    both = [train_stack(Mlp(epochs=2), DIGITS, [one], classes=10, compute=CPU)[0] for one in (task, soft)]
+    both = [train_stack(Mlp(epochs=2), DIGITS, [variant], classes=10, compute=CPU)[0] for variant in (task, soft)]
     np.testing.assert_array_equal(*scores(both, DIGITS))
 
 
-def test_one_lost_model_does_not_harm_the_others() -> None:
+def test_a_failed_model_does_not_affect_the_others() -> None:
     tasks = tasks_of(3)
     poisoned = np.concatenate([DIGITS, np.full((1, 64), np.nan, np.float32)])
     rows = np.append(tasks[1].rows, len(DIGITS))
@@ -186,7 +186,7 @@ def test_one_lost_model_does_not_harm_the_others() -> None:
 
 
 @pytest.mark.parametrize("network", [Mlp(epochs=9, learning_rate=1e30), SmallCnn(epochs=9, learning_rate=1e30)])
-def test_a_stack_whose_models_are_all_lost_stops(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_stops_when_all_models_have_failed(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     honest = Stack.run_epoch
     monkeypatch.setattr(Stack, "run_epoch", lambda self, epoch: (ran.append(epoch), honest(self, epoch)))
@@ -197,8 +197,8 @@ def test_a_stack_whose_models_are_all_lost_stops(network: Network, monkeypatch: 
     assert len(ran) <= 2
 
 
-def test_a_model_whose_last_step_lost_its_weights_is_lost() -> None:
-    """Its loss, taken before that step, is a number still."""
+def test_a_model_with_infinite_weights_after_its_last_step_has_failed() -> None:
+    """Its loss was computed before that step and is finite."""
     (task,) = tasks_of(1)
     network = Mlp(hidden=(), epochs=1, learning_rate=float(np.finfo(np.float32).max), batch_size=len(task.rows))
     plan = StackPlan("batched", 1)
@@ -209,16 +209,16 @@ def test_a_model_whose_last_step_lost_its_weights_is_lost() -> None:
 @pytest.mark.parametrize(
     "trainer", [Mlp(epochs=3, optimizer="adam", learning_rate=1e-3), SmallCnn(epochs=2, augment="flip")]
 )
-def test_a_training_cut_off_goes_on_from_its_checkpoint(
+def test_an_interrupted_training_resumes_from_its_checkpoint(
     trainer: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the last epoch of the second stack; only what is missing runs again, with the same numbers."""
+    """Killed in the last epoch of the second stack; only that epoch reruns, with the same numbers."""
     monkeypatch.setattr(training, "CHECKPOINT_EVERY_S", 0.0)
     features = DIGITS if isinstance(trainer, Mlp) else IMAGES
     tasks = tasks_of(2, rows=80)
     plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
     expected = scores(train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan), features)
-    kept = Compute(scratch=tmp_path)
+    compute = Compute(scratch=tmp_path)
     ran: list[int] = []
     honest = Stack.run_epoch
 
@@ -230,34 +230,34 @@ def test_a_training_cut_off_goes_on_from_its_checkpoint(
 
     monkeypatch.setattr(Stack, "run_epoch", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        train_stack(trainer, features, tasks, classes=10, compute=kept, plan=plan)
+        train_stack(trainer, features, tasks, classes=10, compute=compute, plan=plan)
     again: list[int] = []
     monkeypatch.setattr(Stack, "run_epoch", lambda self, epoch: (again.append(epoch), honest(self, epoch)))
-    outcomes = train_stack(trainer, features, tasks, classes=10, compute=kept, plan=plan)
+    outcomes = train_stack(trainer, features, tasks, classes=10, compute=compute, plan=plan)
     np.testing.assert_array_equal(scores(outcomes, features), expected)
     assert again == [trainer.epochs - 1]
 
 
 def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
     tasks = tasks_of(4)
-    (one,), (two,) = (kept_by_training(tasks[first : first + 2], tmp_path / str(first)) for first in (0, 2))
-    two.write_bytes(one.read_bytes())
-    outcome = train_two(tasks[2:], Compute(scratch=two.parent))
+    (source,), (target,) = (kept_by_training(tasks[first : first + 2], tmp_path / str(first)) for first in (0, 2))
+    target.write_bytes(source.read_bytes())
+    outcome = train_two(tasks[2:], Compute(scratch=target.parent))
     np.testing.assert_array_equal(scores(outcome, DIGITS), scores(train_two(tasks[2:], CPU), DIGITS))
 
 
 def train_two(tasks: list[TrainingTask], compute: Compute) -> list[NetworkModel | TrainingError]:
-    """One model after the other, so that there is a checkpoint."""
+    """Train one model after the other, so that there is a checkpoint."""
     return train_stack(Mlp(epochs=1), DIGITS, tasks, classes=10, compute=compute, plan=StackPlan("batched", 1))
 
 
 def kept_by_training(tasks: list[TrainingTask], folder: Path) -> list[Path]:
-    """The checkpoints that two trainings leave in a folder."""
+    """Return the checkpoints that two trainings write to a folder."""
     train_two(tasks, Compute(scratch=folder))
     return list(folder.iterdir())
 
 
-def test_a_checkpoint_runs_no_code_and_one_that_cannot_be_read_is_left_aside(tmp_path: Path) -> None:
+def test_a_checkpoint_runs_no_code_and_an_unreadable_one_is_ignored(tmp_path: Path) -> None:
     mark, tasks = tmp_path / "ran", tasks_of(2)
     expected = scores(train_two(tasks, CPU), DIGITS)
     (path,) = kept_by_training(tasks, tmp_path / "kept")
@@ -272,7 +272,7 @@ def test_a_checkpoint_runs_no_code_and_one_that_cannot_be_read_is_left_aside(tmp
 
 
 class Touches:
-    """Makes a file when it is unpickled."""
+    """Creates a file when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -282,17 +282,17 @@ class Touches:
 
 
 def test_failed_and_scaled_models_survive_a_checkpoint(tmp_path: Path) -> None:
-    """Batch norm's buffers, a scaling and an error are read back as they were written."""
+    """Buffers of batch norm, a scaling and an error survive the round trip unchanged."""
     written = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp)
     scaling = Scaling(np.zeros(64, np.float32), np.ones(64, np.float32))
     model = of_mlp(np.arange(5, dtype=np.float32), {"mean": np.ones(3, np.float32)}, scaling)
     written.finish([model, TrainingError("the loss became NaN")])
-    read, failed = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
-    assert isinstance(read, NetworkModel)
-    np.testing.assert_array_equal(read.parameters, model.parameters)
-    np.testing.assert_array_equal(read.buffers["mean"], model.buffers["mean"])
-    assert read.scaling is not None
-    np.testing.assert_array_equal(read.scaling.deviation, scaling.deviation)
+    restored, failed = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
+    assert isinstance(restored, NetworkModel)
+    np.testing.assert_array_equal(restored.parameters, model.parameters)
+    np.testing.assert_array_equal(restored.buffers["mean"], model.buffers["mean"])
+    assert restored.scaling is not None
+    np.testing.assert_array_equal(restored.scaling.deviation, scaling.deviation)
     assert str(failed) == "the loss became NaN"
 
 
@@ -314,7 +314,7 @@ def test_batch_norm_is_never_stacked() -> None:
         train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
 
 
-def test_a_compiler_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_without_a_failing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> object:
         raise RuntimeError("no compiler found")
 
@@ -362,7 +362,7 @@ def test_operations_keep_shape_and_range_and_each_image_apart(name: str, channel
         assert (changed[5] - images[5]).abs().max() > 0.01
 
 
-def test_augmentations_by_name_draw_what_they_say() -> None:
+def test_augmentations_use_the_stated_number_of_draws() -> None:
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     for augment in (Augment("crop-flip-cutout", (3, 16, 16)), RandAugment()):
         draws = torch.rand(4, augment.draws, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Networks of text: the batched kernel against autograd, stacks against single trainings, what is refused."""
+"""Text networks: the batched kernel against autograd, stacks against single trainings, rejected inputs."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_the_batched_kernel_is_autograd() -> None:
     ours, twin = BatchedBag(module, loss=CrossEntropy()), Vmapped(module, loss=CrossEntropy())
     torch.testing.assert_close(ours.logits(parameters, inputs), twin.logits(parameters, inputs), rtol=0, atol=1e-5)
     coefficients = torch.rand(inputs.shape[:2], generator=torch.Generator().manual_seed(0))
-    made, expected = torch.full_like(parameters, 7.0), torch.zeros_like(parameters)
-    losses = ours.gradient(parameters, inputs, targets, coefficients, made)
+    gradient, expected = torch.full_like(parameters, 7.0), torch.zeros_like(parameters)
+    losses = ours.gradient(parameters, inputs, targets, coefficients, gradient)
     torch.testing.assert_close(losses, twin.gradient(parameters, inputs, targets, coefficients, expected))
-    torch.testing.assert_close(made, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
@@ -87,10 +87,10 @@ def test_the_batched_kernel_clips_each_text(clip: float) -> None:
     """Repeated words count as one vector: a norm over places would be smaller than the true one."""
     module, parameters, inputs, targets = stacked(4, BAG)
     present = (torch.arange(9) < 7).float().expand(4, 9)
-    made, expected = torch.full_like(parameters, 7.0), torch.zeros_like(parameters)
-    BatchedBag(module, loss=CrossEntropy()).clipped_gradient(parameters, inputs, targets, present, clip, made)
+    gradient, expected = torch.full_like(parameters, 7.0), torch.zeros_like(parameters)
+    BatchedBag(module, loss=CrossEntropy()).clipped_gradient(parameters, inputs, targets, present, clip, gradient)
     Vmapped(module, loss=CrossEntropy()).clipped_gradient(parameters, inputs, targets, present, clip, expected)
-    torch.testing.assert_close(made, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5)
 
 
 def test_a_bag_is_stacked_and_a_transformer_is_not() -> None:
@@ -126,7 +126,7 @@ def test_dp_sgd_is_the_same_by_either_kernel(network: TextNetwork) -> None:
 
 @networks
 def test_padding_changes_nothing(network: TextNetwork) -> None:
-    """Longer rows hold the same texts; a transformer's own places for them are left as they were."""
+    """Longer rows hold the same texts; the position embeddings of the padding keep their initial values."""
     module = network.module((LENGTH,), CLASSES)
     nn.utils.vector_to_parameters(draw_weights(module, torch.Generator().manual_seed(0)), module.parameters())
     short = torch.from_numpy(FEATURES[:, : LENGTH - 1])  # the last place is never filled
@@ -137,7 +137,7 @@ def test_padding_changes_nothing(network: TextNetwork) -> None:
 
 @networks
 def test_text_networks_learn(network: TextNetwork) -> None:
-    """A label that one word gives away, by plain training."""
+    """A single word determines the label; training is not private."""
     rng = np.random.default_rng(5)
     words, labels = rng.integers(3, VOCABULARY, (300, LENGTH)), rng.integers(0, 2, 300)
     words[np.arange(300), rng.integers(0, LENGTH, 300)] = 1 + labels
@@ -155,7 +155,7 @@ def test_dp_sgd_trains_a_bag() -> None:
     np.testing.assert_allclose(model.probabilities(FEATURES).sum(1), 1)
 
 
-def test_many_models_are_asked_together() -> None:
+def test_many_models_predict_together() -> None:
     models = [
         model
         for model in train_stack(BAG, FEATURES, tasks_of(3), classes=CLASSES, compute=CPU)
@@ -173,7 +173,7 @@ def test_first_vectors_have_a_norm_of_about_one() -> None:
     assert abs(float((table**2).sum()) / 4 - 1) < 6 * np.sqrt(2 / 4000)
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_invalid_word_numbers_are_rejected() -> None:
     data = Examples(FEATURES, LABELS, CLASSES)
     with pytest.raises(InputError, match=r"word numbers must be integers in 0\.\.9, got .*highest = 39"):
         replace(BAG, vocabulary=10).fit(data, seed=SeedSequence(0), compute=CPU)

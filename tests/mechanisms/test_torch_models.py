@@ -1,4 +1,4 @@
-"""Networks as trainers: what they take, refuse and promise."""
+"""Networks as trainers: accepted and rejected inputs, determinism, accuracy."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def test_tables_of_numbers_are_taken_and_missing_ones_become_the_mean() -> None:
 
 def test_columns_of_words_are_refused_by_name() -> None:
     train = Examples(pa.table({"a": [1.0, 2.0], "site": ["x", "y"]}), np.array([0, 1]), 2, categorical=("site",))
-    with pytest.raises(InputError, match="column 'site' holds string; use catboost"):
+    with pytest.raises(InputError, match="column 'site' has type string; use catboost"):
         Mlp().fit(train, seed=SeedSequence(0), compute=CPU)
 
 
-def test_a_loss_that_is_no_number_is_a_training_error(digits: Examples) -> None:
+def test_an_infinite_loss_is_a_training_error(digits: Examples) -> None:
     with pytest.raises(TrainingError, match="no longer finite"):
         Mlp(epochs=3, learning_rate=1e9).fit(digits.take(np.arange(100)), seed=SeedSequence(0), compute=CPU)
 

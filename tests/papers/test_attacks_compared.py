@@ -39,13 +39,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]
         replays=3,
     )
     folder = tmp_path_factory.mktemp("figure")
-    said: list[str] = []
-    made = compare(comparison, Options(folder, run=RunOptions(runner="in-process"), say=said.append), "tiny")
-    assert said[0].startswith("3 trainings")
-    assert all(path.stat().st_size > 500 for path in made.files)
+    messages: list[str] = []
+    reproduction = compare(
+        comparison, Options(folder, run=RunOptions(runner="in-process"), say=messages.append), "tiny"
+    )
+    assert messages[0].startswith("3 trainings")
+    assert all(path.stat().st_size > 500 for path in reproduction.files)
     table = pacsv.read_csv(folder / "tiny" / "tiny.csv").to_pylist()
     assert len(table) == len(METHODS)
-    assert "which is no bound" in made.text
+    assert "which is no bound" in reproduction.text
     return {row["attack"]: row for row in table}
 
 
@@ -81,13 +83,13 @@ def test_the_canary_attack_compares_wrong_labels_only() -> None:
 
 
 def scores(planted_mass: float, seed: int) -> Scores:
-    """A model that gives a planted label `planted_mass`, and the rest of the classes equal shares of what is left."""
+    """A model that gives a planted label `planted_mass`, and the other classes equal shares of the rest."""
     rng = np.random.default_rng(seed)
     planted, other = rng.integers(0, CLASSES, 300), rng.integers(0, CLASSES, 300)
     bits = rng.random(300) < 0.5
     target = np.full((300, CLASSES), (1 - planted_mass) / (CLASSES - 1))
     target[np.arange(300), planted] = planted_mass
-    # A real model's confidences differ a little from row to row whatever was planted.
+    # A real model's confidences vary slightly between rows, independent of planted labels.
     target += 0.01 * rng.random(target.shape)
     reference = np.zeros((300, CLASSES))
     reference[np.arange(300), rng.integers(0, CLASSES, 300)] = 1

@@ -1,4 +1,4 @@
-"""The second paper's pictures: their numbers, beside printed ones where there are any, and the files they leave."""
+"""Figures of arXiv:2206.05199: their numbers, compared with printed ones if there are any, and their files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 
 def test_the_example_has_the_printed_intervals_and_masses(tmp_path: Path) -> None:
-    made = pictures.figure_3(Options(tmp_path))
-    assert all(path.stat().st_size > 100 for path in made.files)
-    assert "Bayesian (0.522, 1.267), Jeffreys (0.321, 1.456)" in made.text
+    reproduction = pictures.figure_3(Options(tmp_path))
+    assert all(path.stat().st_size > 100 for path in reproduction.files)
+    assert "Bayesian (0.522, 1.267), Jeffreys (0.321, 1.456)" in reproduction.text
     masses = {row["of"]: float(row["posterior mass"]) for row in rows(tmp_path, "figure-3")}
     # Two intervals of 97.5 % make a rectangle of 0.975^2; the regions around it hold far more than 95 %.
     assert masses["the rectangle"] == pytest.approx(0.975**2, abs=1e-6)
@@ -36,17 +36,17 @@ def test_the_example_has_the_printed_intervals_and_masses(tmp_path: Path) -> Non
 
 def test_the_posterior_narrows_about_the_truth(tmp_path: Path) -> None:
     pictures.figure_7(Options(tmp_path))
-    found = rows(tmp_path, "figure-7")
-    widths = [float(row["upper"]) - float(row["lower"]) for row in found]
+    figure_rows = rows(tmp_path, "figure-7")
+    widths = [float(row["upper"]) - float(row["lower"]) for row in figure_rows]
     assert widths == sorted(widths, reverse=True)
-    assert float(found[-1]["lower"]) < 0.875 < float(found[-1]["upper"])
+    assert float(figure_rows[-1]["lower"]) < 0.875 < float(figure_rows[-1]["upper"])
     # An end at 0 takes the whole mass there in.
-    assert all(float(row["mass"]) == pytest.approx(0.9, abs=1e-3) for row in found if float(row["lower"]) > 0)
+    assert all(float(row["mass"]) == pytest.approx(0.9, abs=1e-3) for row in figure_rows if float(row["lower"]) > 0)
 
 
 def test_the_posterior_of_dp_sgd_lies_below_its_accountant(tmp_path: Path, coarse: None) -> None:
-    made = pictures.figure_1(Options(tmp_path))
-    assert "shorter than Clopper-Pearson's" in made.text
+    reproduction = pictures.figure_1(Options(tmp_path))
+    assert "shorter than Clopper-Pearson's" in reproduction.text
     densest = max(rows(tmp_path, "figure-1"), key=lambda row: float(row["density"]))
     assert 1 < float(densest["epsilon"]) < pictures.ACCOUNTED
 
@@ -54,8 +54,8 @@ def test_the_posterior_of_dp_sgd_lies_below_its_accountant(tmp_path: Path, coars
 def test_the_whole_curve_allows_less_than_its_one_point_and_half_the_noise_crosses_it(
     tmp_path: Path, coarse: None
 ) -> None:
-    made = pictures.figure_2(Options(tmp_path))
-    assert "the curve is crossed: claimed epsilon" in made.text
+    reproduction = pictures.figure_2(Options(tmp_path))
+    assert "the curve is crossed: claimed epsilon" in reproduction.text
     for row in rows(tmp_path, "figure-2"):
         assert float(row["dp-sgd"]) >= float(row["one point"]) - 1e-9
     claimed = SubsampledGaussian(noise_multiplier=0.937, sample_rate=0.1, steps=100)

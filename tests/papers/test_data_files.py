@@ -1,4 +1,4 @@
-"""Files of `docs/data` written from what a reproduction left: those kept are what their commands give."""
+"""Files of `docs/data` written from the results of a reproduction: the stored files equal their commands' output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from papers.reproduction import Options
 
 
 def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums over counts: the same on every machine. Larger numbers of trainings, which take longer, are left out."""
+    """Sums over counts are equal on every machine. Larger numbers of trainings, which take longer, are skipped."""
     monkeypatch.setattr(ml_audit_appendix, "RUNS", (100,))
-    here = tmp_path / "data"
-    here.mkdir()
-    shutil.copy(DATA / "index.csv", here)
-    monkeypatch.setattr(data_files, "DATA", here)
-    monkeypatch.setattr(data_files, "note_origin", lambda origin: rows.note_origin(origin, here))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    shutil.copy(DATA / "index.csv", folder)
+    monkeypatch.setattr(data_files, "DATA", folder)
+    monkeypatch.setattr(data_files, "note_origin", lambda origin: rows.note_origin(origin, folder))
     ml_audit_appendix.coverage(Options(tmp_path / "made" / "ml-audit", say=lambda text: None))
     name = "paper-ml-audit-coverage.csv"
     data_files.main(str(tmp_path / "made"), name)
-    kept = [row for row in read_rows(DATA / name) if row.settings()["trainings a world"] == "100"]
-    assert read_rows(here / name) == kept != []
-    assert origins(here)[name].program == f"dpaudit reproduce ml-audit coverage; {data_files.written_by(name)}"
+    expected = [row for row in read_rows(DATA / name) if row.settings()["trainings a world"] == "100"]
+    assert read_rows(folder / name) == expected != []
+    assert origins(folder)[name].program == f"dpaudit reproduce ml-audit coverage; {data_files.written_by(name)}"
 
 
 def registered_items(program: str) -> bool:
@@ -38,12 +38,12 @@ def registered_items(program: str) -> bool:
 
 
 def test_every_file_is_kept_and_its_line_names_its_commands() -> None:
-    known = origins()
+    sources = origins()
     for name, source in data_files.FILES.items():
-        assert known[name].program == data_files.program(name)
+        assert sources[name].program == data_files.program(name)
         assert registered_items(source.program), source.program
         assert read_rows(DATA / name)
-    assert {name for name in known if name.startswith("paper-")} - set(data_files.FILES) == {"paper-overview.csv"}
+    assert {name for name in sources if name.startswith("paper-")} - set(data_files.FILES) == {"paper-overview.csv"}
 
 
 def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
@@ -69,17 +69,18 @@ def test_a_bound_is_rounded_down_and_a_constant_model_shows_none(tmp_path: Path)
         folder = tmp_path / "observational-label" / item
         folder.mkdir(parents=True)
         (folder / f"{item}.csv").write_text(CELL + text, encoding="utf-8")
-    found = {
+    by_cell = {
         (row.settings()["learner"], row.settings()["source"], row.what): row for row in data_files.clicks(tmp_path)
     }
-    shown = {key: (row.value, row.interval) for key, row in found.items()}
-    assert shown["A", "ours, valid bound", "bound on epsilon"] == ("0.63", "± 0.15")
-    assert shown["A", "rows never seen", "bound on epsilon"] == ("0.00", "")
-    assert shown["A", "ours", "log-loss"] == ("0.127", "")
-    assert shown["B", "paper", "bound on epsilon"] == shown["B", "ours, valid bound", "bound on epsilon"] == ("–", "")
-    assert shown["B", "ours", "log-loss"] == ("0.319 (constant)", "")
+    cells = {key: (row.value, row.interval) for key, row in by_cell.items()}
+    assert cells["A", "ours, valid bound", "bound on epsilon"] == ("0.63", "± 0.15")
+    assert cells["A", "rows never seen", "bound on epsilon"] == ("0.00", "")
+    assert cells["A", "ours", "log-loss"] == ("0.127", "")
+    assert cells["B", "paper", "bound on epsilon"] == cells["B", "ours, valid bound", "bound on epsilon"] == ("–", "")
+    assert cells["B", "ours", "log-loss"] == ("0.319 (constant)", "")
     assert (
-        found["A", "ours, valid bound", "bound on epsilon"].setting == "learner=A; source=ours, valid bound; epsilon=∞"
+        by_cell["A", "ours, valid bound", "bound on epsilon"].setting
+        == "learner=A; source=ours, valid bound; epsilon=∞"
     )
 
 

@@ -1,4 +1,4 @@
-"""The comparison of label mechanisms at equal utility, and the paper's figures made end to end, tiny."""
+"""The comparison of label mechanisms at equal utility, and the paper's figures end to end at a tiny size."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ from tests import nightly
 NOTHING = {"prior": np.zeros(1), "posterior": np.zeros(1)}
 
 
-def setting(family: str, auc: float, told: float) -> MechanismSetting:
+def setting(family: str, auc: float, advantage: float) -> MechanismSetting:
     return MechanismSetting(
-        f"{family} {auc}", family, family, auc, math.nan, {"multiplicative": told}, told, math.inf, {}, NOTHING
+        f"{family} {auc}",
+        family,
+        family,
+        auc,
+        math.nan,
+        {"multiplicative": advantage},
+        advantage,
+        math.inf,
+        {},
+        NOTHING,
     )
 
 
@@ -33,8 +42,8 @@ RESPONSES = [setting(RANDOMIZED_RESPONSE, 0.6, 1.0), setting(RANDOMIZED_RESPONSE
 
 
 def test_a_setting_is_dominated_where_another_teaches_no_less_and_tells_no_more() -> None:
-    worse, infinite, apart = setting("llp", 0.6, 2.0), setting("llp", 0.7, math.inf), setting("llp", 0.9, 9.0)
-    study = LabelStudy("data", (*RESPONSES, worse, infinite, apart))
+    worse, infinite, alone = setting("llp", 0.6, 2.0), setting("llp", 0.7, math.inf), setting("llp", 0.9, 9.0)
+    study = LabelStudy("data", (*RESPONSES, worse, infinite, alone))
     assert study.dominated("multiplicative") == (worse, infinite)
     twins = LabelStudy("data", (setting("llp", 0.7, 1.0), setting("llp-laplace", 0.7, 1.0)))
     assert twins.dominated("multiplicative") == ()
@@ -85,29 +94,29 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
-    made = label_inference.figure_2(options(tmp_path))
-    table = rows(made.files[1])
+    reproduction = label_inference.figure_2(options(tmp_path))
+    table = rows(reproduction.files[1])
     data = ["Beta(2, 30) priors", "Beta(5, 5) priors", "criteo-synthetic"]
     assert [row["data"] for row in table[::4]] == data[:SETS]
     four = ["randomized-response", "llp", "llp-laplace", "llp-geometric"]
     assert [row["mechanism"].split(",")[0] for row in table] == four * SETS
-    asked: list[object] = []
+    mechanisms_run: list[object] = []
     monkeypatch.setattr(
-        label_inference, "_run_studies", lambda options, name, mechanisms, utility: asked.extend(mechanisms)
+        label_inference, "_run_studies", lambda options, name, mechanisms, utility: mechanisms_run.extend(mechanisms)
     )
-    monkeypatch.setattr(label_inference, "beliefs", lambda found: None)
-    monkeypatch.setattr(label_inference, "_write_figure", lambda *given: None)
+    monkeypatch.setattr(label_inference, "beliefs", lambda studies: None)
+    monkeypatch.setattr(label_inference, "_write_figure", lambda *arguments: None)
     label_inference.figure_1(options(tmp_path))
-    assert sum(isinstance(one, LaplaceProportions) for one in asked) == 3
-    assert len(asked) == 12
+    assert sum(isinstance(mechanism, LaplaceProportions) for mechanism in mechanisms_run) == 3
+    assert len(mechanisms_run) == 12
 
 
 def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adult and Criteo by their folders are read in the run of the figures; here what is generated, small."""
+    """Generated data at a small size; the tests of the figures read Adult and Criteo from their folders."""
     small(monkeypatch)
     few = [RandomizedResponse(1.0), LabelProportions(size=4), GeometricProportions(size=4, epsilon=1.0)]
     monkeypatch.setattr(label_inference, "frontier_settings", lambda *, small: few)
-    made = label_inference.figure_3(options(tmp_path))
+    reproduction = label_inference.figure_3(options(tmp_path))
     table = rows(tmp_path / "figure-3" / "figure-3.csv")
     names = [row["mechanism"] for row in table[:3]]
     assert names == ["randomized-response, ε = 1", "llp, bags of 4", "llp-geometric, bags of 4, ε = 1"]
@@ -117,20 +126,20 @@ def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(0 <= float(row["auc"]) <= 1 for row in table)
     assert {row["dominated, multiplicative"] for row in table} <= {"true", "false"}
     assert float(table[0]["multiplicative advantage"]) == pytest.approx(1.0)
-    assert all(path.is_file() for path in made.files)
-    assert "at equal utility (AUC) on gaussian-mixture" in made.text
+    assert all(path.is_file() for path in reproduction.files)
+    assert "at equal utility (AUC) on gaussian-mixture" in reproduction.text
 
 
 def test_equivalent_bag_sizes_are_drawn_for_ones_own_priors(tmp_path: Path) -> None:
     path = tmp_path / "priors.csv"
     path.write_text("prior\n" + "\n".join(["0.1", "0.4"] * 20), encoding="utf-8")
-    made = label_inference.equivalence(options(tmp_path, path))
+    reproduction = label_inference.equivalence(options(tmp_path, path))
     table = rows(tmp_path / "equivalence" / "equivalence.csv")
     assert [row["size"] for row in table] == ["1", "2", "4", "8", "16", "32"]
     assert float(table[0]["infinite"]) == 1.0
     additive = [float(row["additive"]) for row in table]
     assert additive == sorted(additive, reverse=True)
-    assert all(path.is_file() for path in made.files)
+    assert all(path.is_file() for path in reproduction.files)
 
 
 def test_real_data_are_found_in_a_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of ML-Audit, at a size at which they only have to be there and be told right."""
+"""Figures 2, 3 and 4 of ML-Audit at a tiny size: files and summaries."""
 
 from __future__ import annotations
 
@@ -46,40 +46,40 @@ def test_copies_follow_the_claim_alone() -> None:
 def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     iris = panels.first_class(Iris())
     monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
-    made = figure_2(options)
-    rows = pacsv.read_csv(made.files[1])
+    reproduction = figure_2(options)
+    rows = pacsv.read_csv(reproduction.files[1])
     assert rows.num_rows == 3 * (1 + 2)
     assert set(rows["learner"].to_pylist()) == {"naive Bayes", "random forest"}
     # A flipped label is two steps of an add-remove claim.
     steps = {row["steps"] for row in rows.to_pylist() if row["learner"] == "random forest"}
     assert steps == {2, 4, 8}
-    assert made.files[0].exists()
-    assert "0 of 9 audits find a violation" in made.text
+    assert reproduction.files[0].exists()
+    assert "0 of 9 audits find a violation" in reproduction.text
 
 
 @pytest.mark.nightly
 def test_a_part_is_made_anew_and_the_others_are_kept(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few trainings and again of others: only what was made alike stands in one table."""
+    """A table combines only rows with the same number of trainings and the same seed."""
     iris = panels.first_class(Iris())
     monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
     bayes, forest = panels.PANELS
     monkeypatch.setattr(panels, "PANELS", (bayes, replace(forest, attacks={"clip-bkd": ClipBackdoorPair()})))
 
-    def made(only: str, seed: int = 0) -> list[str]:
+    def learners_in_table(only: str, seed: int = 0) -> list[str]:
         table = figure_2(replace(options, only=(only,), seed=seed)).files[1]
         return [row["learner"] for row in pacsv.read_csv(table).to_pylist()]
 
-    assert made("forest") == 3 * ["random forest"]
-    assert made("iris, naive") == 3 * ["random forest"] + 3 * ["naive Bayes"]
-    assert made("naive", seed=1) == 3 * ["naive Bayes"]
+    assert learners_in_table("forest") == 3 * ["random forest"]
+    assert learners_in_table("iris, naive") == 3 * ["random forest"] + 3 * ["naive Bayes"]
+    assert learners_in_table("naive", seed=1) == 3 * ["naive Bayes"]
     with pytest.raises(InputError, match="data set or a learner"):
-        made("no such learner")
+        learners_in_table("no such learner")
 
 
 def test_records_that_change_are_chosen_by_another_seed() -> None:
-    """The number of records that shows most there, though another shows more here."""
-    found = np.array([[0.1, 0.2, 0.9, 0.0], [0.5, 0.0, 0.3, 0.1], [0.0, 0.8, 0.4, 0.7]])
-    assert ml_audit.seeds_compared(found, fixed=3) == {
+    """Each seed uses the number of records that is best for the other seed, even if a different one is better."""
+    detected = np.array([[0.1, 0.2, 0.9, 0.0], [0.5, 0.0, 0.3, 0.1], [0.0, 0.8, 0.4, 0.7]])
+    assert ml_audit.seeds_compared(detected, fixed=3) == {
         "copies": "2 4 1",
         "median": 0.2,
         "least": 0.0,
@@ -113,8 +113,8 @@ def test_cheap_cells_come_first(options: Options) -> None:
 
 @pytest.mark.nightly
 def test_the_influential_record_moves_no_less_than_clip_bkds(options: Options) -> None:
-    made = figure_3(options)
-    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    reproduction = figure_3(options)
+    rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
     assert {row["data"] for row in rows} == {"iris", "breast-cancer", "wine"}
     assert all(row["influence"] >= 0.9 * row["clip-bkd"] > 0 for row in rows)
 
@@ -129,8 +129,8 @@ def test_counts_that_sum_to_the_size_tell_it_at_every_epsilon(options: Options) 
 
 @pytest.mark.nightly
 def test_records_and_output_sets_each_show_more_than_clip_bkds_one_score(options: Options) -> None:
-    made = figure_4b(replace(options, scale="small"))
-    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    reproduction = figure_4b(replace(options, scale="small"))
+    rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
     detected = {row["attack"]: row["detected"] for row in rows if row["epsilon"] == 4.0}
     assert set(detected) == {"ClipBKD", "ClipBKD and output set", "our records", "our records and output set"}
     assert detected["our records and output set"] >= detected["ClipBKD"]
@@ -141,9 +141,9 @@ def test_data_sets_are_those_that_the_folder_holds(options: Options, tmp_path: P
     (tmp_path / "credit_german").mkdir()
     line = " ".join(["A11", "6", *["A1"] * 18, "1"])
     (tmp_path / "credit_german" / "german.data").write_text(f"{line}\n{line[:-1]}2\n")
-    found = panels.data_sets(replace(options, data=str(tmp_path)))
-    assert list(found) == ["iris", "breast-cancer", "credit"]
-    assert len(found["credit"].load()) == 2
+    data_sets = panels.data_sets(replace(options, data=str(tmp_path)))
+    assert list(data_sets) == ["iris", "breast-cancer", "credit"]
+    assert len(data_sets["credit"].load()) == 2
     assert panels.attack_on("credit") is panels.WIDE_ATTACK
 
 

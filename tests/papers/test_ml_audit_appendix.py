@@ -41,8 +41,8 @@ def test_records_that_change_never_show_more_than_is_claimed(tmp_path: Path, mon
     monkeypatch.setattr(ml_audit_appendix, "TRAININGS", {"small": 200})
     if not nightly.on():
         monkeypatch.setattr(ml_audit_appendix, "EPSILONS", (0.5, 4.0))
-    made = copies(options(tmp_path))
-    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    reproduction = copies(options(tmp_path))
+    rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
     assert len(rows) == 4 * len(ml_audit_appendix.EPSILONS)
     assert all(0 <= row["detected"] <= row["epsilon"] for row in rows)
     few, many = ([row["detected"] for row in rows if row["epsilon"] == 0.5 and row["copies"] == n] for n in (1, 8))

@@ -39,14 +39,14 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ml_audit_dp_sgd, "EPSILONS", {"small": (float("inf"),)})
     monkeypatch.setattr(ml_audit_dp_sgd, "_data_sets", lambda options: {"digits": TwoClasses(Digits(), 60)})
     options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
-    made = figure_8(options)
-    rows = pacsv.read_csv(made.files[1]).to_pylist()
-    found = {row["attack"]: row["detected"] for row in rows}
-    assert set(found) == set(ATTACKS)
-    assert found[UPDATED] > 0.5
+    reproduction = figure_8(options)
+    rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
+    detected_by_attack = {row["attack"]: row["detected"] for row in rows}
+    assert set(detected_by_attack) == set(ATTACKS)
+    assert detected_by_attack[UPDATED] > 0.5
     assert {row["verdict"] for row in rows} == {"NO CLAIM"}
-    assert UPDATED in made.text
-    assert made.files[0].stat().st_size > 0
+    assert UPDATED in reproduction.text
+    assert reproduction.files[0].stat().st_size > 0
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
 )
 def test_a_bound_above_its_claim_is_named(detected: float, said: str) -> None:
     rows = [
-        {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": found}
-        for bound, found in zip(ml_audit_dp_sgd.BOUNDS, (0.5, detected, 0.0), strict=True)
+        {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": value}
+        for bound, value in zip(ml_audit_dp_sgd.BOUNDS, (0.5, detected, 0.0), strict=True)
     ]
     assert said in words(rows)
 
@@ -89,8 +89,8 @@ class FirstNumber:
 def test_the_threshold_is_where_the_search_samples_show_most() -> None:
     """World 0 reaches 5 in one of twenty trainings, world 1 in ten; 7 is reached once, too rarely to count on."""
     zero = np.repeat([0.0, 5.0, 7.0], [379, 20, 1])
-    one = np.repeat([0.0, 5.0, 7.0], [190, 200, 10])
-    search, truth = np.concatenate([zero, one])[:, None], np.repeat([False, True], 400)
+    scores_of_one = np.repeat([0.0, 5.0, 7.0], [190, 200, 10])
+    search, truth = np.concatenate([zero, scores_of_one])[:, None], np.repeat([False, True], 400)
     view = SummaryView(search, truth, np.array([[4.0], [5.0], [7.0]]))
     assert AtTheBestThreshold(FirstNumber()).score(view).tolist() == [-1.0, 0.0, 2.0]
 

@@ -1,4 +1,4 @@
-"""What moves the bounds of tables 1 and 2 of arXiv:2511.14084."""
+"""Factors behind the bounds of tables 1 and 2 of arXiv:2511.14084."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from papers.reproduction import Options
 def test_what_rows_never_seen_show_is_not_left_of_a_bound(tmp_path: Path) -> None:
     run = RunOptions(runner="in-process")
     options = Options(tmp_path, run=run, say=lambda text: None, only=("images, no privacy",))
-    found = {row["setting"]: row for row in pacsv.read_csv(factors(options).files[1]).to_pylist()}
-    good, off = found["images, no privacy"], found["images, no privacy, proxy of one epoch"]
+    by_setting = {row["setting"]: row for row in pacsv.read_csv(factors(options).files[1]).to_pylist()}
+    good, off = by_setting["images, no privacy"], by_setting["images, no privacy, proxy of one epoch"]
     assert off["as published"] > good["as published"] > 2
     assert min(good["rows never seen"], off["rows never seen"]) > 2  # digits are too few for either proxy
     assert good["beyond those"] == off["beyond those"] == 0
@@ -33,8 +33,8 @@ def test_redrawn_labels_follow_their_law() -> None:
     rows = np.arange(len(law))
     assert np.allclose(law.sum(axis=1), 1)
     assert np.allclose(law[rows, classes], 1 - share)
-    kept = (examples.labels == classes).mean()
-    assert abs(kept - (1 - share)) < 4 * np.sqrt(share * (1 - share) / len(rows))
+    unchanged = (examples.labels == classes).mean()
+    assert abs(unchanged - (1 - share)) < 4 * np.sqrt(share * (1 - share) / len(rows))
     others = np.bincount((examples.labels - classes)[examples.labels != classes] % 10, minlength=10)[1:]
     assert others.min() > 0.5 * others.mean()
 
@@ -44,6 +44,6 @@ def test_where_the_law_of_labels_is_known_rows_never_seen_show_nothing(tmp_path:
     options = Options(
         tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None, only=("redrawn labels, no privacy",)
     )
-    (found,) = pacsv.read_csv(factors(options).files[1]).to_pylist()
-    assert found["rows never seen"] == 0
-    assert found["valid bound"] > 2
+    (row,) = pacsv.read_csv(factors(options).files[1]).to_pylist()
+    assert row["rows never seen"] == 0
+    assert row["valid bound"] > 2

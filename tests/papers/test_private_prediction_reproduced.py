@@ -21,9 +21,9 @@ def options(folder: Path) -> Options:
     return Options(folder, run=RunOptions("in-process"), say=lambda text: None)
 
 
-def rows_of(made: Reproduction) -> list[dict[str, str]]:
-    assert all(path.stat().st_size > 0 for path in made.files)
-    table = next(path for path in made.files if path.suffix == ".csv")
+def rows_of(reproduction: Reproduction) -> list[dict[str, str]]:
+    assert all(path.stat().st_size > 0 for path in reproduction.files)
+    table = next(path for path in reproduction.files if path.suffix == ".csv")
     with table.open() as file:
         return list(csv.DictReader(file))
 
@@ -41,8 +41,8 @@ def test_the_noisy_argmax_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_two_cut_loses_half_where_six_classes_are_tied(tmp_path: Path) -> None:
-    made = noisy_argmax_figures.cuts(options(tmp_path))
-    rows = {(row["votes"], int(row["answers"]), row["order"]): row for row in rows_of(made)}
+    reproduction = noisy_argmax_figures.cuts(options(tmp_path))
+    rows = {(row["votes"], int(row["answers"]), row["order"]): row for row in rows_of(reproduction)}
     assert len(rows) == 18
     for row in rows.values():
         assert 0 <= float(row["2-cut, as published"]) <= float(row["2-cut"]) <= float(row["exact"])
@@ -64,24 +64,24 @@ def test_leaks_of_votes_by_algorithm_and_adversary(tmp_path: Path) -> None:
         check_bars(figure(options(tmp_path)), dict.fromkeys(("PATE", "CaPC", "PromptPATE"), bars))
 
 
-def check_bars(made: Reproduction, bars: Mapping[str, int]) -> None:
-    rows = rows_of(made)
+def check_bars(reproduction: Reproduction, bars: Mapping[str, int]) -> None:
+    rows = rows_of(reproduction)
     assert {name: sum(row["algorithm"] == name for row in rows) for name in bars} == bars
     for row in rows:
-        found = {name: float(row[name]) for name in ("2-cut", "exact", "claim")}
-        assert 0 <= found["2-cut"] <= found["exact"] <= found["claim"]
+        values = {name: float(row[name]) for name in ("2-cut", "exact", "claim")}
+        assert 0 <= values["2-cut"] <= values["exact"] <= values["claim"]
         if row["algorithm"] != "Private-kNN":
-            assert found["exact"] <= float(row["data-dependent"]) <= found["claim"] + 1e-12
-    assert ("stand-in" in made.text) == ("PromptPATE" in bars)
+            assert values["exact"] <= float(row["data-dependent"]) <= values["claim"] + 1e-12
+    assert ("stand-in" in reproduction.text) == ("PromptPATE" in bars)
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_no_more_is_asked_than_the_test_part_has(scale: Literal["small", "paper"], tmp_path: Path) -> None:
-    asked = replace(options(tmp_path), scale=scale)
-    subjects = private_prediction.voting_subjects(asked) + private_prediction.neighbour_subjects(asked)
+    requested = replace(options(tmp_path), scale=scale)
+    subjects = private_prediction.voting_subjects(requested) + private_prediction.neighbour_subjects(requested)
     assert {subject.algorithm for subject in subjects} == {"PATE", "CaPC", "PromptPATE", "Private-kNN"}
     for subject in subjects:
-        assert private_prediction._queries(subject, asked) <= len(subject.data.load(seed=0)) // 10
+        assert private_prediction._queries(subject, requested) <= len(subject.data.load(seed=0)) // 10
 
 
 @pytest.mark.usefixtures("tiny")
@@ -89,15 +89,15 @@ def test_figures_by_order_are_read_off_the_runs_of_the_others(tmp_path: Path, mo
     if not nightly.on():  # a dozen pictures take three seconds
         monkeypatch.setattr(private_prediction, "_lines_by_order", lambda *_: None)
         monkeypatch.setattr(private_prediction.style, "save", _not_drawn)
-    asked = replace(options(tmp_path), only=("Private-kNN",))
-    made = private_prediction.figures_7_to_31(asked)
-    rows = rows_of(made)
+    requested = replace(options(tmp_path), only=("Private-kNN",))
+    reproduction = private_prediction.figures_7_to_31(requested)
+    rows = rows_of(reproduction)
     assert {int(row["figure"]) for row in rows} == set(range(25, 32))
     assert {row["query"] for row in rows if row["figure"] in ("25", "27")} == {"worst"}
     for row in rows:
         assert 0 <= float(row["2-cut"]) <= float(row["exact"]) <= float(row["claim"])
     units = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")}
-    check_bars(private_prediction.figure_5(asked), {"Private-kNN": 5})
+    check_bars(private_prediction.figure_5(requested), {"Private-kNN": 5})
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")} == units
 
 

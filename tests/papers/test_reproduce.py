@@ -1,4 +1,4 @@
-"""Every table is made end to end, tiny: all files, ours beside the printed figures."""
+"""Every table is reproduced end to end at a tiny size, with all files and our figures next to the printed ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One epsilon a table: 1 for click logs, where the domain prior leaves one label, and 10 for images."""
+    """One epsilon for each table: 1 for click logs, where the domain prior leaves one label, and 10 for images."""
     monkeypatch.setattr(label_tables, "REPLAYS", 3)
     for name, value in {
         "EPSILONS": (1.0,),
@@ -64,19 +64,19 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(image_tables, name, value)
 
 
-def rows_of(made: Reproduction) -> list[dict[str, str]]:
-    with next(path for path in made.files if path.suffix == ".csv").open() as file:
+def rows_of(reproduction: Reproduction) -> list[dict[str, str]]:
+    with next(path for path in reproduction.files if path.suffix == ".csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def check_files(made: Reproduction, name: str) -> None:
-    assert [path.name for path in made.files] == [
+def check_files(reproduction: Reproduction, name: str) -> None:
+    assert [path.name for path in reproduction.files] == [
         *(f"{name}.{kind}" for kind in ("md", "csv", "html", "png")),
         "report.html",
     ]
-    assert all(path.stat().st_size > 0 for path in made.files)
-    assert made.files[0].read_text() == made.text
-    text = made.files[2].read_text()
+    assert all(path.stat().st_size > 0 for path in reproduction.files)
+    assert reproduction.files[0].read_text() == reproduction.text
+    text = reproduction.files[2].read_text()
     assert text.count("<svg") == 1
     assert "src=" not in text, "the page stands alone"
 
@@ -84,11 +84,11 @@ def check_files(made: Reproduction, name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.usefixtures("tiny")
 def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
-    said: list[str] = []
-    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=said.append)
+    messages: list[str] = []
+    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=messages.append)
     bounds = criteo_tables.table_2(options)
     check_files(bounds, "table-2")
-    assert said[0].startswith("Cost: 9 CatBoost trainings")
+    assert messages[0].startswith("Cost: 9 CatBoost trainings")
     cells = {row["learner"]: row for row in rows_of(bounds)}
     assert list(cells) == list(criteo_tables.BOUNDS)
     assert cells["LP-1ST"]["paper"] == "0.34"
@@ -132,10 +132,10 @@ def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
 
 def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None:
     control = SimpleNamespace(epsilon=0.75, beyond=SimpleNamespace(lower=0.25))
-    found: Any = SimpleNamespace(
+    results: Any = SimpleNamespace(
         epsilon=1.0, control=control, series={}, verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
     )
-    cell = label_tables._cell("LP-1ST", 2.0, found, found, constant=False)
+    cell = label_tables._cell("LP-1ST", 2.0, results, results, constant=False)
     assert (cell.never_seen, cell.beyond) == (0.75, 0.25)
     assert [label_tables._limit(cell, value) for value in (cell.never_seen, cell.beyond)] == ["0.75", "0.25"]
     assert label_tables._limit(replace(cell, constant=True), cell.beyond) == label_tables.NONE
@@ -190,7 +190,7 @@ def test_joined_data_are_one_after_the_other() -> None:
 
 @pytest.mark.nightly
 def test_a_reproduction_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """Killed after five of its units: these are not run again, and the table is that of a run in one piece."""
+    """A run killed after five units resumes without repeating them, and its table equals that of an unbroken run."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -206,14 +206,14 @@ def test_a_reproduction_that_was_killed_goes_on(tmp_path: Path) -> None:
         "print(len(done))\n"
     )
 
-    def made(folder: str, stop: int) -> subprocess.CompletedProcess[str]:
+    def reproduce_until(folder: str, stop: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, str(tmp_path / folder), str(stop)]
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
-    whole = made("whole", stop=-1)
-    assert made("killed", stop=5).returncode == -signal.SIGKILL
+    whole = reproduce_until("whole", stop=-1)
+    assert reproduce_until("killed", stop=5).returncode == -signal.SIGKILL
     assert len(list((tmp_path / "killed" / "copies" / "runs" / "units").glob("*.parquet"))) == 5
-    rest = made("killed", stop=-1)
+    rest = reproduce_until("killed", stop=-1)
     assert int(rest.stdout.splitlines()[-1]) == int(whole.stdout.splitlines()[-1]) - 5
     tables = [(tmp_path / folder / "copies" / "copies.csv").read_bytes() for folder in ("whole", "killed")]
     assert tables[0] == tables[1]

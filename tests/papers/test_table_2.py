@@ -1,4 +1,4 @@
-"""Table 2 of paper 2, tiny: what is asked for, said and written; the printed figures; a second call runs nothing."""
+"""Table 2 of arXiv:2206.05199 at a tiny size: messages, files, printed figures, and a second call without work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from papers.reproduction import Options
 TINY = Size(trials=24, shadows=8, stack=12, rows=200)
 
 
-def options(output: Path, data: Path | None, said: list[str]) -> Options:
-    return Options(output, data, run=RunOptions("in-process"), say=said.append)
+def options(output: Path, data: Path | None, messages: list[str]) -> Options:
+    return Options(output, data, run=RunOptions("in-process"), say=messages.append)
 
 
 @pytest.fixture
@@ -54,36 +54,37 @@ def test_the_table_is_made_resumed_and_says_what_it_costs(
     monkeypatch.setattr(
         page, "write_page", lambda report, folder, draw: (folder / "report.html").write_text(report.name)
     )
-    said: list[str] = []
-    made = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
-    assert said[0].startswith("Cost: 128 trainings (8 shadow models and 24 audited ones for each of 4 cells)")
-    assert [path.name for path in made.files] == ["table-2.md", "table-2.csv", "table-2.png", "report.html"]
-    assert all(path.stat().st_size > 0 for path in made.files)
+    messages: list[str] = []
+    reproduction = bayesian_table_2.table_2(options(tmp_path / "out", data, messages))
+    assert messages[0].startswith("Cost: 128 trainings (8 shadow models and 24 audited ones for each of 4 cells)")
+    assert [path.name for path in reproduction.files] == ["table-2.md", "table-2.csv", "table-2.png", "report.html"]
+    assert all(path.stat().st_size > 0 for path in reproduction.files)
     assert (
-        "| CIFAR-10 | No DP | paper | (1.8, 5.3) | 3.5 | (1.9, 5) | 3.1 | −11% | (2.2, 4.5) | 2.3 | −40% |" in made.text
+        "| CIFAR-10 | No DP | paper | (1.8, 5.3) | 3.5 | (1.9, 5) | 3.1 | −11% | (2.2, 4.5) | 2.3 | −40% |"
+        in reproduction.text
     )
     for row in ("| fashion-mnist | No DP | as published |", "| sst-2 | ε = 8 | fixed threshold |"):
-        assert row in made.text
-    table = pacsv.read_csv(made.files[1]).to_pylist()
+        assert row in reproduction.text
+    table = pacsv.read_csv(reproduction.files[1]).to_pylist()
     assert len(table) == 4 * 3 * 3
     assert all(row["lower"] <= row["upper"] for row in table)
     units = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")}
-    again = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
-    assert again.text == made.text
-    drawn = bayesian_pictures.figure_1(options(tmp_path / "out", data, said))  # of the same trainings
-    tp, fp, tn, fn = (int(count) for count in re.findall(r"(?:tp|fp|tn|fn) (\d+)", drawn.text))
+    again = bayesian_table_2.table_2(options(tmp_path / "out", data, messages))
+    assert again.text == reproduction.text
+    figure = bayesian_pictures.figure_1(options(tmp_path / "out", data, messages))  # of the same trainings
+    tp, fp, tn, fn = (int(count) for count in re.findall(r"(?:tp|fp|tn|fn) (\d+)", figure.text))
     assert tp + fp + tn + fn == TINY.trials
-    assert drawn.files[0].stat().st_size > 0
+    assert figure.files[0].stat().st_size > 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")} == units
 
 
 def test_data_are_found_by_what_a_folder_holds(data: Path, tmp_path: Path) -> None:
     size = bayesian_table_2.SIZES["small"]
-    said: list[str] = []
-    given = options(tmp_path, data, said)
-    assert bayesian_table_2._images(given, size).data == FashionMnist(str(data / "clothes"), rows=2000)
-    assert bayesian_table_2._text(given, size).data == Sst2(str(data / "texts"), rows=2000, vocabulary=2048)
-    none = options(tmp_path, None, said)
+    messages: list[str] = []
+    chosen_options = options(tmp_path, data, messages)
+    assert bayesian_table_2._images(chosen_options, size).data == FashionMnist(str(data / "clothes"), rows=2000)
+    assert bayesian_table_2._text(chosen_options, size).data == Sst2(str(data / "texts"), rows=2000, vocabulary=2048)
+    none = options(tmp_path, None, messages)
     assert bayesian_table_2._images(none, size).data.registered_name == "digits"
     assert bayesian_table_2._text(none, size).data == MadePhrases(2000, vocabulary=2048)
 
@@ -95,8 +96,8 @@ def test_colour_pictures_get_a_convolution_and_texts_a_language_model_where_ther
         (data / name).mkdir(exist_ok=True)
         (data / name / file).write_bytes(b"")
     (data / "model" / "config.json").write_text('{"num_hidden_layers": 30}')
-    given, size = options(tmp_path, data, []), bayesian_table_2.SIZES["small"]
-    images, text = bayesian_table_2._images(given, size), bayesian_table_2._text(given, size)
+    chosen_options, size = options(tmp_path, data, []), bayesian_table_2.SIZES["small"]
+    images, text = bayesian_table_2._images(chosen_options, size), bayesian_table_2._text(chosen_options, size)
     assert isinstance(images.data, Cifar10)
     assert isinstance(images.plain.model, SmallCnn)
     assert isinstance(text.data, EncodedSentences)
@@ -106,11 +107,11 @@ def test_colour_pictures_get_a_convolution_and_texts_a_language_model_where_ther
 
 
 def test_at_the_papers_scale_it_says_what_a_gpu_would_take(tmp_path: Path) -> None:
-    said: list[str] = []
-    asked = Options(tmp_path, None, "paper", say=said.append)
+    messages: list[str] = []
+    paper_options = Options(tmp_path, None, "paper", say=messages.append)
     size = bayesian_table_2.SIZES["paper"]
-    studies = (bayesian_table_2._images(asked, size), bayesian_table_2._text(asked, size))
-    cost = bayesian_table_2._cost(studies, size, asked)
+    studies = (bayesian_table_2._images(paper_options, size), bayesian_table_2._text(paper_options, size))
+    cost = bayesian_table_2._cost(studies, size, paper_options)
     assert cost.startswith("Cost: 6,144 trainings (512 shadow models and 1024 audited ones for each of 4 cells)")
     assert "GPU hours" in cost
 
@@ -125,7 +126,7 @@ def test_intervals_of_a_known_table() -> None:
 
 
 def test_printed_widths_are_the_papers() -> None:
-    """Widths and reductions printed beside the intervals, to what rounding of the ends leaves."""
+    """Printed widths and reductions agree with the intervals, up to the rounding of the ends."""
     widths = {
         ("images", "No DP"): (3.5, 3.1, 2.3),
         ("images", "ε = 8"): (7.5, 5.6, 3.9),

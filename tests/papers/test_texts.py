@@ -1,4 +1,4 @@
-"""Published texts: what the file says is read, what is wrong is named."""
+"""Published texts: files are read correctly, and errors name the fault."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ def test_an_encyclopedia_is_read_in_its_three_forms(tmp_path: Path) -> None:
     )
     (tmp_path / "bare.csv").write_text('2,A singer , "so called" ,\tborn 1944 .\n13, A book .\n')
 
-    def read(name: str = "", **settings: Any) -> tuple[list[int], list[str]]:
+    def labels_and_texts(name: str = "", **settings: Any) -> tuple[list[int], list[str]]:
         data = DBpedia(str(tmp_path / name), raw=True, **settings).load()
         assert (data.name, data.classes) == ("dbpedia", 14)
         assert isinstance(data.features, pa.Table)
         return data.labels.tolist(), data.features["text"].to_pylist()
 
-    assert read() == ([0, 13], ['Abbott, of "Farnham".', "Text."])
-    assert read(titles=True, rows=1) == ([0], ['E. D. Abbott Ltd. Abbott, of "Farnham".'])
-    assert read(part="dev") == ([11, 0], ['An album . "So"', "No bar"])
-    assert read(part="dev", titles=True)[1][0] == 'Cud. An album . "So"'
-    assert read("bare.csv") == ([2, 13], ['A singer , "so called" , born 1944 .', "A book ."])
+    assert labels_and_texts() == ([0, 13], ['Abbott, of "Farnham".', "Text."])
+    assert labels_and_texts(titles=True, rows=1) == ([0], ['E. D. Abbott Ltd. Abbott, of "Farnham".'])
+    assert labels_and_texts(part="dev") == ([11, 0], ['An album . "So"', "No bar"])
+    assert labels_and_texts(part="dev", titles=True)[1][0] == 'Cud. An album . "So"'
+    assert labels_and_texts("bare.csv") == ([2, 13], ['A singer , "so called" , born 1944 .', "A book ."])
     with pytest.raises(InputError, match="titles must be false for a file without quotes"):
-        read("bare.csv", titles=True)
+        labels_and_texts("bare.csv", titles=True)
     (tmp_path / "bare.csv").write_text("2,A singer\n14,An official number\n")
     with pytest.raises(DataError, match=r"line 2: must begin with one of 0, .*, 13, got '14'"):
-        read("bare.csv")
+        labels_and_texts("bare.csv")
     (tmp_path / "train.csv").write_text('15,"t","d"\n')
     with pytest.raises(DataError, match=r"line 1, column 'class': must be one of 1 to 14, got '15'"):
-        read()
+        labels_and_texts()
 
 
 def test_questions_are_read_with_their_coarse_kind(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the games of this folder audit: a generator of tables, a model of sequences, and data without labels."""
+"""Mechanisms and data of the games in this folder: a generator of tables, a model of sequences, data without labels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class Copier:
-    """Draws new ages, but for a share of the records, which it gives out as they are."""
+    """A generator that draws ages at random, except for the share `copied` of the records, which it releases
+    unchanged."""
 
     copied: float = 1.0
 
@@ -90,7 +91,7 @@ class SequenceModel(Protocol):
 
 @dataclass(frozen=True)
 class Grams:
-    """Counts what follows each context of so many letters, with noise of this scale on every count."""
+    """A model that counts the successors of each context of letters, with noise on every count."""
 
     context: int = 6
     noise: float = 0.0

@@ -1,4 +1,4 @@
-"""A model of sequences, audited by canaries: which sequences was it trained on, by the loss it states of each?"""
+"""A game of sequence canaries against a model that states the loss of each sequence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Losses:
 @register("attack", "small-loss", source="test")
 @dataclass(frozen=True)
 class SmallLoss:
-    """How small is the loss of the sequence?"""
+    """An attack that scores a sequence by its negative loss."""
 
     view: ClassVar[type[Any]] = Candidates
 
@@ -37,7 +37,7 @@ class SmallLoss:
 @register("game", "sequence-canaries", source="test")
 @dataclass(frozen=True)
 class SequenceCanaries(IncludedByCoin[Sequences], ReleaseGame[Sequences]):
-    """Which sequences was a model trained on, by the loss that it states of each?"""
+    """Infer which sequences a model was trained on from the losses it states."""
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,

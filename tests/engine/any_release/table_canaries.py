@@ -1,4 +1,4 @@
-"""A generator of tables, audited by canaries: which records was the table that it gives out fitted on?"""
+"""A game of table canaries against a generator that releases synthetic tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Synthetic:
 @register("attack", "nearest-record", source="test")
 @dataclass(frozen=True)
 class NearestRecord:
-    """How near is the nearest record of the table?"""
+    """An attack that scores a record by its distance to the nearest released record."""
 
     view: ClassVar[type[Any]] = Candidates
 
@@ -40,7 +40,7 @@ class NearestRecord:
 @register("game", "table-canaries", source="test")
 @dataclass(frozen=True)
 class TableCanaries(IncludedByCoin[Records], ReleaseGame[Records]):
-    """Which records was the table made from that a generator gives out?"""
+    """Infer which records a generator was fitted on from the table that it releases."""
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,

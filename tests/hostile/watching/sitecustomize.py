@@ -1,4 +1,4 @@
-"""Loaded by every Python of a reader under watch: notes what is written where, and to whom is spoken."""
+"""Loaded by every Python process of a watched reader: logs writes and contacted addresses."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 _LOG = os.environ.get("WATCHED_LOG")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {"os.remove": 1, "os.rmdir": 1, "os.rename": 2, "os.link": 2, "os.chmod": 1, "os.mkdir": 1, "os.utime": 1}
-"""How many paths the event of a change names; as many folders that they are relative to come last."""
+"""Number of paths in the event; as many folders, to which they are relative, come last."""
 
 
 def _note(event, arguments):
@@ -26,7 +26,7 @@ def _note(event, arguments):
 
 
 def _absolute(path, folder):
-    """A path, given relative to an open folder or to the working folder."""
+    """Return the absolute path of a path relative to an open folder or to the working folder."""
     if isinstance(path, int):
         return os.readlink(f"/proc/self/fd/{path}")
     base = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) and folder >= 0 else os.getcwd()
