@@ -34,7 +34,7 @@ VOTES = np.array([13, 12, 10])
 EXPECTED = (9.5, 14.0, 11.5)
 CONFIDENT = ConfidentArgmax(4.0, 12.5, 3.0)
 UNSURE = InteractiveArgmax(4.0, 2.5, 3.0, expected=EXPECTED)
-SURE = replace(UNSURE, own=1)
+SURE = replace(UNSURE, student_class=1)
 RELEASES = [CONFIDENT, UNSURE, SURE]
 NAMES = ["confident", "unsure", "sure"]
 SHARES = np.array([0.5, 0.3, 0.2])
