@@ -51,8 +51,11 @@ INDEPENDENT = (
     "assumes that each row comes from a separate training; many canaries of one training need the method "
     "simultaneous-guess-count"
 )
-FAIR_COINS = "assumes that an independent fair coin decided for each canary whether it was a member"
-ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
+FAIR_COINS = "assumes that a separate fair coin decided each canary's membership"
+ROWS_APART = (
+    "the intervals below assume independent rows. Canaries of one training are not independent, so these intervals are "
+    "not guaranteed"
+)
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 FEW_ROWS = "the maximum detectable epsilon of this number of rows is {}: give more rows"
 IN_BLOCKS = (
@@ -60,7 +63,13 @@ IN_BLOCKS = (
     "did decide for each canary, name the method: simultaneous-guess-count"
 )
 SHUFFLED = "bets are placed in a shuffled order of the rows; use `ordered` if the rows are in trial order"
-NEIGHBOURS = "assumes that the claim's neighbours are what members and non-members differ by"
+NEIGHBOURS = "assumes that {} one canary is one neighbouring step of the claim"
+NEIGHBOURING_STEP = {
+    Relation.ADD_REMOVE: "adding or removing",
+    Relation.REPLACE: "replacing",
+    Relation.LABEL: "changing the label of",
+}
+"""Difference between member and non-member, by the relation of the claim."""
 BY_PROXY = (
     "if a proxy drew labels: trust this only if rows that were never trained on show about 0, because an inaccurate "
     "proxy looks like a leak"
@@ -165,7 +174,8 @@ class Estimate(Bound):
     @classmethod
     def of_bound(cls, bound: Bound, claim: Claim | None, **details: Any) -> Estimate:
         """Return an estimate from a bound, the claim and further fields."""
-        about = () if claim is None else (NEIGHBOURS, BY_PROXY) if claim.relation is Relation.LABEL else (NEIGHBOURS,)
+        neighbours = () if claim is None else (NEIGHBOURS.format(NEIGHBOURING_STEP[claim.relation]),)
+        about = (*neighbours, BY_PROXY) if claim is not None and claim.relation is Relation.LABEL else neighbours
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
         return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | details)
 

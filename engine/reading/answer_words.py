@@ -22,8 +22,8 @@ NOT_SHOWN = (
 """Notes at the foot of every report."""
 
 NEXT = {
-    "VIOLATION": "Treat the claim as false. Check noise scale, sensitivity, clipping, accounting and seeds, then run "
-    "the audit again with another seed.",
+    "VIOLATION": "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
+    "run the audit again with another seed.",
     "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed. "
     "More trials (a larger `effort`) detect smaller leaks.",
     "INCONCLUSIVE": "This audit says nothing about the claim. `dpaudit plan` prints the sensitivity of an audit before "
@@ -161,8 +161,8 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
         return "Nothing was claimed; the bound says how much leaks at least."
     if test.meaning_for_whole and comparison.quantity == "total variation":
         least, most = format_lower(50 * (1 + comparison.observed), 1), 50 * (1 + comparison.claimed)
-        detected = f"In at least {least} % of the steps an attacker knows whether a record was used"
-        return f"{detected}; the claim allows {most:.3g} %, a coin 50 %."
+        detected = f"In at least {least} % of the steps an attacker guesses correctly whether a record was used"
+        return f"{detected}; the claim allows at most {most:.3g} %; guessing gives 50 %."
     if verdict == "VIOLATION":
         least = format_lower(comparison.observed)
         return f"At least {comparison.quantity} {least} leaks; the claim allows {_claimed_number(comparison)}."
@@ -180,9 +180,9 @@ def guesses_in_words(test: TestRecord) -> str:
     guessed += f" ({100 * correct / guesses:.3g} %)"
     guessed += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
-        return f"{guessed}; a coin is right in half."
+        return f"{guessed}; guessing gives 50 %."
     allowed = 100 / (1 + math.exp(-claim.epsilon))
-    return f"{guessed}; the claim allows {allowed:.3g} % on average, a coin 50 %."
+    return f"{guessed}; the claim allows at most {allowed:.3g} % on average; guessing gives 50 %."
 
 
 # Its lines
@@ -282,7 +282,7 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append(_proxy_reason(test))
     elif rule == "confirmation-open":
         reason_lines.append(
-            "the confirmatory run exceeds the claim at the confidence of the first pass, not at that of the verdict"
+            "the bound of the confirmatory run exceeds the claim only at the lower confidence of the first pass"
             if test.confirmation is Confirmation.CLOSE
             else "the first pass exceeds the claim, and the confirmatory run did not finish: it failed, or the budget "
             "ended"
@@ -291,8 +291,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
     elif rule == "digits-cannot-tell":
         reason_lines.append(
-            f"the test {test.name} rejects the claim at full digits, and the results have no fractions whose digits "
-            "could explain it"
+            f"the test {test.name} rejects the claim only before results are rounded, and the results are whole "
+            "numbers, so floating-point digits cannot be the cause"
         )
     elif rule == "unreadable-results":
         reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]
@@ -437,9 +437,9 @@ def noise_line(record: Record) -> str:
 
 
 def _not_run(record: Record, verdict: str, rule: str) -> str:
-    why = "the claim is rejected" if verdict == "VIOLATION" else "the budget was spent"
+    why = "the claim is already rejected" if verdict == "VIOLATION" else "the budget was spent"
     why = "another test had rejected the claim" if rule == "state-between-calls" else why
-    return f"{'; '.join(record.not_played)}: {why}" if record.not_played else ""
+    return f"skipped, because {why}: {', '.join(record.not_played)}" if record.not_played else ""
 
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:

@@ -97,8 +97,8 @@ RULES = (
     Rule(
         Verdict.VIOLATION,
         "claim-rejected",
-        "a bound exceeds the claim, its confirmatory run and its negative control (if there are any) agree, and the "
-        "code keeps no state between calls",
+        "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, its negative control (if "
+        "any) does not explain the bound, and the code keeps no state between calls",
         _readable_tests(lambda test: test.rejects),
     ),
     Rule(
@@ -122,14 +122,15 @@ RULES = (
     Rule(
         Verdict.UNDECIDED,
         "confirmation-open",
-        "a bound of the first pass exceeds the claim, and its confirmatory run is missing or exceeds the claim at the "
-        "confidence of the first pass only",
+        "the first pass rejects the claim, and its confirmatory run is missing, or its bound exceeds the claim only at "
+        "the lower confidence of the first pass",
         _readable_tests(lambda test: test.is_open),
     ),
     Rule(
         Verdict.UNDECIDED,
         "digits-cannot-tell",
-        "the test at full digits rejects the claim, and no result has a fraction whose digits could explain it",
+        "the claim is rejected only before results are rounded, and the results are whole numbers, so floating-point "
+        "digits cannot be the cause",
         lambda record: [test for test in record.tests if test.rejects and test.digits_cannot_tell],
     ),
     Rule(

@@ -516,8 +516,7 @@ class GuessTally(OneRunTally):
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
 @dataclass(frozen=True)
 class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
-    """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; also holds for independent
-    trials.
+    """Signed scores of one training or of independent trials: all numbers of guesses at once, exact at delta = 0.
 
     If all canaries share one training and canaries times delta exceeds `MAX_DELTA`, the charge for delta outweighs the
     gain from looking everywhere. Then `one-run` reads the counts. These two numbers alone decide it.

@@ -280,7 +280,7 @@ def test_a_leak_is_rejected_by_the_first_test_and_the_rest_is_skipped(leak: Repo
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    not_run = "label-channel; label-crafted; label-repeats: the claim is rejected"
+    not_run = "skipped, because the claim is already rejected: label-channel, label-crafted, label-repeats"
     assert report.joint.answer.line("not run") == not_run
     assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
@@ -357,7 +357,7 @@ def test_a_confirmatory_run_must_reject_at_the_confidence_of_the_verdict(
     assert all(result.at_first_confidence is None for result in confirmed)
     assert first.confirmation is Confirmation.CLOSE
     assert first.verdict is Verdict.UNDECIDED
-    assert "at the confidence of the first pass, not at that of the verdict" in first.answer.line("reason")
+    assert "only at the lower confidence of the first pass" in first.answer.line("reason")
     assert "Check again with more trials and another seed" in first.answer.line("next")
     assert first.comparison == first.at_first_confidence.comparison(first.compared.claim.curve)
 

@@ -372,7 +372,7 @@ def test_one_run_makes_as_many_guesses_of_each_kind_and_says_what_it_assumes() -
                     dpaudit.estimate(scores, members, method="one-run", guess=guess)
     scores, members = worthless(0, 0.5)
     fair = dpaudit.estimate(scores, members, method="one-run")
-    assert any(note.startswith("assumes that an independent fair coin") for note in fair.notes)
+    assert any(note.startswith("assumes that a separate fair coin") for note in fair.notes)
     uneven = dpaudit.estimate(*worthless(0, 0.9), method="one-run")
     assert any("are members, which is" in note and "improbable for fair coins" in note for note in uneven.notes)
     assert dpaudit.estimate(scores, members, method="one-run", guess="signed").lower >= 0

@@ -666,7 +666,7 @@ def test_states_of_configurations_during_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        ({"name": "lp-1st", "model": "mlp"}, "column 'job' holds string; use catboost or logistic-regression"),
+        ({"name": "lp-1st", "model": "mlp"}, "column 'job' has type string; use catboost or logistic-regression"),
         ({"name": "lp-1st", "model": "small-cnn"}, "small-cnn cannot be trained on these data"),
         ({"name": "gaussian-naive-bayes"}, "a table of mixed types"),
     ],

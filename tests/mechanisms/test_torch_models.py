@@ -93,7 +93,7 @@ def test_tables_of_numbers_are_taken_and_missing_ones_become_the_mean() -> None:
 
 def test_columns_of_words_are_refused_by_name() -> None:
     train = Examples(pa.table({"a": [1.0, 2.0], "site": ["x", "y"]}), np.array([0, 1]), 2, categorical=("site",))
-    with pytest.raises(InputError, match="column 'site' holds string; use catboost"):
+    with pytest.raises(InputError, match="column 'site' has type string; use catboost"):
         Mlp().fit(train, seed=SeedSequence(0), compute=CPU)
 
 
