@@ -57,7 +57,7 @@ def test_every_face_of_every_curve_is_finite(epsilon: float) -> None:
         for steps in (curve, two_steps(curve)):
             deltas = [steps.delta(at) for at in (0.0, 1.0, 700.0, 5e3, epsilon / 2, epsilon, 1e308, math.inf)]
             assert all(0 <= delta <= 1 for delta in deltas), (steps, deltas)
-            assert deltas[1] > 0.49, (steps, "so much promises nothing at epsilon 1")
+            assert deltas[1] > 0.49, (steps, "so large an epsilon promises nothing at epsilon 1")
             assert all(steps.epsilon(delta) >= 0 for delta in (0.0, 1e-300, 1e-5, 0.5, 1.0)), steps
             assert all(0 <= steps.miss_rate(alarm) <= 1 for alarm in (0.0, 1e-300, 0.5, 1.0)), steps
             assert all(steps.renyi(order) >= 0 for order in (1.0001, 2.0, 64.0)), steps

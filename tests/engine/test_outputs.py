@@ -82,7 +82,7 @@ def read_meanwhile(read_bytes: Callable[[], bytes]) -> Iterator[list[bytes]]:
     reader.start()
     yield received
     reader.join(60)
-    assert received, "the reader waits still"
+    assert received, "the reader is still waiting"
 
 
 def null_device(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_plain_file_is_replaced_atomically_with_its_permissions(tmp_path: Path
     page.chmod(0o600)
     with page.open("rb") as old:
         write_user_file(page, b"new")
-        assert old.read() == b"old", "whoever reads it goes on with what was there"
+        assert old.read() == b"old", "a reader of the old file keeps its content"
     assert page.read_bytes() == b"new"
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [page]

@@ -68,7 +68,7 @@ def records_of(table: pa.Table, **more: Any) -> Records:
 def test_leaking_records_are_found_with_the_stated_false_discovery_rate() -> None:
     """20 leaking records, always guessed correctly, and 180 at the limit; false failure < 1e-6.
 
-    Each game's share of wrong findings is in [0, 1] with a mean of at most `RATE`; by Hoeffding's inequality their
+    Each game's share of wrong findings is in [0, 1] with a mean of at most `RATE`. By Hoeffding's inequality their
     mean over n games exceeds it by sqrt(log(1e6) / (2 n)) with probability <= 1e-6. A leaking record is always found
     here: 0.731^60 = 7e-9, far below the 0.1 / (200 x 5.9) x 20 that the last of them needs.
     """
@@ -82,7 +82,7 @@ def test_leaking_records_are_found_with_the_stated_false_discovery_rate() -> Non
         unadjusted.append((records.record[records.p_value <= RATE] >= 20).mean())
     most = RATE + math.sqrt(math.log(1e6) / (2 * games))
     assert np.mean(wrong) <= most
-    assert np.mean(unadjusted) > most, "without the adjustment too many are found"
+    assert np.mean(unadjusted) > most, "without the adjustment there are too many false findings"
 
 
 @pytest.mark.parametrize("replays", [1, 5])
@@ -98,7 +98,7 @@ def test_honest_records_are_rarely_found(replays: int) -> None:
     # Planted defect: replays of one training count as if each had separate coins and noise.
     as_if = {"replays": 1, "trainings": 40 * replays}
     lax = [records_of(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
-    assert replays == 1 or np.count_nonzero(lax) > limit, "what shares its noise is no independent evidence"
+    assert replays == 1 or np.count_nonzero(lax) > limit, "replays that share noise are not independent"
 
 
 def test_p_values_of_replayed_trainings_are_valid() -> None:
@@ -109,7 +109,9 @@ def test_p_values_of_replayed_trainings_are_valid() -> None:
     replayed = p_values(10 * np.arange(trainings + 1), 10, trainings, limit)
     assert np.all(replayed >= exact)
     assert replayed[-1] == pytest.approx(limit**trainings)
-    assert np.all(np.diff(p_values(np.arange(301), 10, trainings, limit)) <= 1e-12), "more right, no larger"
+    assert np.all(np.diff(p_values(np.arange(301), 10, trainings, limit)) <= 1e-12), (
+        "p-values fall with the number of correct guesses"
+    )
 
 
 def test_benjamini_yekutieli_equals_its_definition() -> None:

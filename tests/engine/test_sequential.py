@@ -261,7 +261,7 @@ def test_an_invalid_stop_rule_is_refused(change: dict[str, object], message: str
 
 
 def test_the_scheduler_skips_unneeded_units(tmp_path: Path) -> None:
-    """Running units finish; waiting units are not started; dependents of finished units go first."""
+    """Running units finish, waiting units are not started. Dependents of finished units go first."""
     firsts = [Unit(Add(number), f"first {number}") for number in range(5)]
     seconds = [Unit(Add(10 * number), f"second {number}", needs=(firsts[number].key,)) for number in range(5)]
     collected: list[Event] = []

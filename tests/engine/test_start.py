@@ -44,14 +44,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_planning_loads_no_heavy_library(folder: Path) -> None:
-    modules = loaded(folder, "plan", "spec.yaml")
-    assert modules.isdisjoint({*HEAVY, "rich", "pyarrow.dataset", "dpaudit.engine.run.driver"})
-
-
-def test_estimating_loads_no_heavy_library(folder: Path) -> None:
-    modules = loaded(folder, "estimate", "scores.csv", "--claim", "1")
-    assert modules.isdisjoint({*HEAVY, "rich", "pyarrow.dataset"})
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (("plan", "spec.yaml"), {"rich", "pyarrow.dataset", "dpaudit.engine.run.driver"}),
+        (("estimate", "scores.csv", "--claim", "1"), {"rich", "pyarrow.dataset"}),
+    ],
+    ids=["plan", "estimate"],
+)
+def test_planning_and_estimating_load_no_heavy_library(words: tuple[str, ...], unused: set[str], folder: Path) -> None:
+    assert loaded(folder, *words).isdisjoint({*HEAVY, *unused})
 
 
 def test_a_small_run_loads_no_heavy_library(folder: Path) -> None:

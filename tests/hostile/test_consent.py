@@ -1,4 +1,4 @@
-"""A stranger's spec executes, contacts and reads nothing without the reader's consent, and states what it would do."""
+"""A stranger's spec executes, contacts and reads nothing without consent, and its effects are stated before."""
 
 from __future__ import annotations
 

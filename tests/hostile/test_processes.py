@@ -109,7 +109,7 @@ def test_foreign_code_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) ->
     """The run started on another machine and lost some units; the reader resumes it."""
     theirs = at_work.stranger / "run"
     process = at_work.opens("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
-    assert process.code == 3, "in one's own process, one's own code may end the run"
+    assert process.code == 3, "the user's own code runs in this process and may end the run"
     for unit in (theirs / "units").iterdir():
         unit.unlink()
     shutil.rmtree(at_work.home / ".local", ignore_errors=True)

@@ -212,7 +212,7 @@ JSON: dict[str, bytes] = {
     "lists in lists": b'{"score": ' + b"[" * 200_000,
     "mappings in mappings": b'{"score":' * 100_000,
     "a depth that grows from line to line": b'{"}":\n' * 200_000,
-    "a depth in a column that nobody reads": LINES
+    "a depth in an unused column": LINES
     + b'{"score": 1, "member": 0, "x": '
     + b"[" * 200_000
     + b"]" * 200_000
