@@ -103,7 +103,7 @@ def test_laplace_noise_against_high_precision() -> None:
         def integrand(x: mpmath.mpf, answer: int) -> mpmath.mpf:
             return density(x - u[answer]) * mpmath.fprod(below(x - v) for other, v in enumerate(u) if other != answer)
 
-        exact = [float(mpmath.quad(lambda x, answer=own: integrand(x, answer), ends)) for own in range(3)]
+        exact = [float(mpmath.quad(lambda x, answer=answer: integrand(x, answer), ends)) for answer in range(3)]
     np.testing.assert_allclose(laplace_argmax_probabilities([counts], scale)[0], exact, rtol=1e-11)
 
 
