@@ -34,7 +34,7 @@ VOTES = np.array([13, 12, 10])
 EXPECTED = (9.5, 14.0, 11.5)
 CONFIDENT = ConfidentArgmax(4.0, 12.5, 3.0)
 UNSURE = InteractiveArgmax(4.0, 2.5, 3.0, expected=EXPECTED)
-SURE = replace(UNSURE, own=1)
+SURE = replace(UNSURE, student_class=1)
 RELEASES = [CONFIDENT, UNSURE, SURE]
 NAMES = ["confident", "unsure", "sure"]
 SHARES = np.array([0.5, 0.3, 0.2])
@@ -180,8 +180,8 @@ def test_a_student_needs_a_threshold_and_something_public() -> None:
         CaPC(student=LogisticRegression())
     with pytest.raises(InputError, match="without a threshold"):
         PrivateKnn(threshold=3.0)
-    with pytest.raises(InputError, match="own must be one of the classes"):
-        replace(UNSURE, own=3)
+    with pytest.raises(InputError, match="student_class must be one of the classes"):
+        replace(UNSURE, student_class=3)
 
 
 def test_reinforcing_is_post_processing() -> None:
