@@ -71,8 +71,8 @@ def main() -> None:
         assert len(outcome.finished) == 31, outcome
         ran = Counter(store.read(unit.key)["node"][0].as_py() for unit in units)
         second = nodes.second.node_id
-        assert ran[second] >= 4, (ran, "what joined is used")
-        assert ran.total() - ran[second] >= 4, (ran, "what is left goes on")
+        assert ran[second] >= 4, (ran, "the node that joined is used")
+        assert ran.total() - ran[second] >= 4, (ran, "the other nodes continue")
         assert store.read(units[-1].key)["node"][0].as_py() == second
         assert nodes.loss_details, "units of the node that left were lost with it"
     print("joined and left", dict(ran), nodes.loss_details, flush=True)

@@ -28,7 +28,7 @@ def test_consecutive_attempts_are_separate(capfd: pytest.CaptureFixture[str]) ->
                     os.environ["LEFT"] = "1"
                 print(number)
                 sys.stdout.flush()
-                if number == 3:  # closes what catches, whatever its number
+                if number == 3:  # closes the descriptor that captures output, by identity
                     catching = os.fstat(1)
                     for name in os.listdir("/proc/self/fd"):
                         with contextlib.suppress(OSError):

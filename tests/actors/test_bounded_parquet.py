@@ -42,7 +42,7 @@ def test_a_plain_table_is_read_unchanged(
     options: dict[str, Any], suspicious: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = written(HONEST, **options)
-    if suspicious:  # texts are held once each until it is known what they take
+    if suspicious:  # each text is held once until its size is known
         monkeypatch.setattr(bounded_parquet, "ALWAYS_ALLOWED", 1)
     table = read_bounded(io.BytesIO(content), "x")
     assert table.equals(pq.read_table(io.BytesIO(content)))

@@ -85,9 +85,9 @@ def test_other_files_do_not_count(write: Callable[[str, str], None]) -> None:
     before = mechanism()
     write("owner/notes.txt", "THREE = 4\n")
     write("beside.py", "FOUR = 4\n")
-    assert mechanism() == before, "nothing imports the file beside the package"
+    assert mechanism() == before, "nothing imports the file next to the package"
     write("owner/compiled.so", "machine code")
-    assert mechanism() != before, "a compiled module cannot be followed, and it may be anyone's"
+    assert mechanism() != before, "a compiled module cannot be read, and may belong to any package"
 
 
 IMPORTS = [
@@ -259,7 +259,7 @@ def typed(text: str) -> str:
 
 def test_code_from_a_prompt_counts() -> None:
     before = typed(TYPED)
-    assert typed(TYPED) == before, "another process reads the same, whatever its hash seed"
+    assert typed(TYPED) == before, "another process computes the same with another hash seed"
     for old, new in (
         ("SHARE = 0.5", "SHARE = 1.0"),
         ("label * SHARE", "label + SHARE"),
@@ -300,7 +300,7 @@ def test_unreadable_values_have_unique_fingerprints_and_a_reason() -> None:
         assert fingerprint(holds) == fingerprint(holds), "within one plan a unit keeps its key"
     record = {code.label: code.digest for code in first.user_code}
     with read_once(record):
-        assert fingerprint(holds).digest == first.digest, "and `report` finds what the run has left"
+        assert fingerprint(holds).digest == first.digest, "and `report` finds the results of the run"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def send_events(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None
         events.emit(Event(EventKind.WORKER_LOST, "d", time=now + 6))
         events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
     metrics.update()
-    events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
+    events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # the metrics no longer listen
 
 
 class Metric:

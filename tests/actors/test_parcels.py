@@ -209,7 +209,7 @@ def test_a_fault_in_a_parcel_affects_only_its_unit(
     retried = {event.label for event in events if event.kind is EventKind.UNIT_RETRIED}
     assert retried == {"flaky"}
     lost_labels = [event.label for event in events if event.kind is EventKind.WORKER_LOST]
-    if shared_folder:  # what was finished is known, so who ran is known
+    if shared_folder:  # the driver knows the finished units, so it knows the running one
         assert set(lost_labels) == {"dies once", "deadly"}
     assert len(lost_labels) <= 1 + 4 + 2
 

@@ -43,7 +43,9 @@ def test_the_ray_job_has_the_fields_of_kuberay() -> None:
         (mount,), (volume,) = container["volumeMounts"], group["template"]["spec"]["volumes"]
         assert mount["name"] == volume["name"]
     (container,) = head["template"]["spec"]["containers"]
-    assert {"name": WAIT_FOR_NODES, "value": "1800"} in container["env"], "at first there is no worker, and no refusal"
+    assert {"name": WAIT_FOR_NODES, "value": "1800"} in container["env"], (
+        "units wait for the first worker instead of failing"
+    )
     (container,) = workers[-1]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 

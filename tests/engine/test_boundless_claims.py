@@ -57,7 +57,7 @@ def test_every_face_of_every_curve_is_finite(epsilon: float) -> None:
         for steps in (curve, two_steps(curve)):
             deltas = [steps.delta(at) for at in (0.0, 1.0, 700.0, 5e3, epsilon / 2, epsilon, 1e308, math.inf)]
             assert all(0 <= delta <= 1 for delta in deltas), (steps, deltas)
-            assert deltas[1] > 0.49, (steps, "so much promises nothing at epsilon 1")
+            assert deltas[1] > 0.49, (steps, "so large an epsilon promises nothing at epsilon 1")
             assert all(steps.epsilon(delta) >= 0 for delta in (0.0, 1e-300, 1e-5, 0.5, 1.0)), steps
             assert all(0 <= steps.miss_rate(alarm) <= 1 for alarm in (0.0, 1e-300, 0.5, 1.0)), steps
             assert all(steps.renyi(order) >= 0 for order in (1.0001, 2.0, 64.0)), steps
@@ -131,9 +131,9 @@ def test_an_estimate_can_be_text_json_and_a_page(epsilon: float, delta: float, t
     (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]))
     words = ["estimate", str(tmp_path / "scores.csv"), "--claim", f"{epsilon},{delta}"]
     for more in ([], ["--json"], ["-o", str(tmp_path / "page.html")]):
-        ended = CliRunner().invoke(main, [*words, *more])
-        assert ended.exit_code == 0, ended.output
-        assert f"{epsilon:g}" in ended.output.replace(".0", ""), ended.output
+        result = CliRunner().invoke(main, [*words, *more])
+        assert result.exit_code == 0, result.output
+        assert f"{epsilon:g}" in result.output.replace(".0", ""), result.output
     assert f"{epsilon:g}" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -143,9 +143,9 @@ def test_a_check_has_a_verdict_and_a_card(claim: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     words = ["check", "counted:count", "--schema", "{age: [0, 100]}", "--claim", claim, "--budget", "1s", "--quiet"]
-    ended = CliRunner().invoke(main, [*words, "-o", "run"])
-    assert ended.exit_code == 0, ended.output
-    assert ended.output.startswith("INCONCLUSIVE"), ended.output
+    result = CliRunner().invoke(main, [*words, "-o", "run"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("INCONCLUSIVE"), result.output
     assert CliRunner().invoke(main, ["card", "run", "--html", "card.html"]).exit_code == 0
 
 

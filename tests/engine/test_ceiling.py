@@ -78,8 +78,8 @@ def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_lab
     assert ceiling.played
     assert isinstance(ceiling.finding, Bound)
     assert ceiling.finding.lower <= 1.0
-    said = " ".join(str(report).split())
-    assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.000" in said
+    text = " ".join(str(report).split())
+    assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.000" in text
     reason = result.answer.line("reason")
     assert reason.startswith("the maximum detectable epsilon is 0.")
     assert "and the claim allows epsilon 1" in reason
@@ -109,8 +109,10 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
 
 
 def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:
-    asked = Audit(mechanism=RandomizedResponse(epsilon=1.0), data=GaussianMixture(rows=4000), proxy="true-posterior")
-    whole = run(tmp_path, asked)
+    audit_entry = Audit(
+        mechanism=RandomizedResponse(epsilon=1.0), data=GaussianMixture(rows=4000), proxy="true-posterior"
+    )
+    whole = run(tmp_path, audit_entry)
     assert whole.results[0].verdict is Verdict.NO_VIOLATION
     (entry,) = make_plan(load_spec(tmp_path / "spec.yaml")).audits
     for key in entry.ceilings:
@@ -125,14 +127,14 @@ def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> N
 def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:
     """A learner that smooths shows less than the ceiling; counts without kept scores are the same."""
     learner = NonPrivate(LogisticRegression())
-    asked = Audit(mechanism=learner, data=GaussianMixture(rows=2000), proxy="true-posterior", claim=Claim(epsilon=0.2))
-    kept, counted = (run(tmp_path / str(keep), asked, keep_scores=keep).results[0] for keep in (True, False))
-    assert kept.ceiling is not None
+    entry = Audit(mechanism=learner, data=GaussianMixture(rows=2000), proxy="true-posterior", claim=Claim(epsilon=0.2))
+    with_scores, counted = (run(tmp_path / str(keep), entry, keep_scores=keep).results[0] for keep in (True, False))
+    assert with_scores.ceiling is not None
     assert counted.ceiling is not None
-    assert kept.ceiling.finding == counted.ceiling.finding
-    assert isinstance(kept.finding, Bound)
-    assert isinstance(kept.ceiling.finding, Bound)
-    assert kept.finding.lower < kept.ceiling.finding.lower
+    assert with_scores.ceiling.finding == counted.ceiling.finding
+    assert isinstance(with_scores.finding, Bound)
+    assert isinstance(with_scores.ceiling.finding, Bound)
+    assert with_scores.finding.lower < with_scores.ceiling.finding.lower
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,13 @@ def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: P
 def test_where_every_bit_can_be_told_the_ceiling_is_exact(
     tmp_path: Path, game: object, epsilon: float, expected: Verdict
 ) -> None:
-    asked = Audit(
+    entry = Audit(
         mechanism=NonPrivate(LogisticRegression()),
         data=GaussianMixture(rows=400),
         game=game,
         claim=Claim(epsilon=epsilon, relation=game.traits.relation),  # type: ignore[attr-defined]
     )
-    (result,) = run(tmp_path, asked).results
+    (result,) = run(tmp_path, entry).results
     assert result.ceiling is not None
     assert not result.ceiling.played
     assert result.verdict is expected
@@ -259,8 +261,8 @@ def test_learners_are_played_without_their_noise(tmp_path: Path, learner: Gaussi
 def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_noise(tmp_path: Path) -> None:
     """Played in 500 trials, labels as they are show less than is claimed; 40,000 noisy ones would have shown more."""
     game = LabelChannel(releases=100)
-    asked = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
-    (result,) = run(tmp_path, asked).results
+    entry = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
+    (result,) = run(tmp_path, entry).results
     assert result.ceiling is not None
     assert not could_reject(result, Claim(epsilon=5.5))
     assert result.verdict is Verdict.NO_VIOLATION

@@ -60,9 +60,9 @@ def test_a_violation_fails_in_junit(report: Report, tmp_path: Path) -> None:
 
 def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report, tmp_path: Path) -> None:
     write_for_ci(report, str(SPEC), sarif=tmp_path / "found.sarif")
-    found = json.loads((tmp_path / "found.sarif").read_text())
-    assert found["version"] == "2.1.0"
-    (run,) = found["runs"]
+    sarif = json.loads((tmp_path / "found.sarif").read_text())
+    assert sarif["version"] == "2.1.0"
+    (run,) = sarif["runs"]
     (result,) = run["results"]
     assert (result["ruleId"], result["level"]) == ("violation", "error")
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["violation"]
@@ -99,16 +99,16 @@ def test_sarif_names_a_file_where_there_is_one(
 
 def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> None:
     honest, false = report.results
-    found = replace(
+    located = replace(
         report, results=(replace(honest, leak_location=("nowhere",)), replace(false, leak_location=("in row 7.",)))
     )
     files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
-    write_for_ci(found, "it", **files)
+    write_for_ci(located, "it", **files)
     for name, file in files.items():
         assert re.search(r"where:? +in row 7\\?\.", file.read_text()), name
         assert "nowhere" not in file.read_text(), name
     with pytest.raises(VerdictError, match=r"(?s)VIOLATION  half the scale\n.*\n  where +in row 7\."):
-        found.raise_for_verdict()
+        located.raise_for_verdict()
 
 
 def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> 
     assert text.startswith("# Before\n\n## Privacy audit: half the scale\n\n|audit|verdict|finding|")
     assert "|half the scale|**VIOLATION**|" in text
     assert "|honest|**NO VIOLATION FOUND**|" in text
-    shown = "".join(token.content for token in tokens_of(text) if token.type == "text")
-    assert report.results[1].answer.sentence in shown
+    visible_text = "".join(token.content for token in tokens_of(text) if token.type == "text")
+    assert report.results[1].answer.sentence in visible_text
     assert report.results[0].answer.line("sensitivity")
-    assert all(line.text in shown for result in report.results for line in result.answer.lines)
+    assert all(line.text in visible_text for result in report.results for line in result.answer.lines)
 
 
 NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)
@@ -139,9 +139,9 @@ NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)
 def test_what_says_nothing_is_no_pass(
     report: Report, tmp_path: Path, verdict: Verdict, number: int, changes: Any, kind: str, level: str | None
 ) -> None:
-    one = replace(report, results=(replace(report.results[number], **changes),))
-    assert one.results[0].verdict is verdict
-    write_for_ci(one, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif")
+    single = replace(report, results=(replace(report.results[number], **changes),))
+    assert single.results[0].verdict is verdict
+    write_for_ci(single, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif")
     ((case,),) = ET.parse(tmp_path / "j.xml").getroot()
     assert case.find(kind) is not None
     (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
@@ -198,20 +198,20 @@ def tokens_of(markdown: str) -> list[Token]:
 def test_words_of_others_are_text_in_a_summary(report: Report, tmp_path: Path, words: str) -> None:
     def written(name: str, error: str) -> list[Token]:
         (tmp_path / "s.md").unlink(missing_ok=True)
-        (told,) = (replace(report.results[1], name=name, leak_location=(error,)),)
-        write_for_ci(replace(report, name=name, results=(told,)), "it", summary=tmp_path / "s.md")
+        (renamed,) = (replace(report.results[1], name=name, leak_location=(error,)),)
+        write_for_ci(replace(report, name=name, results=(renamed,)), "it", summary=tmp_path / "s.md")
         return tokens_of((tmp_path / "s.md").read_text())
 
     plain, odd = written("one", "two"), written(words, words)
     assert [token.type for token in odd] == [token.type for token in plain]
     texts = [token.content for token in odd if token.type == "text"]
     assert not [text for text in texts if LINKED_AFTERWARDS.search(text)]
-    heading, *_, where = [text.replace("\u200b", "") for text in texts if _shown(words) in text.replace("\u200b", "")]
-    assert heading == f"Privacy audit: {_shown(words)}"
-    assert where.endswith(_shown(words))
+    heading, *_, where = [text.replace("\u200b", "") for text in texts if one_line(words) in text.replace("\u200b", "")]
+    assert heading == f"Privacy audit: {one_line(words)}"
+    assert where.endswith(one_line(words))
 
 
-def _shown(words: str) -> str:
+def one_line(words: str) -> str:
     return " ".join(printable(words).split())
 
 
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) 
 
 def test_a_command_writes_them_and_ends_with_the_code_of_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC.read_text())
-    asked = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--fail-on-violation"]
+    arguments = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--fail-on-violation"]
     files = [
         "--junit",
         str(tmp_path / "j.xml"),
@@ -238,6 +238,6 @@ def test_a_command_writes_them_and_ends_with_the_code_of_the_verdict(tmp_path: P
         "--summary",
         str(tmp_path / "s.md"),
     ]
-    ended = CliRunner().invoke(main, [*asked, *files])
+    ended = CliRunner().invoke(main, [*arguments, *files])
     assert ended.exit_code == 1, ended.output
     assert {path.name for path in tmp_path.iterdir()} >= {"j.xml", "s.sarif", "s.md"}

@@ -47,22 +47,22 @@ MODEL = {"name": "mlp", "hidden": [8], "epochs": 10, "batch_size": 70, "learning
 def test_the_likelihood_ratio_equals_its_slow_twin(once: bool) -> None:
     """All the ways the canary may join four steps, written out; and a law that forgets who is driven out differs."""
     rng = np.random.default_rng(0)
-    seen = CrowdSteps(rng.standard_normal((3, 4)), rng.uniform(0.5, 1, (3, 4)), -rng.uniform(0.3, 1, (3, 4)))
+    steps = CrowdSteps(rng.standard_normal((3, 4)), rng.uniform(0.5, 1, (3, 4)), -rng.uniform(0.3, 1, (3, 4)))
     joins = np.array([0.3, 0.7, 0.6, 0.4]) if once else np.array([0.1, 0.5, 0.25, 1.0])
     epochs = np.array([0, 2, 4]) if once else np.empty(0, np.int64)
     law = CrowdLaw(
         joins, epochs, np.array([1.0, 2, 1, 2]), np.array([1.0, 2, 2, 3]), 1.0, 1.5, np.array([4.0, 4, 1, 4]), 0.2
     )
-    expected = [math.log(_likelihood(law, seen, row, True) / _likelihood(law, seen, row, False)) for row in range(3)]
-    np.testing.assert_allclose(law.log_ratio(seen), expected, rtol=1e-9)
-    assert np.abs(replace(law, driven_out=0.0).log_ratio(seen) - expected).max() > 0.01
+    expected = [math.log(_likelihood(law, steps, row, True) / _likelihood(law, steps, row, False)) for row in range(3)]
+    np.testing.assert_allclose(law.log_ratio(steps), expected, rtol=1e-9)
+    assert np.abs(replace(law, driven_out=0.0).log_ratio(steps) - expected).max() > 0.01
 
 
-def _likelihood(law: CrowdLaw, seen: CrowdSteps, row: int, there: bool) -> float:
+def _likelihood(law: CrowdLaw, steps: CrowdSteps, row: int, is_member: bool) -> float:
     """Sum over all sets of joined steps of their probability times the density of what is released."""
     total = 0.0
     for joined in itertools.product((False, True), repeat=4):
-        if not there:
+        if not is_member:
             likely = float(not any(joined))
         elif len(law.epochs):
             likely = math.prod(
@@ -70,11 +70,14 @@ def _likelihood(law: CrowdLaw, seen: CrowdSteps, row: int, there: bool) -> float
                 for first, last in itertools.pairwise(law.epochs)
             )
         else:
-            likely = math.prod(p if own else 1 - p for p, own in zip(law.joins, joined, strict=True))
-        for step, own in enumerate(joined):
-            k, count = seen.crowd[row, step], (law.count_in if there else law.count)[step] - law.driven_out * own
-            mean = count * k + law.gain * seen.canary[row, step] * own
-            likely *= norm.pdf(seen.released[row, step], mean, math.sqrt(law.variance[step] + law.spread * k**2))
+            likely = math.prod(p if joins_step else 1 - p for p, joins_step in zip(law.joins, joined, strict=True))
+        for step, joins_step in enumerate(joined):
+            k, count = (
+                steps.crowd[row, step],
+                (law.count_in if is_member else law.count)[step] - law.driven_out * joins_step,
+            )
+            mean = count * k + law.gain * steps.canary[row, step] * joins_step
+            likely *= norm.pdf(steps.released[row, step], mean, math.sqrt(law.variance[step] + law.spread * k**2))
         total += likely
     return total
 
@@ -96,15 +99,15 @@ class Played:
 
     def _batches(self, truth: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Any, Any]:
         if self.sampling == "poisson":
-            taken = rng.random((len(truth), STEPS, RECORDS + 1)) < CLAIMED.sample_rate
-            return taken[..., :RECORDS].sum(-1), taken[..., RECORDS] & truth[:, None]
+            in_batch = rng.random((len(truth), STEPS, RECORDS + 1)) < CLAIMED.sample_rate
+            return in_batch[..., :RECORDS].sum(-1), in_batch[..., RECORDS] & truth[:, None]
         counts = np.zeros((2, len(truth), STEPS))
-        for trial, there in enumerate(truth):
+        for trial, is_member in enumerate(truth):
             for first in range(0, STEPS, EPOCH):
                 if self.sampling == "fixed":
-                    batches = [rng.choice(RECORDS + there, 1, replace=False) for _ in range(EPOCH)]
+                    batches = [rng.choice(RECORDS + is_member, 1, replace=False) for _ in range(EPOCH)]
                 else:
-                    batches = np.array_split(rng.permutation(RECORDS + there), EPOCH)
+                    batches = np.array_split(rng.permutation(RECORDS + is_member), EPOCH)
                 for step, batch in enumerate(batches, first):
                     counts[:, trial, step] = (batch < RECORDS).sum(), (batch == RECORDS).sum()
         return counts[0], counts[1]
@@ -121,8 +124,8 @@ def test_what_the_coming_of_a_record_does_is_learned(sampling: str, learned: str
     """The seed is fixed; the laws are told apart by 1,000 trainings with room."""
     search = Played(sampling).search(by_day(1_000, by_night=3_000), np.random.default_rng(1))
     gains = information_gains(search)
-    (own,) = (hypothesis for hypothesis in HYPOTHESES if learned in hypothesis.words)
-    assert gains[own] > gains[HYPOTHESES[0]] + 0.01
+    (learned_hypothesis,) = (hypothesis for hypothesis in HYPOTHESES if learned in hypothesis.words)
+    assert gains[learned_hypothesis] > gains[HYPOTHESES[0]] + 0.01
 
 
 def test_noise_that_is_smaller_is_seen_and_claimed_noise_is_believed() -> None:
@@ -201,10 +204,10 @@ def test_a_claim_that_depends_on_the_rows_is_tried_where_one_more_does_not_matte
 
 
 def test_the_crowd_has_the_canary_s_features_and_the_other_label() -> None:
-    made = crowd_examples((2, 8), 3.0)
-    assert made.labels.tolist() == [0, 1]
-    assert np.linalg.norm(made.features[0]) == pytest.approx(3.0)
-    assert np.array_equal(made.features[0], made.features[1])
+    examples = crowd_examples((2, 8), 3.0)
+    assert examples.labels.tolist() == [0, 1]
+    assert np.linalg.norm(examples.features[0]) == pytest.approx(3.0)
+    assert np.array_equal(examples.features[0], examples.features[1])
     assert crowd_shape(np.zeros((7, 64), np.float32)) == (1,)
     assert crowd_shape(np.zeros((7, 1, 8, 8), np.float32)) == (1, 8, 8)
 

@@ -107,8 +107,10 @@ def test_bounds_by_replays_give_the_same_digits(estimator: ScoreEstimator[Any]) 
         parts = found_parts(plan_units, again.keys(), tables.__getitem__)
         assert len(parts) == len(plan_units)
         finding = estimator.find([tally for group in again.values() for tally in group], failed_replays=1, parts=parts)
-        assert as_plain(finding) == as_plain(whole), "what is missing is found now"
-    assert len(found_parts(units, again.keys() - {"2"}, tables.__getitem__)) == 2, "of tallies that are not there"
+        assert as_plain(finding) == as_plain(whole), "a missing part is computed"
+    assert len(found_parts(units, again.keys() - {"2"}, tables.__getitem__)) == 2, (
+        "a part with a missing tally is not used"
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,9 @@ def bounds(folder: Path) -> list[Any]:
 
 def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
-    assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
+    assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), (
+        "the driver computes small bounds itself"
+    )
     monkeypatch.setattr(plan, "WORTH_S", 0.0)
     monkeypatch.setattr(plan, "PART_S", 1e-4)
     monkeypatch.setattr(world_scores, "JUDGED_APART", 0)

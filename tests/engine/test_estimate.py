@@ -56,9 +56,9 @@ def test_arrays_of_every_kind_give_the_same_bound() -> None:
     table = {"score": SCORES, "member": MEMBERS}
     for whole in (table, pd.DataFrame(table, index=RNG.permutation(600)), pa.table(table)):
         assert dpaudit.estimate(whole) == expected
-    apart = dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=pd.Series(SCORES[~MEMBERS]))
-    assert apart.lower == dpaudit.estimate(SCORES, MEMBERS, method="two-samples").lower
-    assert apart.measures[0] == expected.measures[0]
+    separate = dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=pd.Series(SCORES[~MEMBERS]))
+    assert separate.lower == dpaudit.estimate(SCORES, MEMBERS, method="two-samples").lower
+    assert separate.measures[0] == expected.measures[0]
 
 
 def test_without_a_method_each_situation_has_its_own() -> None:
@@ -81,9 +81,9 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     assert reason in str(guessed)
     assert "Name the method: `two-samples`" in guessed.answer.line("next")
     uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
-    for found in (guessed, uneven):  # two samples assume no coins
-        assert not any("coin" in note for note in found.notes)
-        assert any(note.startswith("assumes that each row comes from a separate training") for note in found.notes)
+    for estimated in (guessed, uneven):  # two samples assume no coins
+        assert not any("coin" in note for note in estimated.notes)
+        assert any(note.startswith("assumes that each row comes from a separate training") for note in estimated.notes)
     assert dpaudit.estimate(SCORES, np.arange(600) < 200, method="two-samples", guess="signed").lower >= 0
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
@@ -100,10 +100,10 @@ def test_a_p_value_says_how_often_an_honest_claim_looks_like_this() -> None:
     assert close.p_value is not None
     assert 0.02 <= close.p_value <= 0.05
     assert close.answer.line("p-value").startswith(f"at most {close.p_value:.2g} (")
-    kept = dpaudit.estimate(SCORES, MEMBERS, claim=1.02 * bound.lower)
-    assert kept.verdict is Verdict.NO_VIOLATION
-    assert kept.p_value is not None
-    assert kept.p_value > 0.05
+    larger_claim = dpaudit.estimate(SCORES, MEMBERS, claim=1.02 * bound.lower)
+    assert larger_claim.verdict is Verdict.NO_VIOLATION
+    assert larger_claim.p_value is not None
+    assert larger_claim.p_value > 0.05
 
 
 def test_a_run_s_own_scores_give_the_audit_s_own_bound(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_run_s_own_scores_give_the_audit_s_own_bound(tmp_path: Path) -> None:
     (result,) = dpaudit.audit(spec, output=tmp_path).results
     assert result.epsilon > 1
     (folder,) = (tmp_path / "scores").iterdir()
-    (shown,) = json.loads(command(folder, "--json").output)["readings"]
-    assert (shown["lower"], shown["method"]) == (result.epsilon, "simultaneous-guess-count")
+    (reading,) = json.loads(command(folder, "--json").output)["readings"]
+    assert (reading["lower"], reading["method"]) == (result.epsilon, "simultaneous-guess-count")
 
 
 def test_rows_that_stand_there_twice_are_told_of() -> None:
@@ -135,21 +135,21 @@ def test_it_is_the_estimator_s_own_bound_and_every_field_is_carried() -> None:
     from dpaudit.estimators.scores import Scores
     from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 
-    found = dpaudit.estimate(SCORES, MEMBERS, method="clopper-pearson", selection="fixed:0.5", confidence=0.9)
+    estimated = dpaudit.estimate(SCORES, MEMBERS, method="clopper-pearson", selection="fixed:0.5", confidence=0.9)
     estimator = ClopperPearson(confidence=0.9, selection="fixed:0.5")  # type: ignore[arg-type]
     bound = estimator.bound([estimator.tally(Scores(SCORES, MEMBERS))])
     for part in fields(Bound):
         if part.name != "notes":
-            assert getattr(found, part.name) == getattr(bound, part.name)
-    assert set(bound.notes) < set(found.notes)
+            assert getattr(estimated, part.name) == getattr(bound, part.name)
+    assert set(bound.notes) < set(estimated.notes)
 
 
 def test_a_claim_gets_its_verdict() -> None:
     refuted = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
     assert refuted.verdict is Verdict.VIOLATION
     assert str(refuted).startswith("VIOLATION  estimate\n  claim        epsilon <= 0.5 (add-remove, delta = 0)\n")
-    kept = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(3.0, 1e-5, Relation.ADD_REMOVE))
-    assert (kept.verdict, kept.delta) == (Verdict.NO_VIOLATION, 1e-5)
+    estimated = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(3.0, 1e-5, Relation.ADD_REMOVE))
+    assert (estimated.verdict, estimated.delta) == (Verdict.NO_VIOLATION, 1e-5)
     beyond = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(9.0, 1e-5, Relation.ADD_REMOVE))
     assert beyond.verdict is Verdict.INCONCLUSIVE
     assert dpaudit.estimate(SCORES, MEMBERS).verdict is Verdict.NO_CLAIM
@@ -171,11 +171,11 @@ def test_rows_of_one_person_are_one_canary(how: str) -> None:
     }
     order = RNG.permutation(600)
     names = np.array([f"person {number}" for number in person])
-    found = dpaudit.estimate(SCORES[order], members[order], groups=names[order], group_score=how)  # type: ignore[arg-type]
+    estimated = dpaudit.estimate(SCORES[order], members[order], groups=names[order], group_score=how)  # type: ignore[arg-type]
     expected = dpaudit.estimate(combined[how], np.arange(200) % 2 == 0)
-    assert dict(found.counts) == dict(expected.counts)
-    assert found.measures[0].value == expected.measures[0].value
-    assert f"600 rows are 200 canaries: the {how} of the scores of each" in found.notes
+    assert dict(estimated.counts) == dict(expected.counts)
+    assert estimated.measures[0].value == expected.measures[0].value
+    assert f"600 rows are 200 canaries: the {how} of the scores of each" in estimated.notes
 
 
 def test_replays_may_be_mixed_up_and_numbered_as_one_likes() -> None:
@@ -183,18 +183,18 @@ def test_replays_may_be_mixed_up_and_numbered_as_one_likes() -> None:
     mixed = rng.permutation(600)
     mixed = mixed[np.argsort(mixed % 200, kind="stable")]  # rows of one replay stay in their order
     scores, members = SCORES[:600], MEMBERS[:600]
-    found = dpaudit.estimate(scores[mixed], members[mixed], replays=replays[mixed])
-    assert dict(found.counts)["replays"] == 3
+    estimated = dpaudit.estimate(scores[mixed], members[mixed], replays=replays[mixed])
+    assert dict(estimated.counts)["replays"] == 3
     in_turn = np.argsort(replays, kind="stable")
     other = dpaudit.estimate(scores[in_turn], members[in_turn], replays=np.repeat([0, 1, 2], 200))
-    assert (found.lower, found.measures) == (other.lower, other.measures)
-    assert found.lower != dpaudit.estimate(scores, members).lower
+    assert (estimated.lower, estimated.measures) == (other.lower, other.measures)
+    assert estimated.lower != dpaudit.estimate(scores, members).lower
 
 
 def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
     replays = np.repeat([0, 1], 300)
-    found = dpaudit.estimate(SCORES, MEMBERS, groups=np.arange(600) % 300, replays=replays)
-    assert dict(found.counts)["replays"] == 2
+    estimated = dpaudit.estimate(SCORES, MEMBERS, groups=np.arange(600) % 300, replays=replays)
+    assert dict(estimated.counts)["replays"] == 2
     with pytest.raises(
         DataError, match="one group must all be members or all be non-members, got both in row 1 and row 2"
     ):
@@ -256,11 +256,11 @@ def test_every_format_is_read(tmp_path: Path) -> None:
     expected = command(tmp_path / "a.csv").output
     assert expected == str(dpaudit.estimate(SCORES, MEMBERS)) + "\n"
     for path in sorted(tmp_path.iterdir()):
-        shown = command(path)
-        assert shown.exit_code == 0, shown.output
+        result = command(path)
+        assert result.exit_code == 0, result.output
         method = "two-samples" if path.name == "apart.npz" else "simultaneous-guess-count"
         first = str(dpaudit.estimate(SCORES, MEMBERS, method=method)).splitlines()[0]
-        assert shown.output.splitlines()[0] == first
+        assert result.output.splitlines()[0] == first
         piped = command("-", stdin=path.read_bytes())
         assert piped.output.splitlines()[0] == first, path
 
@@ -283,12 +283,12 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     assert "--claim: a claim must be like '1', '1, 1e-5', 'rho=0.5'" in command(path, "--claim", "low").output
     assert command(path, "--claim", "mu=0.01").output.startswith("VIOLATION  estimate\n  claim        epsilon <= ")
     for claim in ("rho=0.5", "mu=1", "1, 1e-5"):
-        shown = json.loads(command(path, "--claim", claim, "--json").output)["readings"][0]
+        reading = json.loads(command(path, "--claim", claim, "--json").output)["readings"][0]
         expected = dpaudit.estimate(SCORES, MEMBERS, claim=claim)
         assert expected.claim is not None
-        assert shown["claim"]["epsilon"] == pytest.approx(expected.claim.epsilon)
-        assert shown["claim"]["delta"] == 1e-5
-        assert shown["verdict"] == expected.verdict
+        assert reading["claim"]["epsilon"] == pytest.approx(expected.claim.epsilon)
+        assert reading["claim"]["delta"] == 1e-5
+        assert reading["verdict"] == expected.verdict
     grouped = command(path, "--group-by", "person", "--group-score", "mean")
     assert "600 rows are 600 canaries: the mean" in grouped.output
     assert "must have the column nobody" in command(path, "--group-by", "nobody").output
@@ -298,12 +298,17 @@ def test_json_and_a_page_that_runs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "<script>alert(1)</script>.npz"
     path = tmp_path / "<img src=x onerror=alert(1)>.npz"
     np.savez(path, score=SCORES, member=MEMBERS)
-    shown = command(path, "--claim", 0.5, "--json", "-o", tmp_path / "page.html")
-    content = json.loads(shown.output)
+    result = command(path, "--claim", 0.5, "--json", "-o", tmp_path / "page.html")
+    content = json.loads(result.output)
     reading = content["readings"][0]
     expected = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
     assert (reading["verdict"], reading["lower"]) == ("VIOLATION", expected.lower)
-    assert [one["name"] for one in reading["measures"]] == ["AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "accuracy"]
+    assert [measure["name"] for measure in reading["measures"]] == [
+        "AUC",
+        "TPR at 1 % FPR",
+        "TPR at 0.1 % FPR",
+        "accuracy",
+    ]
     page = (tmp_path / "page.html").read_text()
     assert "<img" not in page
     assert "&lt;img" in page
@@ -333,10 +338,10 @@ def test_json_and_a_page_that_runs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_odd_input_is_one_sentence(content: bytes, words: list[str], message: str) -> None:
-    shown = command("-", *words, stdin=content)
-    assert shown.exit_code == 2, shown.output
-    assert len(shown.output.strip().splitlines()) == 1, shown.output
-    assert re.search(message, shown.output), shown.output
+    result = command("-", *words, stdin=content)
+    assert result.exit_code == 2, result.output
+    assert len(result.output.strip().splitlines()) == 1, result.output
+    assert re.search(message, result.output), result.output
 
 
 def test_durations_and_pickles_are_refused(tmp_path: Path) -> None:
@@ -380,8 +385,8 @@ def test_one_run_makes_as_many_guesses_of_each_kind_and_says_what_it_assumes() -
 
 @pytest.mark.parametrize("relation", [Relation.LABEL, Relation.ADD_REMOVE])
 def test_a_claim_about_labels_says_what_a_proxy_must_show(relation: Relation) -> None:
-    found = dpaudit.estimate(*worthless(0, 0.5), claim=Claim(1.0, relation=relation))
-    assert any(note.startswith("if a proxy drew labels") for note in found.notes) == (relation is Relation.LABEL)
+    estimated = dpaudit.estimate(*worthless(0, 0.5), claim=Claim(1.0, relation=relation))
+    assert any(note.startswith("if a proxy drew labels") for note in estimated.notes) == (relation is Relation.LABEL)
 
 
 def test_one_run_errs_no_more_often_than_stated_under_randomised_response() -> None:
@@ -441,7 +446,7 @@ def test_intervals_cover_the_truth(members: int, others: int, shift: float) -> N
         missed["one per cent"] += not rate.lower <= true_rate <= rate.upper
         # the best threshold of all is never worse than the one that was chosen
         missed["accuracy"] += right.lower > norm.cdf(shift / 2)
-        assert all(one.lower <= one.value <= one.upper for one in (area, rate, right))
+        assert all(measure.lower <= measure.value <= measure.upper for measure in (area, rate, right))
     assert max(missed.values()) <= 40, missed
 
 
@@ -461,7 +466,7 @@ def test_measures_in_parts_are_those_of_every_pair_and_threshold(monkeypatch: py
         k = np.arange(1, 131)
         below = k[beta.sf(rate, k, 131 - k) <= 0.0125]
         above = k[beta.cdf(rate, k, 131 - k) <= 0.0125]
-        found = true_positive_rate(inside, outside, rate, confidence=0.95)
+        measured = true_positive_rate(inside, outside, rate, confidence=0.95)
         descending, limit = outside[::-1], {"confidence": 1 - 0.0125}
         lower = upper = None
         if below.size:
@@ -470,8 +475,8 @@ def test_measures_in_parts_are_those_of_every_pair_and_threshold(monkeypatch: py
         if above.size:
             hits = int((inside >= descending[above[0] - 1]).sum())
             upper = clopper_pearson(hits, 90, side="upper", **limit).upper
-        assert found.lower == min(found.value, 0.0 if lower is None else lower)
-        assert found.upper == max(found.value, 1.0 if upper is None else upper)
+        assert measured.lower == min(measured.value, 0.0 if lower is None else lower)
+        assert measured.upper == max(measured.value, 1.0 if upper is None else upper)
 
 
 def test_a_number_that_is_missing_is_named_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,9 +495,9 @@ def test_measures_of_scores_with_ties() -> None:
     at_20 = true_positive_rate(inside, outside, 0.2, confidence=0.95)
     assert at_20.lower < 0.9 < at_20.upper
     assert auc(inside, outside, confidence=0.95).value == pytest.approx(0.9, abs=0.02)
-    apart = auc(np.ones(50), np.zeros(50), confidence=0.95)
-    assert (apart.value, apart.upper) == (1, 1)
-    assert apart.lower == pytest.approx(0.025 ** (1 / 50), rel=1e-6)
+    separated = auc(np.ones(50), np.zeros(50), confidence=0.95)
+    assert (separated.value, separated.upper) == (1, 1)
+    assert separated.lower == pytest.approx(0.025 ** (1 / 50), rel=1e-6)
 
 
 def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,10 +523,10 @@ def sliced(rows: int = 3000) -> dict[str, Any]:
 def test_slices_share_the_error_and_one_without_rows_says_so(tmp_path: Path) -> None:
     pd.DataFrame(sliced()).to_csv(tmp_path / "scores.csv", index=False)
     table = SourceTable.of_file(tmp_path / "scores.csv")
-    found = estimates_by(table, Question(claim=Claim(1.0)), ["region"])
-    assert list(found) == ["region=east", "region=north", "region=south"]
-    assert isinstance(found["region=east"], str)
-    north, south = found["region=north"], found["region=south"]
+    by_slice = estimates_by(table, Question(claim=Claim(1.0)), ["region"])
+    assert list(by_slice) == ["region=east", "region=north", "region=south"]
+    assert isinstance(by_slice["region=east"], str)
+    north, south = by_slice["region=north"], by_slice["region=south"]
     assert isinstance(north, Estimate)
     assert isinstance(south, Estimate)
     assert north.confidence == pytest.approx(1 - 0.05 / 3)
@@ -532,28 +537,30 @@ def test_slices_share_the_error_and_one_without_rows_says_so(tmp_path: Path) -> 
 
 def test_slices_from_the_command_line(tmp_path: Path) -> None:
     pd.DataFrame(sliced()).to_csv(tmp_path / "scores.csv", index=False)
-    asked = ["estimate", str(tmp_path / "scores.csv"), "--by", "region", "--claim", "1"]
-    shown = CliRunner().invoke(main, asked).output.splitlines()
-    assert [line.partition(",")[0] for line in shown[1:3]] == [
+    arguments = ["estimate", str(tmp_path / "scores.csv"), "--by", "region", "--claim", "1"]
+    lines = CliRunner().invoke(main, arguments).output.splitlines()
+    assert [line.partition(",")[0] for line in lines[1:3]] == [
         "region=north: NO VIOLATION FOUND",
         "region=south: VIOLATION",
     ]
-    assert shown[3] == "The 2 bounds hold together: each has an equal share of the error."
-    told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
-    assert set(told["slices"]) == {"region=east", "region=north", "region=south"}
-    assert CliRunner().invoke(main, [*asked, "--fail-on-violation"]).exit_code == 1
-    assert CliRunner().invoke(main, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 0
+    assert lines[3] == "The 2 bounds hold together: each has an equal share of the error."
+    output = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    assert set(output["slices"]) == {"region=east", "region=north", "region=south"}
+    assert CliRunner().invoke(main, [*arguments, "--fail-on-violation"]).exit_code == 1
+    assert CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "page.html")]).exit_code == 0
     assert "region=south: VIOLATION" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(("rows", "said"), [(5, Verdict.INCONCLUSIVE), (400, Verdict.NO_VIOLATION)])
-def test_rows_too_few_to_refute_a_claim_say_so(rows: int, said: Verdict) -> None:
+@pytest.mark.parametrize(("rows", "verdict"), [(5, Verdict.INCONCLUSIVE), (400, Verdict.NO_VIOLATION)])
+def test_rows_too_few_to_refute_a_claim_say_so(rows: int, verdict: Verdict) -> None:
     """Scores that tell nothing; five in perfect order would show no more than 0.2."""
     rng = np.random.default_rng(3)
     estimated = dpaudit.estimate(rng.normal(size=rows), np.arange(rows) % 2 == 0, claim=1.0)
-    assert estimated.verdict is said
+    assert estimated.verdict is verdict
     reason = estimated.answer.line("reason")
-    assert ("the maximum detectable epsilon of this number of rows is 0.1" in reason) is (said is Verdict.INCONCLUSIVE)
+    assert ("the maximum detectable epsilon of this number of rows is 0.1" in reason) is (
+        verdict is Verdict.INCONCLUSIVE
+    )
 
 
 def test_members_that_stand_together_are_no_coins() -> None:
@@ -583,11 +590,11 @@ def test_other_orders_that_no_coins_give_are_seen(order: str) -> None:
 
 def test_coins_are_hardly_ever_held_to_be_blocks() -> None:
     coins = [np.random.default_rng(seed).random(200) < 0.5 for seed in range(2_000)]
-    methods = [natural_method(*_asked(coin)) for coin in coins]
+    methods = [natural_method(*_table_and_question(coin)) for coin in coins]
     assert methods.count("two-samples") <= 3
 
 
-def _asked(member: Any) -> tuple[SourceTable, Question]:
+def _table_and_question(member: Any) -> tuple[SourceTable, Question]:
     return SourceTable.of_arrays(score=np.arange(member.size), member=member), Question()
 
 
@@ -617,11 +624,11 @@ def test_what_could_have_been_seen_is_said_where_nothing_was_found() -> None:
 
 def test_of_counts_nothing_empty_stands_below_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "counts.csv").write_text("tp,fp,tn,fn\n65,25,75,35\n")
-    shown = CliRunner().invoke(main, ["estimate", str(tmp_path / "counts.csv"), "--claim", "3"]).output.splitlines()
-    assert shown[0].startswith("NO VIOLATION FOUND")
-    assert all(line.strip() for line in shown)
-    assert [line.split()[0] for line in shown[1:3]] == ["claim", "lower"]
-    assert any(line.strip().startswith("epsilon >= ") for line in shown)
+    lines = CliRunner().invoke(main, ["estimate", str(tmp_path / "counts.csv"), "--claim", "3"]).output.splitlines()
+    assert lines[0].startswith("NO VIOLATION FOUND")
+    assert all(line.strip() for line in lines)
+    assert [line.split()[0] for line in lines[1:3]] == ["claim", "lower"]
+    assert any(line.strip().startswith("epsilon >= ") for line in lines)
 
 
 def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
@@ -644,6 +651,6 @@ def test_honest_slices_are_rarely_all_but_right() -> None:
         rng = np.random.default_rng(seed)
         coins, slices = rng.random(400) < 0.5, np.arange(400) % 10
         columns = {"score": rng.normal(size=400), "member": coins, "slice": slices}
-        found = estimates_by(SourceTable.of(columns), Question(), ["slice"])
-        alarms += any(isinstance(one, Estimate) and one.lower > 0 for one in found.values())
+        by_slice = estimates_by(SourceTable.of(columns), Question(), ["slice"])
+        alarms += any(isinstance(estimated, Estimate) and estimated.lower > 0 for estimated in by_slice.values())
     assert alarms <= binom.ppf(0.999, tables, 0.05)

@@ -40,8 +40,8 @@ def estimate(tmp_path: Path) -> Callable[..., Result]:
     return run
 
 
-def options(*given: str) -> list[str]:
-    return [word for option in given for word in ("--option", option)]
+def options(*settings: str) -> list[str]:
+    return [word for option in settings for word in ("--option", option)]
 
 
 def down(value: object) -> str:
@@ -56,10 +56,10 @@ def nearest(*values: object) -> list[str]:
     return [f"{float(value):.6g}" for value in values]  # type: ignore[arg-type]
 
 
-def table(shown: Result) -> list[list[str]]:
+def table(result: Result) -> list[list[str]]:
     """The rows of numbers and words in what was printed."""
-    assert shown.exit_code == 0, shown.output
-    return [line.split() for line in shown.output.splitlines() if line.startswith("  ")]
+    assert result.exit_code == 0, result.output
+    return [line.split() for line in result.output.splitlines() if line.startswith("  ")]
 
 
 def test_every_method_for_counts_has_a_test_here() -> None:
@@ -71,23 +71,23 @@ def test_every_method_for_counts_has_a_test_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "shown"),
+    ("method", "expected"),
     [
         ("bayesian", "epsilon >= 0.521 at delta=0.05, <= 1.267 for this attack (0.95 confidence, credible"),
         ("clopper-pearson", "epsilon >= 0.295 at delta=0.05, <= 1.489 for this attack (0.95 confidence, finite-sample"),
         ("jeffreys", "epsilon >= 0.320 at delta=0.05, <= 1.457 for this attack (0.95 confidence, asymptotic"),
     ],
 )
-def test_confusion_tables(estimate: Callable[..., Result], method: str, shown: str) -> None:
-    found = estimate(CONFUSION, "--method", method, "--delta", 0.05)
-    assert found.exit_code == 0
-    assert found.output.startswith(shown)
+def test_confusion_tables(estimate: Callable[..., Result], method: str, expected: str) -> None:
+    result = estimate(CONFUSION, "--method", method, "--delta", 0.05)
+    assert result.exit_code == 0
+    assert result.output.startswith(expected)
 
 
 def test_the_posterior_of_epsilon(estimate: Callable[..., Result]) -> None:
-    found = table(estimate(CONFUSION, "--method", "bayesian-posterior", "--delta", 0.05, *options("epsilon=0.5,1.268")))
-    assert found[2][:2] == ["1.268", "0.975362"]
-    assert found[1][1] == nearest(epsilon_posterior_cdf(0.5, 65, 25, 75, 35, delta=0.05))[0]
+    rows = table(estimate(CONFUSION, "--method", "bayesian-posterior", "--delta", 0.05, *options("epsilon=0.5,1.268")))
+    assert rows[2][:2] == ["1.268", "0.975362"]
+    assert rows[1][1] == nearest(epsilon_posterior_cdf(0.5, 65, 25, 75, 35, delta=0.05))[0]
 
 
 @pytest.mark.parametrize(
@@ -108,72 +108,72 @@ def test_the_posterior_of_epsilon(estimate: Callable[..., Result]) -> None:
     ],
 )
 def test_one_run(estimate: Callable[..., Result], method: str, extra: list[str], value: float) -> None:
-    found = estimate(GUESSES, "--method", method, "--delta", 1e-2, "--confidence", 0.9, *options(*extra))
-    assert found.output.startswith(f"epsilon >= {format_lower(value)} at delta=0.01 (0.9 confidence")
+    result = estimate(GUESSES, "--method", method, "--delta", 1e-2, "--confidence", 0.9, *options(*extra))
+    assert result.output.startswith(f"epsilon >= {format_lower(value)} at delta=0.01 (0.9 confidence")
 
 
 def test_one_run_shows_the_families_parameter_too(estimate: Callable[..., Result]) -> None:
-    found = estimate(GUESSES, "--method", "one-run-f-dp", "--delta", 1e-2)
-    assert f"mu >= {down(f_dp_parameter(200, 190, canaries=200, confidence=0.95))}" in found.output
+    result = estimate(GUESSES, "--method", "one-run-f-dp", "--delta", 1e-2)
+    assert f"mu >= {down(f_dp_parameter(200, 190, canaries=200, confidence=0.95))}" in result.output
 
 
 @pytest.mark.parametrize("method", ["ratio", "katz-log"])
 @pytest.mark.parametrize("fields", [{}, {"group": 4}, {"directions": "one"}])
 def test_ratio(estimate: Callable[..., Result], method: str, fields: dict[str, object]) -> None:
-    given = [f"{name}={value}" for name, value in fields.items()]
-    found = estimate(RATIO, "--method", method, "--delta", 1e-3, *options(*given))
+    settings = [f"{name}={value}" for name, value in fields.items()]
+    result = estimate(RATIO, "--method", method, "--delta", 1e-3, *options(*settings))
     formula = "clopper-pearson" if method == "ratio" else method
     value = ratio_epsilon(95, 50, 100, 100, delta=1e-3, confidence=0.95, method=formula, **fields)  # type: ignore[arg-type]
-    assert found.output.startswith(f"epsilon >= {format_lower(float(value))} at delta=0.001 ")
+    assert result.output.startswith(f"epsilon >= {format_lower(float(value))} at delta=0.001 ")
 
 
 def test_katz_shows_its_interval_and_its_ceiling(estimate: Callable[..., Result]) -> None:
-    found = estimate(RATIO, "--method", "katz-log", *options("directions=one")).output
-    assert "ln(p1/p0) in [0.440766, 0.842942]" in found
-    assert f"100 runs a world can show at most {float(detectable_ceiling(100, confidence=0.95)):.6f}" in found
+    output = estimate(RATIO, "--method", "katz-log", *options("directions=one")).output
+    assert "ln(p1/p0) in [0.440766, 0.842942]" in output
+    assert f"100 runs a world can show at most {float(detectable_ceiling(100, confidence=0.95)):.6f}" in output
 
 
 @pytest.mark.parametrize("cut", ["corner", "termwise"])
 def test_two_cut(estimate: Callable[..., Result], cut: str) -> None:
-    shown = estimate(TWO_CUT, *options("orders=2,32", f"cut={cut}"))
-    rows = table(shown)[1:3]
+    result = estimate(TWO_CUT, *options("orders=2,32", f"cut={cut}"))
+    rows = table(result)[1:3]
     forward = two_cut_bound(4200, 10_000, 3100, 10_000, [2.0, 32.0], confidence=0.95, method=cut)  # type: ignore[arg-type]
     backward = two_cut_bound(3100, 10_000, 4200, 10_000, [2.0, 32.0], confidence=0.95, method=cut)  # type: ignore[arg-type]
     for row, order, first, second in zip(rows, ("2", "32"), forward, backward, strict=True):  # type: ignore[arg-type]
         assert row == [order, down(first), down(second), down(max(first, second))]
-    assert f"finite-sample; {cut}" in shown.output
-    assert "the error 0.05 is shared by 4 limits, for both directions and every order" in shown.output
-    assert "must not be converted to epsilon" in shown.output
+    assert f"finite-sample; {cut}" in result.output
+    assert "the error 0.05 is shared by 4 limits, for both directions and every order" in result.output
+    assert "must not be converted to epsilon" in result.output
 
 
 @pytest.mark.parametrize("intervals", ["clopper-pearson", "goodman", "sison-glaz"])
 def test_k_cut(estimate: Callable[..., Result], intervals: str) -> None:
-    shown = estimate(K_CUT, "--confidence", 0.9, *options("orders=32", f"intervals={intervals}"))
+    result = estimate(K_CUT, "--confidence", 0.9, *options("orders=32", f"intervals={intervals}"))
     first, second = np.array([500, 300, 200]), np.array([400, 350, 250])
     pairs = ((first, second), (second, first))
     values = [float(k_cut_bound(*pair, 32.0, confidence=0.9, method=intervals)) for pair in pairs]  # type: ignore[arg-type]
-    assert table(shown)[1] == ["32", *map(down, values), down(max(values))]
+    assert table(result)[1] == ["32", *map(down, values), down(max(values))]
 
 
 def test_the_bootstrap_says_that_it_is_no_bound(estimate: Callable[..., Result]) -> None:
     same = "c1_a,c1_b,c1_c,c2_a,c2_b,c2_c\n500,300,200,500,300,200\n"
-    shown = estimate(same, *options("intervals=bootstrap", "orders=2"))
-    assert "as-published; bootstrap" in shown.output
-    assert shown.output == estimate(same, *options("intervals=bootstrap", "orders=2", "seed=0")).output
+    result = estimate(same, *options("intervals=bootstrap", "orders=2"))
+    assert "as-published; bootstrap" in result.output
+    assert result.output == estimate(same, *options("intervals=bootstrap", "orders=2", "seed=0")).output
 
 
 def test_parquet_and_several_rows(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"k1": [42, 10], "n1": [100, 100], "k2": [3, 90], "n2": [100, 100]}), path)
-    shown = CliRunner().invoke(main, ["estimate", str(path), *options("orders=2")], catch_exceptions=False)
-    assert shown.exit_code == 0
-    assert "two-cut, query 2: RDP lower bounds in nats (0.975 confidence" in shown.output
-    assert "two-cut, worst query: RDP lower bounds in nats (0.95 confidence" in shown.output
-    assert "two-cut, all 2 queries answered" in shown.output
+    result = CliRunner().invoke(main, ["estimate", str(path), *options("orders=2")], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "two-cut, query 2: RDP lower bounds in nats (0.975 confidence" in result.output
+    assert "two-cut, worst query: RDP lower bounds in nats (0.95 confidence" in result.output
+    assert "two-cut, all 2 queries answered" in result.output
 
 
 def test_list_shows_the_functions_they_are_made_of() -> None:
-    shown = CliRunner().invoke(main, ["list", "estimators"], catch_exceptions=False).output
+    output = CliRunner().invoke(main, ["list", "estimators"], catch_exceptions=False).output
     for name in (
         "binomial.clopper_pearson", "binomial.jeffreys", "binomial.katz_log", "multinomial.goodman",
         "multinomial.sison_glaz", "confusion.epsilon_interval", "confusion.epsilon_posterior_cdf",
@@ -189,15 +189,15 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
         "selection.AsPublished", "replays.median_rule",
         "bound.Bound", "finding.Validity", "finding.Finding",
     ):  # fmt: skip
-        assert re.search(rf"  ([a-z_]+\.)?{re.escape(name)} ", shown), name
-    listed = shown.partition("functions and types")[2].splitlines()[1:]
+        assert re.search(rf"  ([a-z_]+\.)?{re.escape(name)} ", output), name
+    listed = output.partition("functions and types")[2].splitlines()[1:]
     for name, summary in (line.split(maxsplit=1) for line in listed if line.strip()):
         assert "/" not in name
         assert summary.endswith((".", "?", "!"))
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "message"),
+    ("text", "words", "message"),
     [
         ("k,n\n3,100\n", ["--method", "ratio"], "must have the columns n1,n0,trials1,trials0 for ratio, got k,n$"),
         ("k,n\n3,100\n", ["--method", "band"], "must have the columns score,member, got k,n; name yours"),
@@ -230,10 +230,10 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    estimate: Callable[..., Result], text: str, given: list[object], message: str
+    estimate: Callable[..., Result], text: str, words: list[object], message: str
 ) -> None:
-    done = estimate(text, *given)
-    assert done.exit_code == 2, done.output
-    assert len(done.output.strip().splitlines()) == 1
-    assert done.output.startswith("dpaudit: ")
-    assert re.search(message, done.output.strip()), done.output
+    result = estimate(text, *words)
+    assert result.exit_code == 2, result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert result.output.startswith("dpaudit: ")
+    assert re.search(message, result.output.strip()), result.output

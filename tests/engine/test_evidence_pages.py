@@ -39,7 +39,7 @@ from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import StepScores
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.examples import Examples, Features
-from tests.engine.test_findings import found, report, result, two_worlds
+from tests.engine.test_findings import finding_of, report, result, two_worlds
 from tests.engine.test_page_in_a_browser import BROWSER, pages_of
 from tests.engine.test_sweep import TestSummaries
 
@@ -51,7 +51,7 @@ def steps(right: int, count: int = 400) -> Bound:
     """Return the finding of a training in which the coins of the last `right` steps were told."""
     coins = np.arange(count) % 2 == 0
     score = np.where(coins == (np.arange(count) >= count - right), 1.0, -1.0)
-    finding = found(StepMartingale(delta=1e-5), [StepScores.in_single_precision(coins, score)])
+    finding = finding_of(StepMartingale(delta=1e-5), [StepScores.in_single_precision(coins, score)])
     assert isinstance(finding, Bound)
     return finding
 
@@ -109,8 +109,8 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
 
 
 def test_replays_that_all_show_nothing_are_not_drawn() -> None:
-    nothing = found(OneRun(), [two_worlds(0.0, replay) for replay in range(3)])
-    something = found(OneRun(), [two_worlds(4.0, replay) for replay in range(3)])
+    nothing = finding_of(OneRun(), [two_worlds(0.0, replay) for replay in range(3)])
+    something = finding_of(OneRun(), [two_worlds(4.0, replay) for replay in range(3)])
     assert "replays" not in {picture.stem for picture in finding_figures(nothing, Claim(1.0))}
     assert "replays" in {picture.stem for picture in finding_figures(something, Claim(1.0))}
 
@@ -166,8 +166,8 @@ class Constant:
 def swept(*utilities: float, majority: float = 0.755) -> SweepSummary:
     """Return a sweep of these accuracies, each with an error of 0.01."""
     summary = TestSummaries().summary()
-    told = {"test_accuracy_error": 0.01, "majority_accuracy": majority}
-    rows = tuple(replace(row, utility=u, metrics=told) for row, u in zip(summary.rows, utilities, strict=False))
+    metrics = {"test_accuracy_error": 0.01, "majority_accuracy": majority}
+    rows = tuple(replace(row, utility=u, metrics=metrics) for row, u in zip(summary.rows, utilities, strict=False))
     return replace(summary, rows=rows)
 
 
@@ -250,7 +250,7 @@ def test_a_violation_has_no_word_of_low_bounds_over_it() -> None:
 
 
 def test_a_sentence_is_not_repeated_below_itself() -> None:
-    audit = result(found(OneRun(), [two_worlds(4.0)]), Claim(0.5))
+    audit = result(finding_of(OneRun(), [two_worlds(4.0)]), Claim(0.5))
     assert audit.answer.line("evidence") == audit.answer.sentence.rstrip(".")
     assert audit._repr_html_().split("<details>")[0].count("an attacker was right in") == 1
 
@@ -261,7 +261,7 @@ def test_a_sentence_is_not_repeated_below_itself() -> None:
 @pytest.mark.figures
 @pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
 def test_no_table_or_figure_is_cut_on_a_phone(tmp_path: Path) -> None:
-    long = result(found(Band(), [two_worlds(3.0, replay) for replay in range(3)]), Claim(0.5), name="audit " * 15)
+    long = result(finding_of(Band(), [two_worlds(3.0, replay) for replay in range(3)]), Claim(0.5), name="audit " * 15)
     text = page(replace(report(long, unclipped()), sweep=swept(0.741, 0.755, 0.769)), tmp_path, figures=True)
     assert text.count("<svg") > 4
     assert beyond_the_edge(text, tmp_path) == "none"
@@ -290,8 +290,8 @@ def evaluated(text: str, expression: str, folder: Path, width: int) -> str:
     path.write_text(re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{script}</body>"), "utf-8")
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},2000")
     command = [str(BROWSER), *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    (value,) = re.findall(r'data-value="([^"]*)"', done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    (value,) = re.findall(r'data-value="([^"]*)"', completed.stdout)
     return str(value)
 
 

@@ -88,7 +88,7 @@ def test_a_mechanism_that_ends_the_process_exits_with_3(folder: Path, how: str, 
     assert message in process.err
     assert "dpaudit resume" in process.err
     if how == "dies":
-        assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "what it started ends with it"
+        assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "its child process ends with it"
 
 
 def test_a_module_that_exits_at_import_exits_with_3(folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
 def test_a_killed_command_leaves_no_process(folder: Path) -> None:
     running = started(folder, "sleeps")
     worker = wait_for_mechanism(folder, running)
-    assert worker != running.pid, "the process that was started watches the one that works"
+    assert worker != running.pid, "the started process supervises a worker"
     running.kill()
     _, errors = running.communicate(timeout=60)  # both have closed their ends
     assert "Traceback" not in errors

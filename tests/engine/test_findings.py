@@ -55,7 +55,7 @@ def released_labels(epsilon: float) -> Posteriors:
     return Posteriors(prior, posterior, np.arange(300) // 5, expected=expected)
 
 
-def found(estimator: Estimator, pieces: list) -> Finding:
+def finding_of(estimator: Estimator, pieces: list) -> Finding:
     """The whole way of the evidence: stored, read back, counted, stored, read back, found."""
     evidence, kind = type(pieces[0]), estimator.tally_type
     counted = encode((estimator.tally(piece) for piece in decode(encode(pieces, evidence), evidence)), kind)
@@ -109,14 +109,14 @@ BY_NIGHT = ("scores of two worlds", "two-cut", "additive advantage")
 @pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind not in BY_NIGHT), *too(*BY_NIGHT)])
 def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: str, tmp_path: Path) -> None:
     estimator, pieces, figures = KINDS[kind]
-    finding = found(estimator, pieces)
+    finding = finding_of(estimator, pieces)
     refuted = result(finding, Claim(0.05))
-    kept = result(finding, Claim(30.0), name="two")
+    not_rejected = result(finding, Claim(30.0), name="two")
     assert refuted.verdict is Verdict.VIOLATION
-    assert kept.verdict is Verdict.NO_VIOLATION
+    assert not_rejected.verdict is Verdict.NO_VIOLATION
     assert refuted.violation_point is not None
     assert refuted.violation_point.observed > refuted.violation_point.claimed
-    both = report(refuted, kept)
+    both = report(refuted, not_rejected)
     assert refuted.violation_point.words in refuted.headline
     assert refuted.violation_point.where.rpartition(" ")[2] in refuted.violation_point.words, (
         "observed and claimed are of one point"
@@ -125,7 +125,7 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     assert refuted.violation_point.quantity == "epsilon" or "where the claim allows" in refuted.answer.line(
         "lower bound"
     )
-    assert all(line.text in str(both) for each in (refuted, kept) for line in each.answer.lines)
+    assert all(line.text in str(both) for each in (refuted, not_rejected) for line in each.answer.lines)
     assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
     assert plain[0]["violation_point"]["where"] == refuted.violation_point.where
@@ -136,15 +136,15 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 1 + 2 * len(figures)
     assert refuted.violation_point.where in page
-    drawn = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
-    assert drawn == figures
+    figure_names = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
+    assert figure_names == figures
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
 
 
 def test_the_trade_off_figure_draws_the_whole_claim() -> None:
     """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
     claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
-    finding = found(Band(), [two_worlds(3.0)])
+    finding = finding_of(Band(), [two_worlds(3.0)])
     (picture,) = [picture for picture in finding_figures(finding, claim) if picture.stem == "trade-off"]
     allowed = picture.figure.axes[0].lines[-1]
     alarm, hit = np.asarray(allowed.get_xdata()), np.asarray(allowed.get_ydata())
@@ -175,12 +175,12 @@ def test_a_set_of_answers_must_be_among_those_counted() -> None:
 def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> None:
     """Randomised response moves log-odds by epsilon to the last digit: rounding must not convict it."""
     for epsilon in (0.1, 1.0, 2.5, 7.0):
-        finding = found(LabelAdvantage(), [released_labels(epsilon)])
+        finding = finding_of(LabelAdvantage(), [released_labels(epsilon)])
         assert finding.validity is Validity.EXACT
         assert finding.confidence is None
         assert finding.violation_point(Claim(epsilon).curve) is None
         assert finding.violation_point(Claim(0.999 * epsilon).curve) is not None
-        additive = found(LabelAdvantage(kind="additive"), [released_labels(epsilon)])
+        additive = finding_of(LabelAdvantage(kind="additive"), [released_labels(epsilon)])
         assert additive.violation_point(Claim(epsilon).curve) is None
 
 
@@ -200,11 +200,11 @@ def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None
 
 
 def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
-    approximate = result(found(TwoCutCounts(), ANSWERS), Claim(1.0, 1e-5))
+    approximate = result(finding_of(TwoCutCounts(), ANSWERS), Claim(1.0, 1e-5))
     assert approximate.verdict is Verdict.NO_VIOLATION
     assert approximate.headline.startswith("the claim says nothing about RDP")
     assert "where the claim allows anything" in approximate.answer.line("lower bound")
-    nothing = result(found(TwoCutCounts(), ANSWERS), Claim(math.inf))
+    nothing = result(finding_of(TwoCutCounts(), ANSWERS), Claim(math.inf))
     assert nothing.verdict is Verdict.NO_CLAIM
 
 
@@ -217,7 +217,7 @@ def test_tallies_of_another_estimator_are_refused() -> None:
 
 def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    finding = replace(found(Band(), [two_worlds(1.0)]), notes=(evil,), method=evil)
+    finding = replace(finding_of(Band(), [two_worlds(1.0)]), notes=(evil,), method=evil)
     bad = replace(
         result(finding, Claim(1.0, relation=Relation.ADD_REMOVE), name=evil),
         mechanism=evil,
@@ -243,7 +243,7 @@ def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
 def one_run_of(guesses: int, correct: int, claim: Claim) -> AuditResult:
     """Of 1,000 records."""
     counts = (("guesses", guesses), ("correct", correct), ("canaries", 1000))
-    return result(replace(found(OneRun(), [two_worlds(4.0)]), counts=counts), claim)
+    return result(replace(finding_of(OneRun(), [two_worlds(4.0)]), counts=counts), claim)
 
 
 def test_what_an_attacker_can_do_is_said_plainly() -> None:
@@ -270,7 +270,7 @@ def test_a_share_of_right_guesses_is_stated_for_pure_epsilon_alone(claim: Claim)
 
 
 def test_findings_without_guesses_have_a_sentence_without_an_attacker() -> None:
-    bound = found(Betting(), [two_worlds(3.0)])
+    bound = finding_of(Betting(), [two_worlds(3.0)])
     assert result(bound, Claim(1.0)).answer.sentence.startswith("At least epsilon ")
     assert result(bound, Claim(30.0)).answer.sentence == "This audit found no leak larger than the claim allows."
     assert result(None, Claim(1.0)).answer.sentence.startswith("The audit did not finish")
@@ -283,11 +283,11 @@ def test_a_page_says_what_to_do_after_every_verdict(verdict: Verdict) -> None:
 
 
 def test_a_notebook_shows_a_badge_a_bar_and_the_claim() -> None:
-    shown = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL))._repr_html_()
-    assert f"background:{COLOURS[Verdict.VIOLATION]}" in shown
-    assert "right in 190 of 200 guesses" in shown
-    assert shown.count("<rect") == 2
-    unclaimed = result(found(OneRun(), [two_worlds(4.0)]), Claim(math.inf))._repr_html_()
+    html = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL))._repr_html_()
+    assert f"background:{COLOURS[Verdict.VIOLATION]}" in html
+    assert "right in 190 of 200 guesses" in html
+    assert html.count("<rect") == 2
+    unclaimed = result(finding_of(OneRun(), [two_worlds(4.0)]), Claim(math.inf))._repr_html_()
     assert unclaimed.count("<rect") == 1
     assert "<svg" not in result(None, Claim(1.0))._repr_html_()
     report_of_two = report(one_run_of(9, 9, Claim(1.0, relation=Relation.LABEL)), result(None, Claim(1.0), "two"))

@@ -40,8 +40,10 @@ def game(**fields: object) -> dict[str, object]:
 
 
 def audits(mechanisms: dict[str, object], **fields: object) -> AuditSpec:
-    given = {"data": BetaPriors(2, 30, 2003), "game": game(), "proxy": "true-posterior", "split": ALL} | fields
-    return AuditSpec(tuple(Audit(mechanism=one, name=name, **given) for name, one in mechanisms.items()), run=HERE)  # type: ignore[arg-type]
+    settings = {"data": BetaPriors(2, 30, 2003), "game": game(), "proxy": "true-posterior", "split": ALL} | fields
+    return AuditSpec(
+        tuple(Audit(mechanism=mechanism, name=name, **settings) for name, mechanism in mechanisms.items()), run=HERE
+    )  # type: ignore[arg-type]
 
 
 def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_truth(tmp_path: Path) -> None:
@@ -53,19 +55,19 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
         "geometric": GeometricProportions(size=8, epsilon=1.0),
     }
     report = audit(audits(mechanisms, data=BetaPriors(5, 5, 2003)), output=tmp_path / "run", quiet=True)
-    found = {result.name: result for result in report.results}
+    by_name = {result.name: result for result in report.results}
     for name in ("rr", "laplace", "geometric"):
-        finding = found[name].finding
+        finding = by_name[name].finding
         assert finding.largest <= 1.0 + 1e-12  # type: ignore[union-attr]
-        assert found[name].verdict.value == "NO VIOLATION FOUND"
-    assert found["llp"].verdict.value == "NO CLAIM"
-    assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
+        assert by_name[name].verdict.value == "NO VIOLATION FOUND"
+    assert by_name["llp"].verdict.value == "NO CLAIM"
+    assert dict(by_name["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
     for result in report.results:
         assert not result.finding.realised.differs  # type: ignore[union-attr]
     (study,) = label_studies(report.results)
-    told = {one.family: one.advantage["additive"] for one in study.settings}
-    assert 0 < told["llp-laplace"] < told["llp"]
-    assert told["llp-geometric"] < told["llp"]
+    additive = {setting.family: setting.advantage["additive"] for setting in study.settings}
+    assert 0 < additive["llp-laplace"] < additive["llp"]
+    assert additive["llp-geometric"] < additive["llp"]
 
 
 def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> None:
@@ -82,12 +84,12 @@ def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> Non
     priors = [unit for unit in plan.units if unit.label.startswith("priors")]
     assert len(priors) == 3
     (target,) = (examples for name, examples in plan.shared.items() if name.startswith("target"))
-    found = [unit.task.outcome(Inputs(plan.shared), Compute()).value for unit in priors]  # type: ignore[attr-defined]
-    rows = np.concatenate([part.row for part in found])
+    parts = [unit.task.outcome(Inputs(plan.shared), Compute()).value for unit in priors]  # type: ignore[attr-defined]
+    rows = np.concatenate([part.row for part in parts])
     assert sorted(rows) == list(range(60))
-    prior = np.concatenate([part.prior for part in found])
-    seen = LogisticRegression(inverse_penalty=1e4).fit(target, seed=np.random.SeedSequence(0), compute=Compute())
-    recalled = seen.probabilities(target.features)[:, 1]
+    prior = np.concatenate([part.prior for part in parts])
+    overfitted = LogisticRegression(inverse_penalty=1e4).fit(target, seed=np.random.SeedSequence(0), compute=Compute())
+    recalled = overfitted.probabilities(target.features)[:, 1]
     assert ((recalled > 0.5) == target.labels).all()
     # Binomial(60, 1/2) exceeds 49 with probability < 1e-6.
     assert ((prior > 0.5) == target.labels[rows]).sum() <= 49
@@ -100,9 +102,9 @@ def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -
     reference = Examples(features, labels, 2)
     proxy = CalibratedModel(LogisticRegression(), folds=3)
     predict = proxy.predictor(reference=reference, data=None, seed=np.random.SeedSequence(2), compute=Compute())
-    shown = predict(Examples(np.array([[0.0], [0.3], [0.7], [1.0]], np.float32), np.zeros(4, np.int64), 2))[:, 1]
-    assert shown[0] >= 1 / 3002
-    assert shown == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
+    calibrated = predict(Examples(np.array([[0.0], [0.3], [0.7], [1.0]], np.float32), np.zeros(4, np.int64), 2))[:, 1]
+    assert calibrated[0] >= 1 / 3002
+    assert calibrated == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
     three = Examples(features, labels, 3)
     with pytest.raises(SpecError, match="a calibrated model needs two classes, got 3"):
         proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
@@ -127,11 +129,11 @@ def test_models_learn_less_from_noisier_releases_and_the_best_rate_is_chosen_els
         game=game(releases=1, utility=utility),
     )
     report = audit(spec, output=tmp_path / "run", quiet=True)
-    found = {result.name: result.metrics for result in report.results}
-    assert found["labels"]["test_auc"] > 0.7
-    assert found["labels"]["test_auc"] > found["rr"]["test_auc"]
-    assert found["llp"]["test_auc"] > 0.6
-    assert {metrics["learning_rate"] for metrics in found.values()} == {0.03}
+    by_name = {result.name: result.metrics for result in report.results}
+    assert by_name["labels"]["test_auc"] > 0.7
+    assert by_name["labels"]["test_auc"] > by_name["rr"]["test_auc"]
+    assert by_name["llp"]["test_auc"] > 0.6
+    assert {metrics["learning_rate"] for metrics in by_name.values()} == {0.03}
     assert report.results[0].metrics["test_auc_error"] >= 0
     (study,) = label_studies(report.results)
     assert study.lines[0].startswith("at equal utility (AUC) on gaussian-mixture")
@@ -168,8 +170,8 @@ def test_auc_counts_pairs() -> None:
     ],
 )
 def test_what_cannot_be_played_is_refused_in_a_sentence(fields: dict[str, object], message: str) -> None:
-    given = dict(fields)
-    mechanism = given.pop("mechanism", RandomizedResponse(1.0))
+    settings = dict(fields)
+    mechanism = settings.pop("mechanism", RandomizedResponse(1.0))
     with pytest.raises((SpecError, InputError)) as caught:
-        make_plan(audits({"one": mechanism}, **given))
+        make_plan(audits({"one": mechanism}, **settings))
     assert message in str(caught.value)

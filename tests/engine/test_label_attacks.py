@@ -165,7 +165,7 @@ def test_label_canaries_train_on_planted_labels_and_reveal_labels_of_both_worlds
     draw = game.draw(setup, design, np.random.default_rng(1))
     reveal = game.hint(setup, design, draw)
     assert (reveal.labels[draw.bits] == train.labels[:300][draw.bits]).all()
-    assert (reveal.labels[~draw.bits] != train.labels[:300][~draw.bits]).all(), "in world 0 another label is shown"
+    assert (reveal.labels[~draw.bits] != train.labels[:300][~draw.bits]).all(), "world 0 shows another label"
     # One third of 300 canaries shows each label in either world, within 6 deviations (false failure < 1e-7).
     for world in (True, False):
         counts = np.bincount(reveal.labels[draw.bits == world], minlength=3)

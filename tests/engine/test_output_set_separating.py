@@ -122,12 +122,12 @@ def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:
     assert ((scores > 0) == truth[10_000:]).all()
 
 
-@pytest.mark.parametrize("made", [np.float64, np.int64])
-def test_chance_makes_no_rule(made: Any) -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_chance_makes_no_rule(dtype: Any) -> None:
     """40 numbers with the same law in both worlds, whole ones or not: a rule in at most 1 of 100 tables."""
     rng = np.random.default_rng(4)
     rules = 0
     for _ in range(40):
-        truth, numbers = rng.random(600) < 0.5, (100 * rng.laplace(size=(600, 40))).astype(made).astype(np.float64)
+        truth, numbers = rng.random(600) < 0.5, (100 * rng.laplace(size=(600, 40))).astype(dtype).astype(np.float64)
         rules += bool(separating(numbers, truth)(numbers).any())
     assert rules <= 3  # more in 1 of 1,000 such tests

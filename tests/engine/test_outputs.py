@@ -49,8 +49,8 @@ def command(*words: str) -> Write:
     def write(report: Report, file: Path) -> None:
         run = Path(str(report.folder))
         places = {"RUN": run, "SCORES": run.parent / "scores.csv", "FILE": file}
-        ended = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
-        assert ended.exit_code == 0, ended.output
+        result = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
+        assert result.exit_code == 0, result.output
 
     return write
 
@@ -82,7 +82,7 @@ def read_meanwhile(read_bytes: Callable[[], bytes]) -> Iterator[list[bytes]]:
     reader.start()
     yield received
     reader.join(60)
-    assert received, "the reader waits still"
+    assert received, "the reader is still waiting"
 
 
 def null_device(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_plain_file_is_replaced_atomically_with_its_permissions(tmp_path: Path
     page.chmod(0o600)
     with page.open("rb") as old:
         write_user_file(page, b"new")
-        assert old.read() == b"old", "whoever reads it goes on with what was there"
+        assert old.read() == b"old", "a reader of the old file keeps its content"
     assert page.read_bytes() == b"new"
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [page]
@@ -266,11 +266,11 @@ def test_a_link_in_a_run_folder_is_not_written_through(report: Report, tmp_path:
     run = Path(str(report.folder))
     (run / "card.md").symlink_to(tmp_path / "mine")
     try:
-        ended = CliRunner().invoke(main, ["card", str(run), "-o", str(run / "card.md")])
+        result = CliRunner().invoke(main, ["card", str(run), "-o", str(run / "card.md")])
     finally:
         (run / "card.md").unlink()
-    assert ended.exit_code == 3, ended.output
-    assert "card.md must be a plain file, it is a link" in ended.output
+    assert result.exit_code == 3, result.output
+    assert "card.md must be a plain file, it is a link" in result.output
     assert (tmp_path / "mine").read_text() == "years of work"
 
 
@@ -278,7 +278,7 @@ def test_init_overwrites_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("years of work")
     (tmp_path / "link").symlink_to("mine")
     for name in ("mine", "link"):
-        ended = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
-        assert ended.exit_code == 2, ended.output
-        assert "exists already" in ended.output
+        result = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
+        assert result.exit_code == 2, result.output
+        assert "exists already" in result.output
     assert (tmp_path / "mine").read_text() == "years of work"

@@ -15,7 +15,7 @@ import pytest
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.reading.result import Failure
 from dpaudit.engine.report.page import template, write_page
-from tests.engine.test_findings import Band, found, report, result, two_worlds
+from tests.engine.test_findings import Band, finding_of, report, result, two_worlds
 
 RAN = "document.documentElement.setAttribute('data-ran','yes')"
 HOSTILE = (
@@ -35,7 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Each page dpaudit writes, with hostile words wherever words of others go."""
     folder = tmp_path_factory.mktemp("pages")
     hostile = " ".join(HOSTILE)
-    finding = replace(found(Band(), [two_worlds(1.0)]), notes=HOSTILE, method=hostile)
+    finding = replace(finding_of(Band(), [two_worlds(1.0)]), notes=HOSTILE, method=hostile)
     bad = replace(
         result(finding, Claim(1.0, relation=Relation.ADD_REMOVE), name=HOSTILE[2]),
         mechanism=hostile,

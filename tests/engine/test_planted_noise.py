@@ -78,7 +78,7 @@ def test_more_trials_detect_smaller_defects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "said"),
+    ("mechanism", "expected"),
     [
         (
             LogisticOutputPerturbation(4.0),
@@ -87,7 +87,7 @@ def test_more_trials_detect_smaller_defects() -> None:
         (BAYES, "would detect noise scaled down "),
     ],
 )
-def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, said: str) -> None:
+def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, expected: str) -> None:
     """The first mechanism has a quarter of the claimed noise."""
     poisoning = OpposingRecords() if mechanism is not BAYES else CornerFlip()
     entry = Audit(
@@ -100,6 +100,6 @@ def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, said: str
     options = RunOptions(runner="in-process", figures=False, repeats=0)
     (result,) = audit(AuditSpec((entry,), confidence=0.999, run=options), output=tmp_path / "run", quiet=True).results
     sensitivity = result.answer.line("sensitivity")
-    assert sensitivity.startswith(said)
+    assert sensitivity.startswith(expected)
     assert "; maximum detectable epsilon " in sensitivity
     assert sensitivity.endswith("(measured without noise)")

@@ -100,7 +100,7 @@ def test_files_of_a_run_folder(in_process: Path) -> None:
         assert (in_process / name).exists()
     bounds = json.loads((in_process / "bounds.json").read_text())
     assert [result["verdict"] for result in bounds["results"]] == [
-        "INCONCLUSIVE",  # so few rows cannot reject a claim of 2
+        "INCONCLUSIVE",  # too few rows to reject a claim of 2
         "INCONCLUSIVE",
         "NO CLAIM",
     ]
@@ -111,7 +111,7 @@ def test_files_of_a_run_folder(in_process: Path) -> None:
     page = (in_process / "report.html").read_text()
     assert page.count("<svg") == 1 + 3 * 3
     assert 'http-equiv="refresh"' not in page
-    assert "src=" not in page, "the page stands alone"
+    assert "src=" not in page, "the page is self-contained"
     table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()
     assert table.num_rows == 8 * 1500
     columns = {"score": pa.float32(), "truth": pa.bool_(), "replay": pa.int32(), "canary": pa.int32()}
@@ -150,8 +150,8 @@ def test_report_recomputes_the_report_and_runs_nothing(in_process: Path) -> None
 
 
 def test_scores_need_not_be_kept(in_process: Path, tmp_path: Path) -> None:
-    lean = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
-    report = audit(lean, output=tmp_path)
+    without_scores = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
+    report = audit(without_scores, output=tmp_path)
     assert not (tmp_path / "scores").exists()
     with_scores = report_again(in_process)
     assert [result.finding for result in report.results] == [result.finding for result in with_scores.results]

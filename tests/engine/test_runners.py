@@ -55,7 +55,7 @@ class Places:
                 super().submit(unit, tuple(t[0] if isinstance(t, list) else t for t in tables), needed=needed)
 
             def close(self) -> None:
-                assert not self._queue, "what is in flight ends where it began"
+                assert not self._queue, "running units finish on their backend"
                 places.closed.append(name)
 
         self.opened.append(name)

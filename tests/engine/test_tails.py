@@ -14,9 +14,9 @@ from dpaudit.engine.games.neighbours.world_scores import number_excess, score_ex
 from dpaudit.estimators.scores import scored
 
 
-def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
+def samples(zero_numbers: np.ndarray, one_numbers: np.ndarray) -> Samples:
     """Return samples of equally many calls on D and D', in turn."""
-    numbers = np.stack([zero, one], axis=1).reshape(2 * len(zero), -1)
+    numbers = np.stack([zero_numbers, one_numbers], axis=1).reshape(2 * len(zero_numbers), -1)
     count, width = numbers.shape
     return Samples(
         number=np.arange(count),

@@ -45,8 +45,8 @@ WORLDS = Worlds(AlikeTeachers(34, SHARES, MOVED), AlikeTeachers(34, SHARES, SHAR
 @workdps(30)
 def algorithm_2(release: ConfidentArgmax, votes: NDArray[np.int64]) -> list[float]:
     """Papernot et al. (2018), algorithms 1 and 2, in thirty digits."""
-    said = release.expected if isinstance(release, InteractiveArgmax) else (0,) * len(votes)
-    largest = max(mpf(int(count)) - mpf(one) for count, one in zip(votes, said, strict=True))
+    expected_votes = release.expected if isinstance(release, InteractiveArgmax) else (0,) * len(votes)
+    largest = max(mpf(int(count)) - mpf(subtracted) for count, subtracted in zip(votes, expected_votes, strict=True))
     passed = ncdf((largest - mpf(release.threshold)) / mpf(release.threshold_sigma))
 
     def wins(c: int) -> mpf:
@@ -58,12 +58,12 @@ def algorithm_2(release: ConfidentArgmax, votes: NDArray[np.int64]) -> list[floa
         return integral(at, [-40, 0, 10, 15, 25, 70])
 
     law = [passed * wins(c) for c in range(len(votes))] + [mpf(0)]
-    own = (
+    silent_class = (
         release.student_class
         if isinstance(release, InteractiveArgmax) and release.student_class is not None
         else len(votes)
     )
-    law[own] += 1 - passed
+    law[silent_class] += 1 - passed
     return [float(p) for p in law]
 
 
@@ -80,20 +80,20 @@ def test_answers_one_by_one_have_that_law(release: ConfidentArgmax) -> None:
     """False failure 1e-6 each; an answer that the law gives no probability would fail by division."""
     laws = answer_laws(WORLDS, release, Seed(1))
     assert laws is not None
-    drawn, expected = simulated(WORLDS.one, release, 60_000, np.random.default_rng(2)), 60_000 * laws.one
+    counts, expected = simulated(WORLDS.one, release, 60_000, np.random.default_rng(2)), 60_000 * laws.one
     if release is SURE:
-        assert drawn[-1] == 0
-        drawn, expected = drawn[:-1], expected[:-1]
+        assert counts[-1] == 0
+        counts, expected = counts[:-1], expected[:-1]
     slack = 1 / (1 + 60_000 / 2000)  # the law stands on 2,000 histograms
-    assert slack * ((drawn - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 3)
+    assert slack * ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 3)
 
 
 def test_planted_defect_without_the_student_is_another_law() -> None:
     laws = answer_laws(WORLDS, UNSURE, Seed(1))
     assert laws is not None
     forgets = InteractiveArgmax(4.0, 2.5, 3.0, expected=(0.0, 0.0, 0.0))
-    drawn, expected = simulated(WORLDS.one, forgets, 60_000, np.random.default_rng(2)), 60_000 * laws.one
-    assert ((drawn - expected) ** 2 / expected).sum() / 31 > chi2.ppf(1 - 1e-6, 3)
+    counts, expected = simulated(WORLDS.one, forgets, 60_000, np.random.default_rng(2)), 60_000 * laws.one
+    assert ((counts - expected) ** 2 / expected).sum() / 31 > chi2.ppf(1 - 1e-6, 3)
 
 
 def test_without_expectations_it_is_confident() -> None:
@@ -108,16 +108,16 @@ def test_no_vote_that_moves_tells_more_than_is_claimed_or_charged() -> None:
     tighter = 0
     for _ in range(12):
         votes = rng.multinomial(40, rng.dirichlet([0.4, 0.3, 0.2]))
-        said = tuple((40 * rng.dirichlet([1.0, 1.0, 1.0])).tolist())
-        for release in (CONFIDENT, InteractiveArgmax(4.0, 6.0, 3.0, expected=said, student_class=0)):
+        expected_votes = tuple((40 * rng.dirichlet([1.0, 1.0, 1.0])).tolist())
+        for release in (CONFIDENT, InteractiveArgmax(4.0, 6.0, 3.0, expected=expected_votes, student_class=0)):
             claimed = np.array([release.curve().renyi(order) for order in Answers().orders])
             for loses, gains in itertools.permutations(range(3), 2):
                 if votes[loses] == 0:
                     continue
                 other = votes + np.eye(3, dtype=np.int64)[gains] - np.eye(3, dtype=np.int64)[loses]
-                one, zero = KnownVotes(other), KnownVotes(votes)
+                after, zero = KnownVotes(other), KnownVotes(votes)
                 assert abs(release.margins(other[None]) - release.margins(votes[None])) <= 1
-                tally = Answers().tally(query_of(Worlds(one, zero), release))
+                tally = Answers().tally(query_of(Worlds(after, zero), release))
                 for direction in ("forward", "backward"):
                     exact, charged = (getattr(tally, f"{kind}_{direction}") for kind in ("exact", "dependent"))
                     assert (exact <= charged + 1e-12).all()
@@ -161,18 +161,18 @@ def test_an_audit_with_a_student(tmp_path: Path) -> None:
     data = GaussianMixture(classes=2, rows=200)
     game = {"name": "private-prediction", "queries": 6, "runs": 1, "moved_runs": 1, "resamples": 0}
     plain = CaPC(teachers=20, sigma=10.0, threshold=12.0, threshold_sigma=4.0, model=LogisticRegression())
-    found = {}
+    by_confidence = {}
     for sure in (0.5, 1.0):
         student = replace(plain, student=LogisticRegression(), public=GaussianMixture(classes=2, rows=400), sure=sure)
         entry = Audit(student, data, game=game, split=Partition(0.8, 0.0, 0.2))
         spec = AuditSpec((entry,), seed=3, run=RunOptions(runner="in-process", figures=False))
-        found[sure] = audit(spec, output=tmp_path / str(sure)).results[0]
-        assert "NO VIOLATION FOUND" in str(found[sure])
+        by_confidence[sure] = audit(spec, output=tmp_path / str(sure)).results[0]
+        assert "NO VIOLATION FOUND" in str(by_confidence[sure])
     queries = data.load(seed=1).features[:4]
     releases = student.releases(queries, voters=20, compute=Compute())
     assert all(isinstance(each, InteractiveArgmax) and sum(each.expected) == pytest.approx(20) for each in releases)
     # Reinforcing hides whether there was an answer: it can only tell less.
-    assert found[0.5].finding.exact.larger.max() <= found[1.0].finding.exact.larger.max() + 1e-12
+    assert by_confidence[0.5].finding.exact.larger.max() <= by_confidence[1.0].finding.exact.larger.max() + 1e-12
 
 
 def test_a_student_needs_a_threshold_and_something_public() -> None:

@@ -75,15 +75,15 @@ def test_rr_posterior_is_bayes_and_averages_to_the_prior() -> None:
     eta = np.linspace(0, 1, 101)
     for epsilon in [0.0, *EPSILONS, 900.0]:
         flip = 1 / (1 + math.exp(min(epsilon, 700)))
-        one, zero = (np.asarray(rr_posterior(eta, z, epsilon=epsilon)) for z in (1, 0))
+        if_one, zero = (np.asarray(rr_posterior(eta, z, epsilon=epsilon)) for z in (1, 0))
         p_one = (1 - flip) * eta + flip * (1 - eta)
-        assert np.max(np.abs(p_one * one + (1 - p_one) * zero - eta)) < 1e-15
+        assert np.max(np.abs(p_one * if_one + (1 - p_one) * zero - eta)) < 1e-15
         inner = slice(1, -1)
-        assert one[inner] == pytest.approx(((1 - flip) * eta / p_one)[inner], rel=1e-14)
+        assert if_one[inner] == pytest.approx(((1 - flip) * eta / p_one)[inner], rel=1e-14)
         if epsilon < 30:  # else posteriors round to 1
             # Rounding a posterior to a float moves its log-odds by 1e-16 over its distance from 0 and 1.
-            moved = np.abs(multiplicative_advantage(eta[inner], one[inner]))
-            assert np.all(moved <= epsilon + 1e-12 + 2e-16 / (1 - one[inner]))
+            moved = np.abs(multiplicative_advantage(eta[inner], if_one[inner]))
+            assert np.all(moved <= epsilon + 1e-12 + 2e-16 / (1 - if_one[inner]))
 
 
 def test_rr_advantage_is_the_expected_gain_of_the_posterior() -> None:

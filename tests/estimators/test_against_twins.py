@@ -33,9 +33,9 @@ BAYESIAN_TWIN = 1e-9
 ROOT_TWIN = 1e-12
 
 
-def is_lower_bound(found: float, exact: float | mpf, *, within: float, twin_error: float = 0.0) -> bool:
+def is_lower_bound(bound: float, exact: float | mpf, *, within: float, twin_error: float = 0.0) -> bool:
     """Whether the bound is below the exact value, and close to it."""
-    return bool(mpf(exact) - within <= found <= mpf(exact) + twin_error)
+    return bool(mpf(exact) - within <= bound <= mpf(exact) + twin_error)
 
 
 # ---------------------------------------------------------------------------------------------------------- binomial
@@ -75,9 +75,9 @@ def test_clopper_pearson(k: int, n: int, confidence: float) -> None:
 @pytest.mark.parametrize(("k", "n"), SMALL_SAMPLES)
 def test_jeffreys(k: int, n: int, confidence: float) -> None:
     error = 1 - mpf(confidence)
-    found = binomial.jeffreys(k, n, confidence=confidence)
-    assert abs(found.lower - binomial_twin.jeffreys_lower(k, n, error / 2)) < CLOSED_FORM
-    assert abs(found.upper - binomial_twin.jeffreys_upper(k, n, error / 2)) < CLOSED_FORM
+    interval = binomial.jeffreys(k, n, confidence=confidence)
+    assert abs(interval.lower - binomial_twin.jeffreys_lower(k, n, error / 2)) < CLOSED_FORM
+    assert abs(interval.upper - binomial_twin.jeffreys_upper(k, n, error / 2)) < CLOSED_FORM
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_proportions_of_large_samples(
     jeffreys_high: float,
 ) -> None:
     """To 1e-9 of themselves as well: on a log scale that is what epsilon sees."""
-    for found, expected in (
+    for computed, expected in (
         (binomial.clopper_pearson(k, n, confidence=confidence), (exact_low, exact_high)),
         (binomial.jeffreys(k, n, confidence=confidence), (jeffreys_low, jeffreys_high)),
     ):
-        for end, value in zip(found, expected, strict=True):
+        for end, value in zip(computed, expected, strict=True):
             assert abs(end - value) <= CLOSED_FORM * value
 
 
 @pytest.mark.parametrize("table", [(10, 100, 3, 100), (1, 10**6, 1, 10**6), (999, 1000, 1, 50), (7, 7, 7, 7)])
 @pytest.mark.parametrize("confidence", [0.9, 0.99])
 def test_katz_log(table: tuple[int, int, int, int], confidence: float) -> None:
-    found = binomial.katz_log(*table, confidence=confidence)
+    interval = binomial.katz_log(*table, confidence=confidence)
     exact = binomial_twin.katz_log(*table, (1 - mpf(confidence)) / 2)
-    assert max(abs(a - b) for a, b in zip(found, exact, strict=True)) < CLOSED_FORM
+    assert max(abs(a - b) for a, b in zip(interval, exact, strict=True)) < CLOSED_FORM
 
 
 def test_katz_log_claims_nothing_without_an_event() -> None:
@@ -124,9 +124,9 @@ def test_simultaneous_intervals(counts: list[int], confidence: float) -> None:
         (multinomial.goodman, binomial_twin.goodman),
         (multinomial.sison_glaz, binomial_twin.sison_glaz),
     ):
-        found = np.column_stack(fast(counts, confidence=confidence))
+        interval = np.column_stack(fast(counts, confidence=confidence))
         exact = np.array(twin(counts, confidence), dtype=float)
-        assert np.max(np.abs(found - exact)) < CLOSED_FORM, fast.__name__
+        assert np.max(np.abs(interval - exact)) < CLOSED_FORM, fast.__name__
 
 
 # --------------------------------------------------------------------------------------------------------- confusion
@@ -199,13 +199,13 @@ def test_bayesian_interval(
     upper: float,
     one_sided: float,
 ) -> None:
-    given = {"delta": delta, "confidence": confidence}
-    found = confusion.epsilon_interval(tp, fp, tn, fn, **given)
-    assert is_lower_bound(found.lower, lower, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
-    assert is_lower_bound(-found.upper, -upper, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
-    found = confusion.epsilon_interval(tp, fp, tn, fn, side="lower", **given)
-    assert is_lower_bound(found.lower, one_sided, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
-    assert found.upper == math.inf
+    settings = {"delta": delta, "confidence": confidence}
+    interval = confusion.epsilon_interval(tp, fp, tn, fn, **settings)
+    assert is_lower_bound(interval.lower, lower, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
+    assert is_lower_bound(-interval.upper, -upper, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
+    interval = confusion.epsilon_interval(tp, fp, tn, fn, side="lower", **settings)
+    assert is_lower_bound(interval.lower, one_sided, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
+    assert interval.upper == math.inf
 
 
 def _random_tables(count: int, seed: int) -> list[tuple[int, int, int, int, float]]:
@@ -223,9 +223,9 @@ def _random_tables(count: int, seed: int) -> list[tuple[int, int, int, int, floa
 def test_posterior_by_integration(tp: int, fp: int, tn: int, fn: int, delta: float) -> None:
     """Distribution, density and both ends."""
     (low, high), (*mass, density) = confusion_twin.posterior_at_its_ends(tp, fp, tn, fn, delta, confidence=0.9)
-    found = confusion.epsilon_interval(tp, fp, tn, fn, delta=delta, confidence=0.9)
-    assert is_lower_bound(found.lower, low, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
-    assert is_lower_bound(-found.upper, -high, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
+    interval = confusion.epsilon_interval(tp, fp, tn, fn, delta=delta, confidence=0.9)
+    assert is_lower_bound(interval.lower, low, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
+    assert is_lower_bound(-interval.upper, -high, within=BAYESIAN, twin_error=BAYESIAN_TWIN)
     middle = (low + high) / 2
     for epsilon, exact in zip((0.0, low, middle, high, high + 1), mass, strict=True):
         cdf = confusion.epsilon_posterior_cdf(epsilon, tp, fp, tn, fn, delta=delta)
@@ -255,11 +255,11 @@ RECTANGLES = [
 def test_rectangle_interval(
     tp: int, fp: int, tn: int, fn: int, delta: float, confidence: float, method: str, side: str
 ) -> None:
-    given = {"delta": delta, "confidence": confidence, "method": method, "side": side}
-    found = confusion.epsilon_interval(tp, fp, tn, fn, **given)
-    lower, upper = confusion_twin.rectangle_interval(tp, fp, tn, fn, **given)
-    assert is_lower_bound(found.lower, lower, within=CLOSED_FORM)
-    assert found.upper == upper if mp.isinf(upper) else is_lower_bound(-found.upper, -upper, within=CLOSED_FORM)
+    settings = {"delta": delta, "confidence": confidence, "method": method, "side": side}
+    interval = confusion.epsilon_interval(tp, fp, tn, fn, **settings)
+    lower, upper = confusion_twin.rectangle_interval(tp, fp, tn, fn, **settings)
+    assert is_lower_bound(interval.lower, lower, within=CLOSED_FORM)
+    assert interval.upper == upper if mp.isinf(upper) else is_lower_bound(-interval.upper, -upper, within=CLOSED_FORM)
 
 
 # ----------------------------------------------------------------------------------------------------------- one run
@@ -274,21 +274,21 @@ GUESSES = [(20, 20), (20, 3), (1, 1), (1000, 600)] + [
 @pytest.mark.parametrize(("guesses", "correct"), GUESSES)
 def test_one_run_binomial(guesses: int, correct: int, confidence: float) -> None:
     exact = one_run_twin.binomial_epsilon(guesses, correct, confidence=confidence)
-    given = {"canaries": 5000, "delta": 0.0, "confidence": confidence}
+    settings = {"canaries": 5000, "delta": 0.0, "confidence": confidence}
     for method in ("binomial", "auto"):
-        found = one_run.one_run_epsilon(guesses, correct, method=method, **given)
-        assert is_lower_bound(found, exact, within=ROOT, twin_error=ROOT_TWIN)
+        bound = one_run.one_run_epsilon(guesses, correct, method=method, **settings)
+        assert is_lower_bound(bound, exact, within=ROOT, twin_error=ROOT_TWIN)
 
 
 def test_one_run_at_a_million() -> None:
     """Twins: binomial_epsilon(731059 and 10**6 of 10**6), theorem_16_epsilon(..., canaries=10**6, delta=1e-5)."""
-    given = {"canaries": 10**6, "confidence": 0.95}
-    found = one_run.one_run_epsilon(10**6, 731_059, delta=0.0, **given)
-    assert found == pytest.approx(0.99629071, abs=1e-8)
-    found = one_run.one_run_epsilon(10**6, 731_059, delta=1e-5, method="theorem-16", **given)
-    assert found == pytest.approx(0.99613624, abs=1e-8)
-    found = one_run.one_run_epsilon(10**6, 10**6, delta=0.0, **given)
-    assert is_lower_bound(found, one_run_twin.binomial_epsilon(10**6, 10**6, confidence=0.95), within=ROOT)
+    settings = {"canaries": 10**6, "confidence": 0.95}
+    bound = one_run.one_run_epsilon(10**6, 731_059, delta=0.0, **settings)
+    assert bound == pytest.approx(0.99629071, abs=1e-8)
+    bound = one_run.one_run_epsilon(10**6, 731_059, delta=1e-5, method="theorem-16", **settings)
+    assert bound == pytest.approx(0.99613624, abs=1e-8)
+    bound = one_run.one_run_epsilon(10**6, 10**6, delta=0.0, **settings)
+    assert is_lower_bound(bound, one_run_twin.binomial_epsilon(10**6, 10**6, confidence=0.95), within=ROOT)
 
 
 WITH_DELTA = [
@@ -304,13 +304,13 @@ WITH_DELTA = [
 @pytest.mark.parametrize(("guesses", "correct", "canaries", "delta", "confidence"), WITH_DELTA)
 def test_one_run_with_delta(guesses: int, correct: int, canaries: int, delta: float, confidence: float) -> None:
     """Equal to the twins, and never above the optimum over every mechanism (its program solved to about 1e-7)."""
-    given = {"canaries": canaries, "delta": delta, "confidence": confidence}
-    by_algorithm_3 = one_run.one_run_epsilon(guesses, correct, method="f-dp", **given)
-    exact = f_dp_twin.f_dp_parameter_in_doubles(guesses, correct, family="approx-dp", **given)
+    settings = {"canaries": canaries, "delta": delta, "confidence": confidence}
+    by_algorithm_3 = one_run.one_run_epsilon(guesses, correct, method="f-dp", **settings)
+    exact = f_dp_twin.f_dp_parameter_in_doubles(guesses, correct, family="approx-dp", **settings)
     assert is_lower_bound(by_algorithm_3, exact, within=ROOT, twin_error=1e-9)
-    assert one_run.one_run_epsilon(guesses, correct, **given) == by_algorithm_3
-    by_theorem_16 = one_run.one_run_epsilon(guesses, correct, method="theorem-16", **given)
-    exact = one_run_twin.theorem_16_epsilon(guesses, correct, **given)
+    assert one_run.one_run_epsilon(guesses, correct, **settings) == by_algorithm_3
+    by_theorem_16 = one_run.one_run_epsilon(guesses, correct, method="theorem-16", **settings)
+    exact = one_run_twin.theorem_16_epsilon(guesses, correct, **settings)
     assert is_lower_bound(by_theorem_16, exact, within=ROOT, twin_error=ROOT_TWIN)
     for bound in (by_algorithm_3, by_theorem_16):
         if bound > 1e-3:  # the optimum at the bound cannot exceed the error
@@ -328,15 +328,15 @@ def test_one_run_with_delta(guesses: int, correct: int, canaries: int, delta: fl
     ],
 )
 def test_one_run_p_values(guesses: int, correct: int, canaries: int, delta: float, epsilon: float) -> None:
-    given = {"epsilon": epsilon, "canaries": canaries}
-    p_value = one_run.one_run_p_value(guesses, correct, delta=0.0, **given)
+    settings = {"epsilon": epsilon, "canaries": canaries}
+    p_value = one_run.one_run_p_value(guesses, correct, delta=0.0, **settings)
     exact = one_run_twin.binomial_p_value(guesses, correct, epsilon)
     assert exact <= p_value <= exact + CLOSED_FORM
-    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="theorem-16", **given)
+    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="theorem-16", **settings)
     exact = one_run_twin.theorem_16_p_value(guesses, correct, canaries, delta, epsilon)
     assert p_value == 1 if exact >= 0.5 else exact <= p_value <= exact + CLOSED_FORM
     # Algorithm 3 rejects just above its p-value and not just below it.
-    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="f-dp", **given)
+    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="f-dp", **settings)
     inverse = f_dp_twin.inverse_of(f_dp_twin.approximate_dp(epsilon, delta))
     with mp.workdps(30):
         if p_value < 1:
@@ -382,13 +382,15 @@ APPROXIMATE = [
 def test_f_dp_parameter(
     family: str, guesses: int, correct: int, canaries: int, confidence: float, tau: float, exact: float
 ) -> None:
-    given = {"canaries": canaries, "confidence": confidence, "family": family, "tau": tau}
-    found = f_dp.f_dp_parameter(guesses, correct, **given)
-    assert is_lower_bound(found, exact, within=ROOT, twin_error=ROOT_TWIN)
+    settings = {"canaries": canaries, "confidence": confidence, "family": family, "tau": tau}
+    parameter = f_dp.f_dp_parameter(guesses, correct, **settings)
+    assert is_lower_bound(parameter, exact, within=ROOT, twin_error=ROOT_TWIN)
     for delta in (1e-5, 1e-2):
-        found = f_dp.f_dp_epsilon(guesses, correct, delta=delta, **given)
+        parameter = f_dp.f_dp_epsilon(guesses, correct, delta=delta, **settings)
         # The parameter may be ROOT too low, and epsilon moves a few times faster than mu.
-        assert is_lower_bound(found, f_dp_twin.family_epsilon(family, exact, delta), within=10 * ROOT, twin_error=1e-10)
+        assert is_lower_bound(
+            parameter, f_dp_twin.family_epsilon(family, exact, delta), within=10 * ROOT, twin_error=1e-10
+        )
 
 
 @pytest.mark.parametrize(
@@ -397,9 +399,9 @@ def test_f_dp_parameter(
 def test_f_dp_parameter_of_approximate_dp(
     family: str, guesses: int, correct: int, canaries: int, confidence: float, tau: float, delta: float, exact: float
 ) -> None:
-    given = {"canaries": canaries, "confidence": confidence, "family": family, "tau": tau, "delta": delta}
+    settings = {"canaries": canaries, "confidence": confidence, "family": family, "tau": tau, "delta": delta}
     for function in (f_dp.f_dp_parameter, f_dp.f_dp_epsilon):
-        assert is_lower_bound(function(guesses, correct, **given), exact, within=ROOT, twin_error=ROOT_TWIN)
+        assert is_lower_bound(function(guesses, correct, **settings), exact, within=ROOT, twin_error=ROOT_TWIN)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
@@ -407,16 +409,16 @@ def test_f_dp_parameter_of_approximate_dp(
     ("guesses", "correct", "canaries", "tau"), [(12, 12, 30, 0.0), (25, 22, 25, 0.01), (9, 4, 90, 0.0)]
 )
 def test_f_dp_parameter_of_few_guesses(family: str, guesses: int, correct: int, canaries: int, tau: float) -> None:
-    given = {"canaries": canaries, "confidence": 0.9, "family": family, "tau": tau}
-    exact = f_dp_twin.f_dp_parameter(guesses, correct, **given)
-    found = f_dp.f_dp_parameter(guesses, correct, **given)
-    assert is_lower_bound(found, exact, within=ROOT, twin_error=ROOT_TWIN)
+    settings = {"canaries": canaries, "confidence": 0.9, "family": family, "tau": tau}
+    exact = f_dp_twin.f_dp_parameter(guesses, correct, **settings)
+    parameter = f_dp.f_dp_parameter(guesses, correct, **settings)
+    assert is_lower_bound(parameter, exact, within=ROOT, twin_error=ROOT_TWIN)
 
 
 def test_f_dp_at_ten_thousand_of_a_million() -> None:
     """Twin: f_dp_parameter_in_doubles(10000, 9584, canaries=10**6, confidence=0.95), a loop of 10,000 steps a try."""
-    found = f_dp.f_dp_parameter(10_000, 9_584, canaries=10**6, confidence=0.95)
-    assert found == pytest.approx(0.7959461148, abs=ROOT)
+    parameter = f_dp.f_dp_parameter(10_000, 9_584, canaries=10**6, confidence=0.95)
+    assert parameter == pytest.approx(0.7959461148, abs=ROOT)
 
 
 # ------------------------------------------------------------------------------------------------------------- ratio
@@ -435,20 +437,22 @@ GROUPS = [(0.0, 1), (1e-3, 1), (1e-2, 3), *too((0.0, 4), (0.1, 16))]
 def test_ratio_by_exact_limits(
     n1: int, trials1: int, n0: int, trials0: int, delta: float, group: int, directions: str
 ) -> None:
-    given = {"delta": delta, "confidence": 0.95, "group": group}
-    found = ratio.ratio_epsilon(n1, n0, trials1, trials0, directions=directions, **given)
-    exact = ratio_twin.clopper_pearson_epsilon(n1, n0, trials1, trials0, best=directions == "best", **given)
-    assert is_lower_bound(found, exact, within=CLOSED_FORM)
+    settings = {"delta": delta, "confidence": 0.95, "group": group}
+    bound = ratio.ratio_epsilon(n1, n0, trials1, trials0, directions=directions, **settings)
+    exact = ratio_twin.clopper_pearson_epsilon(n1, n0, trials1, trials0, best=directions == "best", **settings)
+    assert is_lower_bound(bound, exact, within=CLOSED_FORM)
 
 
 @pytest.mark.parametrize("group", [1, 8])
 @pytest.mark.parametrize("directions", ["one", "best"])
 @pytest.mark.parametrize(("n1", "trials1", "n0", "trials0"), HITS)
 def test_ratio_by_katz(n1: int, trials1: int, n0: int, trials0: int, group: int, directions: str) -> None:
-    given = {"confidence": 0.95, "group": group}
-    found = ratio.ratio_epsilon(n1, n0, trials1, trials0, delta=0.0, method="katz-log", directions=directions, **given)
-    exact = ratio_twin.katz_epsilon(n1, n0, trials1, trials0, best=directions == "best", **given)
-    assert is_lower_bound(found, exact, within=CLOSED_FORM)
+    settings = {"confidence": 0.95, "group": group}
+    bound = ratio.ratio_epsilon(
+        n1, n0, trials1, trials0, delta=0.0, method="katz-log", directions=directions, **settings
+    )
+    exact = ratio_twin.katz_epsilon(n1, n0, trials1, trials0, best=directions == "best", **settings)
+    assert is_lower_bound(bound, exact, within=CLOSED_FORM)
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
@@ -480,8 +484,8 @@ LAWS = [
 @pytest.mark.parametrize(("p", "q"), LAWS)
 def test_renyi_divergence(p: list[float], q: list[float], order: float) -> None:
     exact = renyi_twin.divergence(p, q, order)
-    found = divergence.renyi_divergence(p, q, order)
-    assert found == exact if mp.isinf(exact) else abs(found - exact) < CLOSED_FORM
+    computed = divergence.renyi_divergence(p, q, order)
+    assert computed == exact if mp.isinf(exact) else abs(computed - exact) < CLOSED_FORM
 
 
 @pytest.mark.parametrize(
@@ -496,14 +500,14 @@ def test_renyi_divergence(p: list[float], q: list[float], order: float) -> None:
     ],
 )
 def test_two_cut_bound(k1: int, n1: int, k2: int, n2: int) -> None:
-    given = {"confidence": 0.95}
-    corner = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="corner", **given)
-    termwise = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="termwise", **given)
+    settings = {"confidence": 0.95}
+    corner = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="corner", **settings)
+    termwise = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="termwise", **settings)
     for i, order in enumerate(ORDERS):
-        exact = renyi_twin.two_cut_minimum(k1, n1, k2, n2, order, **given)
+        exact = renyi_twin.two_cut_minimum(k1, n1, k2, n2, order, **settings)
         # A limit rounded outwards by 1e-13 of itself moves the divergence by order times that.
         assert is_lower_bound(corner[i], exact, within=CLOSED_FORM)
-        exact = max(mpf(0), renyi_twin.two_cut_termwise(k1, n1, k2, n2, order, **given))
+        exact = max(mpf(0), renyi_twin.two_cut_termwise(k1, n1, k2, n2, order, **settings))
         assert is_lower_bound(termwise[i], exact, within=CLOSED_FORM)
 
 
@@ -518,18 +522,18 @@ K_CUTS = [
 @pytest.mark.parametrize("method", ["goodman", "sison-glaz"])
 @pytest.mark.parametrize(("counts1", "counts2"), K_CUTS)
 def test_k_cut_as_published(counts1: list[int], counts2: list[int], method: str) -> None:
-    found = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method=method)
+    bound = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method=method)
     of_each = 1 - (1 - 0.95) / 2
     limits1, limits2 = (renyi_twin.k_cut_limits(c, method, confidence=of_each) for c in (counts1, counts2))
     for i, order in enumerate(ORDERS):
         exact = max(mpf(0), renyi_twin.k_cut_termwise(limits1, limits2, order))
-        assert abs(found[i] - exact) < CLOSED_FORM
+        assert abs(bound[i] - exact) < CLOSED_FORM
 
 
 @pytest.mark.parametrize(("counts1", "counts2"), K_CUTS)
 def test_k_cut_of_finite_samples(counts1: list[int], counts2: list[int]) -> None:
     """Against the minimum over both boxes of laws; the general-purpose minimiser is good to about 1e-7."""
-    found = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method="clopper-pearson")
+    bound = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method="clopper-pearson")
     error = (1 - 0.95) / (2 * len(counts1)) / 2
     limits1, limits2 = (
         renyi_twin.k_cut_limits(c, "clopper-pearson", confidence=0.95, error_of_a_limit=error)
@@ -537,7 +541,7 @@ def test_k_cut_of_finite_samples(counts1: list[int], counts2: list[int]) -> None
     )
     for i, order in enumerate(ORDERS):
         exact = renyi_twin.k_cut_minimum(limits1, limits2, order)
-        assert is_lower_bound(found[i], exact, within=1e-6, twin_error=1e-10)
+        assert is_lower_bound(bound[i], exact, within=1e-6, twin_error=1e-10)
 
 
 # (histogram, sigma, noisy_argmax(histogram, sigma)).
@@ -599,8 +603,8 @@ def test_rdp_to_epsilon(conversion: str, delta: float) -> None:
     for sigma in (0.7, 5.0):
         rdp = orders / (2 * sigma**2)
         exact = renyi_twin.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
-        found = rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
-        assert abs(found - max(exact, 0)) < CLOSED_FORM
+        converted = rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
+        assert abs(converted - max(exact, 0)) < CLOSED_FORM
 
 
 # --------------------------------------------------------------------------------------------------------- advantage
@@ -612,8 +616,8 @@ BAGS = [[0.3], [0.5, 0.5, 0.5], [0.1, 0.5, 0.3, 0.8], [0.0, 0.4, 1.0], [1e-9, 1e
 EPSILONS = [0.05, 1.0, 6.0]
 
 
-def _close(found: object, exact: list[mpf]) -> bool:
-    return np.allclose(np.asarray(found, dtype=float), np.array(exact, dtype=float), rtol=0, atol=ADVANTAGE)
+def _close(computed: object, exact: list[mpf]) -> bool:
+    return np.allclose(np.asarray(computed, dtype=float), np.array(exact, dtype=float), rtol=0, atol=ADVANTAGE)
 
 
 @pytest.mark.parametrize("bag", BAGS)
@@ -629,8 +633,8 @@ def test_label_proportions(bag: list[float]) -> None:
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("bag", BAGS)
 def test_label_proportions_with_geometric_noise(bag: list[float], epsilon: float) -> None:
-    found = advantage.llp_geometric_additive_advantage(bag, epsilon=epsilon)
-    assert _close(found, advantage_twin.llp_geometric_additive(bag, epsilon))
+    computed = advantage.llp_geometric_additive_advantage(bag, epsilon=epsilon)
+    assert _close(computed, advantage_twin.llp_geometric_additive(bag, epsilon))
     for count in range(len(bag) + 1):
         exact = advantage_twin.llp_geometric_posterior(bag, count, epsilon)
         assert _close(advantage.llp_geometric_posterior(bag, count, epsilon=epsilon), exact)
@@ -647,8 +651,8 @@ def test_label_proportions_with_laplace_noise(bag: list[float], epsilon: float) 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("bag", BAGS[:5])
 def test_laplace_additive_advantage(bag: list[float], epsilon: float) -> None:
-    found = advantage.llp_laplace_additive_advantage(bag, epsilon=epsilon)
-    assert _close(found, advantage_twin.llp_laplace_additive(bag, epsilon))
+    computed = advantage.llp_laplace_additive_advantage(bag, epsilon=epsilon)
+    assert _close(computed, advantage_twin.llp_laplace_additive(bag, epsilon))
 
 
 def test_bags_keep_their_places() -> None:
@@ -683,5 +687,5 @@ def test_randomized_response(prior: float, epsilon: float) -> None:
 )
 def test_multiplicative_advantage(prior: float, posterior: float) -> None:
     exact = advantage_twin.multiplicative(prior, posterior)
-    found = advantage.multiplicative_advantage(prior, posterior)
-    assert found == exact if mp.isinf(exact) else abs(found - exact) < ADVANTAGE
+    computed = advantage.multiplicative_advantage(prior, posterior)
+    assert computed == exact if mp.isinf(exact) else abs(computed - exact) < ADVANTAGE

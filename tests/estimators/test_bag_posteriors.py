@@ -51,9 +51,9 @@ def test_log_ratios_are_those_of_all_labellings(k: int) -> None:
     for released, epsilon in product(range(k + 1), (0.1, 2.0)):
         law = geometric(released, k, epsilon)
         joint = chance * np.exp(law)[labels.sum(axis=1)]
-        one = (joint[:, None] * labels).sum(axis=0) / eta
+        if_one = (joint[:, None] * labels).sum(axis=0) / eta
         zero = (joint[:, None] * (1 - labels)).sum(axis=0) / (1 - eta)
-        assert bag_log_ratio(eta[None], law[None])[0] == pytest.approx(np.log(one / zero), abs=1e-10)
+        assert bag_log_ratio(eta[None], law[None])[0] == pytest.approx(np.log(if_one / zero), abs=1e-10)
 
 
 @pytest.mark.parametrize("k", [2, 7, 12])
@@ -90,14 +90,14 @@ def test_a_geometric_bag_of_one_is_randomised_response_and_a_large_epsilon_is_th
 
 def test_additive_advantages_stay_between_0_and_the_rarer_label() -> None:
     bags = np.random.default_rng(1).beta(0.3, 0.3, (40, 9))
-    for found in (
+    for advantage in (
         llp_additive_advantage(bags),
         llp_laplace_additive_advantage(bags, epsilon=1.0),
         llp_geometric_additive_advantage(bags, epsilon=1.0),
         np.asarray(rr_additive_advantage(bags, epsilon=1.0)),
     ):
-        assert (found >= 0).all()
-        assert (found <= np.minimum(bags, 1 - bags) + 1e-15).all()
+        assert (advantage >= 0).all()
+        assert (advantage <= np.minimum(bags, 1 - bags) + 1e-15).all()
 
 
 def test_private_releases_move_log_odds_by_epsilon_at_most() -> None:
@@ -134,10 +134,12 @@ def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_ot
     assert honest.realised is not None
     assert not honest.realised.differs
     assert honest.realised.error < 0.01
-    shown = honest.series["reliability"]
-    assert shown["examples"].tolist() == [2_000] * 10
+    reliability = honest.series["reliability"]
+    assert reliability["examples"].tolist() == [2_000] * 10
     # Binomial(2,000, p): beyond 5 deviations with probability < 1e-6 a group.
-    assert np.abs(shown["observed"] - shown["believed"]) == pytest.approx(0, abs=5 * math.sqrt(0.25 / 2_000))
+    assert np.abs(reliability["observed"] - reliability["believed"]) == pytest.approx(
+        0, abs=5 * math.sqrt(0.25 / 2_000)
+    )
     off = np.clip(truth + 0.3, 0.05, 0.95)
     blind = LabelAdvantage().find([LabelAdvantage().tally(played(off, truth, 4))])
     assert blind.realised is not None
@@ -170,7 +172,7 @@ def test_left_out_examples_are_counted_apart_and_infinite_ones_are_shown() -> No
     ],
 )
 def test_what_are_no_posteriors_is_refused(change: dict[str, Floats], message: str) -> None:
-    given = {"prior": np.array([0.2, 0.3]), "posterior": np.array([0.2, 0.3]), "bag": np.array([0, 0])} | change
+    settings = {"prior": np.array([0.2, 0.3]), "posterior": np.array([0.2, 0.3]), "bag": np.array([0, 0])} | change
     with pytest.raises(InputError) as caught:
-        Posteriors(**given)  # type: ignore[arg-type]
+        Posteriors(**settings)  # type: ignore[arg-type]
     assert message in str(caught.value)

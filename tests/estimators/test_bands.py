@@ -173,31 +173,31 @@ def test_bad_input_is_refused(arguments: dict[str, object], message: str) -> Non
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("apart", [1.0, 3.0])
-def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(apart: float) -> None:
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(shift: float) -> None:
     """40,000 scores: at every delta within what may be given away of the best of all, and never above it."""
     rng = np.random.default_rng(3)
     truth = rng.random(40_000) < 0.5
     band = Band(1e-5)
-    tally = band.tally(Scores(rng.normal(size=40_000) + apart * truth, truth))
+    tally = band.tally(Scores(rng.normal(size=40_000) + shift * truth, truth))
     everywhere = band.rates(tally, 0.05, np.arange(tally.threshold.size))
-    found = band.bound([tally])
-    (region,) = [evidence for evidence in found.evidence if isinstance(evidence, RateRegions)]
+    bound = band.bound([tally])
+    (region,) = [evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)]
     assert region.rates[0][0].size < tally.threshold.size / 10
     for delta in (0.0, 1e-5, 1e-3, 0.1, 0.4):
         best = float(epsilon_of_rates(*everywhere, delta).max())
         assert (
             best - 1e-3 <= region.epsilon(delta) <= best * (1 + 1e-15)
         )  # the last digit depends on the vector's length
-    assert found.lower == region.epsilon(1e-5)
+    assert bound.lower == region.epsilon(1e-5)
 
 
 def test_an_epsilon_of_two_rates_is_rounded_down_and_hardly() -> None:
     for alarm, miss, delta in ((0.01, 0.3, 0.0), (0.3, 0.01, 1e-5), (1e-9, 0.5, 0.1), (0.2, 0.2, 0.05)):
         with mp.workdps(30):
             exact = max(mp.log((1 - mpf(delta) - b) / a) for a, b in ((alarm, miss), (miss, alarm)))
-        (found,) = epsilon_of_rates(np.array([alarm]), np.array([miss]), delta)
-        assert exact - 1e-9 < found < exact
+        (epsilon,) = epsilon_of_rates(np.array([alarm]), np.array([miss]), delta)
+        assert exact - 1e-9 < epsilon < exact
 
 
 def test_few_thresholds_are_all_looked_at() -> None:
@@ -206,6 +206,6 @@ def test_few_thresholds_are_all_looked_at() -> None:
     band = Band()
     tally = band.tally(Scores(rng.normal(size=3_000) + truth, truth))
     assert 100 < tally.threshold.size <= 2_048
-    look, best = band.best(tally, 0.05)
+    threshold_index, best = band.best(tally, 0.05)
     bounds = band.epsilon(tally, 0.05)
-    assert best == bounds[look] == bounds.max()
+    assert best == bounds[threshold_index] == bounds.max()

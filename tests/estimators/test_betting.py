@@ -39,8 +39,8 @@ def played(ones: Floats, zeros: Floats, test: Betting = TEST) -> BettingState:
 
 def randomised_response(epsilon: float, pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     keep = 1 / (1 + math.exp(-epsilon))
-    one, zero = (np.where(rng.random(pairs) < keep, 1.0, -1.0) for _ in range(2))
-    return one, -zero
+    ones, zero = (np.where(rng.random(pairs) < keep, 1.0, -1.0) for _ in range(2))
+    return ones, -zero
 
 
 def raised(law: tuple[float, ...], score: int, to: float) -> tuple[float, ...]:
@@ -62,17 +62,19 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "one", "zero"), [law[1:] for law in LAWS], ids=[law[0] for law in LAWS])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "law_one", "zero"), [law[1:] for law in LAWS], ids=[law[0] for law in LAWS]
+)
 def test_the_wealth_of_a_true_claim_is_a_supermartingale(
-    epsilon: float, delta: float, one: tuple[float, ...], zero: tuple[float, ...]
+    epsilon: float, delta: float, law_one: tuple[float, ...], zero: tuple[float, ...]
 ) -> None:
     """Over all 9^3 streams of three pairs: whatever went before, the next pair gains nothing on average."""
     some = [subset for size in (1, 2) for subset in itertools.combinations(range(3), size)]
-    rates = [(sum(one[i] for i in subset), sum(zero[i] for i in subset)) for subset in some]
+    rates = [(sum(law_one[i] for i in subset), sum(zero[i] for i in subset)) for subset in some]
     leaks = [max(p - math.exp(epsilon) * q, q - math.exp(epsilon) * p) for p, q in rates]
     assert max(leaks) == pytest.approx(delta, abs=1e-12), "the law must be private, and just so"
     test = Betting(delta=delta)
-    chance = {(i, j): one[i] * zero[j] for i in range(3) for j in range(3) if one[i] * zero[j] > 0}
+    chance = {(i, j): law_one[i] * zero[j] for i in range(3) for j in range(3) if law_one[i] * zero[j] > 0}
 
     def wealth(past: tuple[tuple[int, int], ...]) -> float:
         ones, zeros = (np.array([pair[side] for pair in past], float) for side in (0, 1))
@@ -125,8 +127,8 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated() -> None:
 def refuted_after_peeking(ones: Floats, zeros: Floats) -> bool:
     """The planted defect: whether to bet on a pair is decided when it has been seen."""
     counts = np.zeros((3, 2, 1), np.int64)
-    for one, zero in zip(ones, zeros, strict=True):
-        won = one >= 0 and zero < 0
+    for one_score, zero in zip(ones, zeros, strict=True):
+        won = one_score >= 0 and zero < 0
         counts[:, 0] += np.array([[won], [False], [won]])
         wealth = kernels.log_wealth(1.0, 0.0, *counts, betting._STAKES, betting._CAPITAL)
         if wealth >= math.log(20):
@@ -139,11 +141,14 @@ def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
     plays 100; false failure < 1e-6. Defect: it is told five times as often."""
     test, games = Betting(delta=0.05), nightly_games(1000)
 
-    def refuted(told: float) -> int:
+    def refuted(told_share: float) -> int:
         rng, count = np.random.default_rng(12), 0
         for _ in range(games):
             ones, zeros = randomised_response(1.0, 200, rng)
-            ones, zeros = np.where(rng.random(200) < told, 2.0, ones), np.where(rng.random(200) < told, -2.0, zeros)
+            ones, zeros = (
+                np.where(rng.random(200) < told_share, 2.0, ones),
+                np.where(rng.random(200) < told_share, -2.0, zeros),
+            )
             count += test.lower(played(ones, zeros, test)) > 1
         return count
 
@@ -152,11 +157,11 @@ def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
 
 def fixed_size_refutes(estimator: ClopperPearson | Band, epsilon: float, pairs: int) -> bool:
     """Whether at least 18 of 20 audits of so many pairs refute a claim of 1 against RR(epsilon)."""
-    found = 0
+    rejections = 0
     for seed in range(20):
         rows = pairs_of(*randomised_response(epsilon, pairs, np.random.default_rng(seed)))
-        found += estimator.bound([estimator.tally(rows)]).lower > 1
-    return found >= 18
+        rejections += estimator.bound([estimator.tally(rows)]).lower > 1
+    return rejections >= 18
 
 
 @pytest.mark.parametrize("estimator", [ClopperPearson(), Band()], ids=["clopper-pearson", "band"])

@@ -46,11 +46,11 @@ def test_counts_of_other_software_become_bounds() -> None:
 
 def test_every_estimator_reads_evidence_or_counts() -> None:
     for name in catalogue("estimator"):
-        made = load("estimator", name)
-        assert issubclass(made, Estimator | CountEstimator), name
-        if issubclass(made, Estimator):
-            assert dataclasses.is_dataclass(made.evidence), name
-            assert dataclasses.is_dataclass(made.tally_type), name
+        estimator = load("estimator", name)
+        assert issubclass(estimator, Estimator | CountEstimator), name
+        if issubclass(estimator, Estimator):
+            assert dataclasses.is_dataclass(estimator.evidence), name
+            assert dataclasses.is_dataclass(estimator.tally_type), name
 
 
 def test_column_patterns() -> None:
@@ -70,18 +70,18 @@ def test_a_finding_prints_bounds_rounded_to_their_side() -> None:
 
 def test_queries_share_the_error_and_their_sum_and_worst_hold_with_them() -> None:
     table = {"query": ["a", "b"], "k1": [4200, 10], "n1": [10_000, 100], "k2": [3100, 90], "n2": [10_000, 100]}
-    one, other, worst, total = TwoCutCounts(orders=(2.0, 8.0)).read(table)
+    first, other, worst, total = TwoCutCounts(orders=(2.0, 8.0)).read(table)
     expected = np.array(
         [
             two_cut_bound(k1, n1, k2, n2, [2.0, 8.0], confidence=0.975)
             for k1, n1, k2, n2 in ((4200, 10_000, 3100, 10_000), (10, 100, 90, 100))
         ]
     )
-    for finding, row in zip((one, other, worst, total), (*expected, expected.max(0), expected.sum(0)), strict=True):
+    for finding, row in zip((first, other, worst, total), (*expected, expected.max(0), expected.sum(0)), strict=True):
         assert finding.column("D(1 || 2) >=") == pytest.approx(row, abs=1e-12)
-    assert one.title.startswith("two-cut, query a: RDP lower bounds in nats (0.975 confidence, finite-sample")
+    assert first.title.startswith("two-cut, query a: RDP lower bounds in nats (0.975 confidence, finite-sample")
     assert "all 2 queries answered" in total.title
-    assert one.notes == ()
+    assert first.notes == ()
     assert any("must not be converted to epsilon" in note for note in total.notes)
 
 
@@ -120,15 +120,15 @@ TABLES = {
 def test_counts_that_cannot_be_are_refused_in_one_sentence(
     estimator: Bayesian, table: str, change: dict[str, object], message: str
 ) -> None:
-    given = {name: column for name, column in (TABLES[table] | change).items() if column is not None}
+    columns = {name: column for name, column in (TABLES[table] | change).items() if column is not None}
     with pytest.raises(InputError) as refused:
-        estimator.read(given)  # type: ignore[arg-type]
+        estimator.read(columns)  # type: ignore[arg-type]
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("made", "fields", "message"),
+    ("kind", "fields", "message"),
     [
         (TwoCutCounts, {"orders": (1.0,)}, "orders must be numbers > 1"),
         (TwoCutCounts, {"orders": ()}, "orders must be numbers > 1"),
@@ -142,9 +142,9 @@ def test_counts_that_cannot_be_are_refused_in_one_sentence(
         (BayesianPosterior, {"epsilon": (-1.0,)}, "epsilon must be finite points >= 0"),
     ],
 )
-def test_fields_out_of_range_are_refused(made: type[Bound], fields: dict[str, object], message: str) -> None:
+def test_fields_out_of_range_are_refused(kind: type[Bound], fields: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        made(**fields)  # type: ignore[arg-type]
+        kind(**fields)  # type: ignore[arg-type]
     assert message in str(refused.value)
 
 

@@ -52,8 +52,8 @@ def worst_case(epsilon: float, delta: float) -> Attack:
     answer = randomised_response(epsilon)
 
     def scores(truth: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.float64]:
-        shown = rng.random(truth.size) < delta
-        return np.where(shown, np.where(truth, 2.0, -2.0), answer(truth, rng))
+        is_shown = rng.random(truth.size) < delta
+        return np.where(is_shown, np.where(truth, 2.0, -2.0), answer(truth, rng))
 
     return scores
 
@@ -70,7 +70,7 @@ def two_worlds(attack: Attack, trials: int, rng: np.random.Generator) -> Scores:
 
 def false_claims(
     estimators: Mapping[str, ScoreEstimator],
-    play: Callable[[np.random.Generator], Scores],
+    draw_scores: Callable[[np.random.Generator], Scores],
     epsilon: float,
     games: int,
 ) -> dict[str, int]:
@@ -78,7 +78,7 @@ def false_claims(
     misses = dict.fromkeys(estimators, 0)
     exceeds: dict[tuple[str, bytes], bool] = {}
     for seed in np.random.SeedSequence(11).spawn(games):
-        scores = play(np.random.default_rng(seed))
+        scores = draw_scores(np.random.default_rng(seed))
         for name, estimator in estimators.items():
             tally = estimator.tally(scores)
             key = name, pickle.dumps(counted(tally))
@@ -101,15 +101,15 @@ def test_one_run_bounds_hold_for_randomised_response_and_the_published_sweep_doe
     games, correct = nightly_games(1_000), {"default": OneRun(), "split": OneRun(selection=Split())}
     correct |= {"fixed": OneRun(selection=Fixed(1.0))}
 
-    def play(rng: np.random.Generator) -> Scores:
+    def draw_scores(rng: np.random.Generator) -> Scores:
         return one_run(randomised_response(1.0), 1_000, rng)
 
-    misses = false_claims(correct, play, 1.0, games)
+    misses = false_claims(correct, draw_scores, 1.0, games)
     assert max(misses.values()) <= limit(games)
     exact_up_to_steps = stats.binom.ppf(1e-6, games, 0.03)  # of the binomial law at 1,000 guesses
     assert misses["fixed"] >= exact_up_to_steps
     published = {"as published": OneRun(selection=AsPublished())}
-    assert false_claims(published, play, 1.0, games)["as published"] > limit(games)
+    assert false_claims(published, draw_scores, 1.0, games)["as published"] > limit(games)
 
 
 def test_the_median_of_replays_holds_when_they_share_everything_but_the_noise() -> None:
@@ -132,13 +132,13 @@ def test_one_run_bounds_hold_with_delta_and_fail_when_it_is_forgotten() -> None:
     """The hardest (1, 0.01) mechanism, 1,000 games with 1,000 canaries; by day (1, 0.02). False failure < 2e-6."""
     games, few, delta = nightly_games(1_000), Fixed(0.02), by_day(0.02, by_night=0.01)
 
-    def play(rng: np.random.Generator) -> Scores:
+    def draw_scores(rng: np.random.Generator) -> Scores:
         return one_run(worst_case(1.0, delta), 1_000, rng)
 
     correct = {"default": OneRun(delta=delta), "fixed": OneRun(delta=delta, selection=few)}
-    assert max(false_claims(correct, play, 1.0, games).values()) <= limit(games)
+    assert max(false_claims(correct, draw_scores, 1.0, games).values()) <= limit(games)
     forgotten = {"delta forgotten": OneRun(delta=0.0, selection=few)}
-    assert false_claims(forgotten, play, 1.0, games)["delta forgotten"] > limit(games)
+    assert false_claims(forgotten, draw_scores, 1.0, games)["delta forgotten"] > limit(games)
 
 
 def test_theorem_16_holds_with_delta() -> None:
@@ -146,8 +146,8 @@ def test_theorem_16_holds_with_delta() -> None:
     games, estimator = nightly_games(300), {"theorem 16": OneRunTheorem16(delta=1e-3, selection=Fixed(0.5))}
 
     def misses(delta: float) -> int:
-        play = worst_case(1.0, delta)
-        return false_claims(estimator, lambda rng: one_run(play, 200, rng), 1.0, games)["theorem 16"]
+        attack = worst_case(1.0, delta)
+        return false_claims(estimator, lambda rng: one_run(attack, 200, rng), 1.0, games)["theorem 16"]
 
     assert misses(1e-3) <= limit(games) < misses(0.2)
 
@@ -182,12 +182,12 @@ def test_two_sample_bounds_hold_and_the_best_threshold_uncorrected_does_not() ->
         "bonferroni": ClopperPearson(selection=Bonferroni()),
     }
 
-    def play(trials: int) -> Callable[[np.random.Generator], Scores]:
+    def draw_scores(trials: int) -> Callable[[np.random.Generator], Scores]:
         return lambda rng: two_worlds(laplace(0.5), trials, rng)
 
-    assert max(false_claims(correct, play(by_day(120, by_night=300)), 0.5, games).values()) <= limit(games)
+    assert max(false_claims(correct, draw_scores(by_day(120, by_night=300)), 0.5, games).values()) <= limit(games)
     published, trials = {"as published": KatzLog(selection=AsPublished())}, by_day(3_000, by_night=300)
-    assert false_claims(published, play(trials), 0.5, games)["as published"] > limit(games)
+    assert false_claims(published, draw_scores(trials), 0.5, games)["as published"] > limit(games)
 
 
 def test_two_sample_bounds_hold_for_scores_with_ties() -> None:

@@ -35,42 +35,42 @@ def limit(games: int) -> int:
 def gaussian(mu: float, rows: int) -> Attack:
     """Fair coins, and scores of two unit normal laws mu apart, centred on 0."""
 
-    def play(rng: np.random.Generator) -> Scores:
+    def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
         return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
 
-    return play
+    return attack
 
 
 def two_worlds(mu: float, rows: int) -> Attack:
     """The same with as many trials in each world: their limits are computed once for all games."""
 
-    def play(rng: np.random.Generator) -> Scores:
+    def attack(rng: np.random.Generator) -> Scores:
         truth = np.arange(rows) % 2 == 0
         return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
 
-    return play
+    return attack
 
 
 def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, steps: int = 100) -> Attack:
     """The Neyman-Pearson attack on a canary of a given norm in a Poisson-subsampled Gaussian, in units of the clip."""
 
-    def play(rng: np.random.Generator) -> Scores:
+    def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
         score = np.zeros(rows)
         for _ in range(steps):
-            seen = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < rate))
-            score += np.log1p(-rate + rate * np.exp((2 * norm * seen - norm**2) / (2 * noise**2)))
+            release = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < rate))
+            score += np.log1p(-rate + rate * np.exp((2 * norm * release - norm**2) / (2 * noise**2)))
         return Scores(score, truth)
 
-    return play
+    return attack
 
 
-def broken(estimator: ScoreEstimator[Any], play: Attack, curve: PrivacyCurve, games: int) -> int:
+def broken(estimator: ScoreEstimator[Any], attack: Attack, curve: PrivacyCurve, games: int) -> int:
     """In how many games the claim is refuted."""
     count = 0
     for seed in np.random.SeedSequence(5).spawn(games):
-        bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
+        bound = estimator.bound([estimator.tally(attack(np.random.default_rng(seed)))])
         count += bound.violation_point(curve) is not None
     return count
 
@@ -81,9 +81,9 @@ DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
 @pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
 def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator[Any]) -> None:
     """The bound at 1e-5 stays below the claimed 4.377; each of 20 runs, by day 6, breaks the curve elsewhere."""
-    play, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
+    attack, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
     for seed in np.random.SeedSequence(1).spawn(by_day(6, by_night=20)):
-        bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
+        bound = estimator.bound([estimator.tally(attack(np.random.default_rng(seed)))])
         assert bound.lower < claim.epsilon(1e-5)
         violation_point = bound.violation_point(claim)
         assert violation_point is not None
@@ -102,13 +102,13 @@ def test_an_honest_gaussian_keeps_its_curve() -> None:
 def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
     """Randomised response fills its curve: 80 (by day 40) and 300 games of a sharp claim. False failure < 2e-6."""
 
-    def play(rng: np.random.Generator) -> Scores:
+    def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(300) < 0.5
         return Scores(np.where(truth ^ (rng.random(300) >= special.expit(1.0)), 1.0, -1.0), truth)
 
     for estimator, games in ((FairCoins(), by_day(40, by_night=80)), (OneRun(), nightly_games(300))):
-        assert broken(estimator, play, PureDP(1.0), games) <= limit(games)
-        assert broken(estimator, play, PureDP(0.3), 20) > limit(20), "less than what is spent"
+        assert broken(estimator, attack, PureDP(1.0), games) <= limit(games)
+        assert broken(estimator, attack, PureDP(0.3), 20) > limit(20), "less than what is spent"
 
 
 def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:
@@ -126,10 +126,10 @@ def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_c
 
 
 def test_counts_of_one_training_refute_a_curve_that_epsilon_does_not() -> None:
-    play, claim = gaussian(2.5, 1_000), GaussianDP(1.0)
+    attack, claim = gaussian(2.5, 1_000), GaussianDP(1.0)
     estimator = OneRun(delta=1e-5)
-    assert broken(estimator, play, claim, 20) >= 18
-    assert broken(estimator, play, ApproximateDP(claim.epsilon(1e-5), 1e-5), 20) == 0, "the one point is kept"
+    assert broken(estimator, attack, claim, 20) >= 18
+    assert broken(estimator, attack, ApproximateDP(claim.epsilon(1e-5), 1e-5), 20) == 0, "the one point is kept"
 
 
 @pytest.mark.parametrize("curve", [GaussianDP(1.0), PureDP(1.5), DP_SGD, ApproximateDP(1.0, 0.01)], ids=str)
@@ -137,10 +137,10 @@ def test_lines_lie_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> None:
     lines = tangents(curve)
     for power in (1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
         line = int(np.searchsorted(lines[0], power, side="right")) - 1
-        found = max(0.0, lines[1, line] * power + lines[2, line])
+        tangent = max(0.0, lines[1, line] * power + lines[2, line])
         exact = curve.miss_rate(1 - power)  # symmetric: its own inverse
-        assert found <= exact + 1e-12
-        assert found >= exact - 0.01 * exact - 1e-4
+        assert tangent <= exact + 1e-12
+        assert tangent >= exact - 0.01 * exact - 1e-4
 
 
 @pytest.mark.parametrize(("guesses", "canaries"), [(10, 10), (100, 1_000), (500, 10_000)])
@@ -167,11 +167,11 @@ def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> Non
 
 
 def test_accuracy_bounds_total_variation_exactly() -> None:
-    shown = GuessAccuracy(np.array([300]), np.array([500]), 0.05)
-    accuracy = (1 + shown.total_variation) / 2
+    evidence = GuessAccuracy(np.array([300]), np.array([500]), 0.05)
+    accuracy = (1 + evidence.total_variation) / 2
     assert stats.binom.sf(299, 500, accuracy) == pytest.approx(0.05, rel=1e-6)
-    assert shown.comparison(GaussianDP(0.1)).exceeds
-    assert not shown.comparison(GaussianDP(1.0)).exceeds
+    assert evidence.comparison(GaussianDP(0.1)).exceeds
+    assert not evidence.comparison(GaussianDP(1.0)).exceeds
     assert GuessAccuracy(np.array([0]), np.array([500]), 0.05).total_variation == 0
 
 

@@ -207,12 +207,12 @@ def test_a_family_of_the_users() -> None:
     assert f_dp_parameter(300, 280, family=Gaussian, **counts) == pytest.approx(built_in, abs=4e-9)
     bare = f_dp_parameter(300, 280, family=lambda mu: Gaussian(mu).__call__, **counts)
     assert bare == pytest.approx(built_in, abs=1e-8)
-    read = f_dp_parameter(300, 280, family=from_profile(gaussian_profile), **counts)
-    assert built_in - 1e-4 < read <= built_in  # a grid of guarantees proves less
+    from_curve = f_dp_parameter(300, 280, family=from_profile(gaussian_profile), **counts)
+    assert built_in - 1e-4 < from_curve <= built_in  # a grid of guarantees proves less
     finer = f_dp_parameter(300, 280, family=from_profile(gaussian_profile, grid=np.linspace(0, 20, 20001)), **counts)
-    assert read < finer <= built_in
+    assert from_curve < finer <= built_in
     epsilon = f_dp_epsilon(300, 280, delta=1e-5, family=from_profile(gaussian_profile), **counts)
-    assert epsilon == pytest.approx(Gaussian(read).epsilon(1e-5), abs=1e-9)
+    assert epsilon == pytest.approx(Gaussian(from_curve).epsilon(1e-5), abs=1e-9)
 
 
 def gaussian_profile(mu: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -223,8 +223,8 @@ def gaussian_profile(mu: float) -> Callable[[np.ndarray], np.ndarray]:
 
 def test_dp_sgd_in_one_full_batch_is_the_gaussian_mechanism() -> None:
     pytest.importorskip("dp_accounting")
-    found = member(dp_sgd(1.0, 1), 1.0).epsilon(1e-5)
-    assert found == pytest.approx(Gaussian(1.0).epsilon(1e-5), abs=1e-3)
+    epsilon = member(dp_sgd(1.0, 1), 1.0).epsilon(1e-5)
+    assert epsilon == pytest.approx(Gaussian(1.0).epsilon(1e-5), abs=1e-3)
 
 
 def test_dp_sgd_says_what_it_needs() -> None:
@@ -270,15 +270,15 @@ def test_a_sweep_finds_what_looking_at_every_candidate_finds() -> None:
 
 def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 fractions of a Gaussian game: one search of about 35 verdicts, and one verdict for each other candidate."""
-    asked = 0
+    calls = 0
     original = f_dp._rejects
 
     def counting(family: object) -> Callable[..., bool]:
         rejects = original(family)  # type: ignore[arg-type]
 
         def count(*arguments: float) -> bool:
-            nonlocal asked
-            asked += 1
+            nonlocal calls
+            calls += 1
             return rejects(*arguments)  # type: ignore[arg-type]
 
         return count
@@ -287,7 +287,7 @@ def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPa
     guesses = np.arange(1, 101) * 2000
     correct = np.array([int(g * gaussian_accuracy(g / 200_000)) for g in guesses])
     best_f_dp(guesses, correct, canaries=200_000, confidence=0.95)
-    assert asked < 100 + 4 * 40
+    assert calls < 100 + 4 * 40
 
 
 def test_p_values_are_where_the_significance_turns() -> None:
@@ -350,8 +350,8 @@ def test_planted_defects_are_seen() -> None:
     share = np.clip(counts / 60, 0, 59.5 / 60)
     # Every guess taken for a fair coin's: the Gaussian with this accuracy at its surest guesses, without a confidence.
     assert np.sum(2 * norm.ppf(share) > 1.0) > limit
-    known = counts + rng.binomial(60 - counts, 0.9)  # nine in ten of the rest were known beforehand
-    assert np.sum(f_dp_parameter(60, known, canaries=600, confidence=0.95) > 1.0) > limit
+    already_known = counts + rng.binomial(60 - counts, 0.9)  # nine in ten of the rest were known beforehand
+    assert np.sum(f_dp_parameter(60, already_known, canaries=600, confidence=0.95) > 1.0) > limit
 
 
 def test_every_approximate_dp_mechanism_satisfies_its_family() -> None:

@@ -46,16 +46,16 @@ def test_the_accountants_own_curve_says_how_much_noise_there_is() -> None:
     rng, trials, rate, steps, noise = np.random.default_rng(2), 1_024, 0.1, 20, 0.8
     truth, score = rng.random(trials) < 0.5, np.zeros(trials)
     for _ in range(steps):
-        seen = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < rate))
-        score += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * noise**2)))
+        release = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < rate))
+        score += np.log1p(-rate + rate * np.exp((2 * release - 1) / (2 * noise**2)))
     claim = SubsampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps)
     band = Band(delta=1e-5)
     bound = band.bound([band.tally(Scores(score, truth))])
-    found = bound_under_family(bound, claim)
-    assert found is not None
-    assert found.family == "DP-SGD (sampled at 0.1, 20 steps)"
-    assert bound.lower + 0.5 < found.epsilon <= claim.epsilon(1e-5)
-    assert 0.8 < float(found.member.split("<=")[1]) < 1.6
+    family_bound = bound_under_family(bound, claim)
+    assert family_bound is not None
+    assert family_bound.family == "DP-SGD (sampled at 0.1, 20 steps)"
+    assert bound.lower + 0.5 < family_bound.epsilon <= claim.epsilon(1e-5)
+    assert 0.8 < float(family_bound.member.split("<=")[1]) < 1.6
 
 
 def test_a_family_is_told_by_the_claim_and_needs_a_delta() -> None:

@@ -40,56 +40,58 @@ def odds(epsilon: float) -> Fraction:
 @pytest.mark.parametrize("guesses", [1, 2, 5, 9])
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 3.0])
 def test_p_value_is_exact(guesses: int, epsilon: float) -> None:
-    looks = np.arange(1, guesses + 1)
+    guess_counts = np.arange(1, guesses + 1)
     rng = np.random.default_rng(guesses)
     for chance in (0.5, 0.9, 1.0):
         right = np.cumsum(rng.random(guesses) < chance)
-        exact = float(twin.p_value(right.tolist(), looks.tolist(), odds(epsilon)))
-        found = guess_band_p_value(epsilon, right, looks)
-        assert exact - 1e-12 <= found <= exact + 1e-9
+        exact = float(twin.p_value(right.tolist(), guess_counts.tolist(), odds(epsilon)))
+        p_value = guess_band_p_value(epsilon, right, guess_counts)
+        assert exact - 1e-12 <= p_value <= exact + 1e-9
 
 
 def test_crossing_probability_skips_guesses_between_looks() -> None:
     """Twelve guesses looked at after 3, 7 and 12, against every walk."""
-    looks, limits, p = np.array([3, 7, 12]), np.array([3, 6, 9]), 0.6
+    guess_counts, limits, p = np.array([3, 7, 12]), np.array([3, 6, 9]), 0.6
     total = 0.0
     for walk in range(2**12):
         steps = [(walk >> place) & 1 for place in range(12)]
-        reached = any(sum(steps[:look]) >= limit for look, limit in zip(looks, limits, strict=True))
+        reached = any(
+            sum(steps[:guess_count]) >= limit for guess_count, limit in zip(guess_counts, limits, strict=True)
+        )
         total += reached * p ** sum(steps) * (1 - p) ** (12 - sum(steps))
-    assert crossing_probability(looks, limits, p) == pytest.approx(total, abs=1e-11)
+    assert crossing_probability(guess_counts, limits, p) == pytest.approx(total, abs=1e-11)
 
 
 def test_bound_is_the_first_epsilon_that_is_not_rejected() -> None:
-    right, looks = np.arange(1, 8), np.arange(1, 8)
-    slow = twin.epsilon(right.tolist(), looks.tolist(), 0.1, steps=50, largest=1.0)
-    assert 0 < slow <= guess_band_epsilon(right, looks, significance=0.1) + 1e-3
-    assert guess_band_epsilon(right, looks, significance=0.1) <= slow + 1 / 50
+    right, guess_counts = np.arange(1, 8), np.arange(1, 8)
+    slow = twin.epsilon(right.tolist(), guess_counts.tolist(), 0.1, steps=50, largest=1.0)
+    assert 0 < slow <= guess_band_epsilon(right, guess_counts, significance=0.1) + 1e-3
+    assert guess_band_epsilon(right, guess_counts, significance=0.1) <= slow + 1 / 50
 
 
 @pytest.mark.parametrize("significance", [0.05, 1e-4])
 @pytest.mark.parametrize("share", [0.6, 0.9, 0.99])
 def test_bound_is_where_the_exact_p_value_reaches_the_error(share: float, significance: float) -> None:
     """Of 300 guesses, where the chance to cross is that of no single look, nor their sum."""
-    looks = guess_looks(300)
-    right = np.cumsum(np.random.default_rng(1).random(300) < share)[looks - 1]
-    bound = guess_band_epsilon(right, looks, significance=significance)
-    below, above = (guess_band_p_value(epsilon, right, looks) for epsilon in (bound, bound + 0.02))
+    guess_counts = guess_looks(300)
+    right = np.cumsum(np.random.default_rng(1).random(300) < share)[guess_counts - 1]
+    bound = guess_band_epsilon(right, guess_counts, significance=significance)
+    below, above = (guess_band_p_value(epsilon, right, guess_counts) for epsilon in (bound, bound + 0.02))
     assert bound == 0 or below <= significance * (1 + 1e-6)
     assert above > 0.97 * significance
 
 
-def walks(rng: np.random.Generator, games: int, chance: float, looks: NDArray[np.int64]) -> NDArray[np.int64]:
+def walks(rng: np.random.Generator, games: int, chance: float, guess_counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Right guesses at the looks, shape (games, looks)."""
-    between = np.diff(looks, prepend=0)
-    return np.cumsum(rng.binomial(between, chance, (games, looks.size)), axis=1)
+    between = np.diff(guess_counts, prepend=0)
+    return np.cumsum(rng.binomial(between, chance, (games, guess_counts.size)), axis=1)
 
 
 def misses_at_the_truth(epsilon: float, canaries: int, games: int, significance: float) -> int:
-    looks = guess_looks(canaries)
+    guess_counts = guess_looks(canaries)
     chance = math.exp(epsilon) / (1 + math.exp(epsilon))
-    rights = walks(np.random.default_rng(canaries), games, chance, looks)
-    return sum(guess_band_p_value(epsilon, right, looks) <= significance for right in rights)
+    rights = walks(np.random.default_rng(canaries), games, chance, guess_counts)
+    return sum(guess_band_p_value(epsilon, right, guess_counts) <= significance for right in rights)
 
 
 @pytest.mark.parametrize(("epsilon", "canaries", "used"), [(0.0, 100, 0.04), (1.0, 1_000, 0.04), (3.0, 300, 0.006)])
@@ -111,7 +113,7 @@ def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytes
     monkeypatch.setattr(
         guess_band,
         "_largest_p_value",
-        lambda low, high, level, looks, weights, sufficient, few=False: level * float(weights.min()),
+        lambda low, high, level, guess_counts, weights, sufficient, few=False: level * float(weights.min()),
     )
     assert misses_at_the_truth(1.0, 1_000, games, 0.05) > binom.ppf(1 - 1e-6, games, 0.05)
 
@@ -120,22 +122,22 @@ def bits_shown(
     rng: np.random.Generator, canaries: int, epsilon: float, delta: float, how: Literal["singly", "together"]
 ) -> NDArray[np.bool_]:
     """Right guesses in the order of certainty: bits shown outright with probability delta come first."""
-    shown = canaries * (rng.random() < delta) if how == "together" else rng.binomial(canaries, delta)
-    answered = rng.random(canaries - shown) < 1 / (1 + math.exp(-epsilon))
-    return np.concatenate([np.ones(shown, np.bool_), answered])
+    revealed = canaries * (rng.random() < delta) if how == "together" else rng.binomial(canaries, delta)
+    answered = rng.random(canaries - revealed) < 1 / (1 + math.exp(-epsilon))
+    return np.concatenate([np.ones(revealed, np.bool_), answered])
 
 
 @pytest.mark.parametrize("how", ["singly", "together"])
 @pytest.mark.parametrize("delta", [1e-2, *too(1e-4)])
 def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> None:
     """(1, delta)-DP mechanisms that show bits outright, alone or all at once; false failure < 1e-6."""
-    rng, looks, games = np.random.default_rng(7), guess_looks(500), 80
+    rng, guess_counts, games = np.random.default_rng(7), guess_looks(500), 80
     kinds = [OneTraining(500, delta)] + ([IndependentTrials(500, delta)] if how == "singly" else [])
     for bad in kinds:
         misses = 0
         for _ in range(games):
-            right = np.cumsum(bits_shown(rng, 500, 1.0, delta, how))[looks - 1]
-            misses += guess_band_epsilon(right, looks, significance=0.05, delta_allowance=bad) > 1.0
+            right = np.cumsum(bits_shown(rng, 500, 1.0, delta, how))[guess_counts - 1]
+            misses += guess_band_epsilon(right, guess_counts, significance=0.05, delta_allowance=bad) > 1.0
         assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
 
@@ -174,10 +176,10 @@ class OnlyCost:
 
 
 def test_what_delta_may_cost_is_taken_off_the_error() -> None:
-    looks = guess_looks(100)
-    right = np.floor(0.9 * looks).astype(np.int64)
+    guess_counts = guess_looks(100)
+    right = np.floor(0.9 * guess_counts).astype(np.int64)
     strict, paid, lax = (
-        guess_band_epsilon(right, looks, significance=error, delta_allowance=OnlyCost(cost))
+        guess_band_epsilon(right, guess_counts, significance=error, delta_allowance=OnlyCost(cost))
         for error, cost in ((0.02, 0.0), (0.05, 0.03), (0.05, 0.0))
     )
     assert strict == paid < lax - 0.05
@@ -185,13 +187,14 @@ def test_what_delta_may_cost_is_taken_off_the_error() -> None:
 
 def test_trainings_are_paid_for_where_some_show_everything() -> None:
     """(1, 0.01)-DP releases of ten bits, each of which shows all with probability delta; false failure < 1e-6."""
-    rng, looks, games, misses = np.random.default_rng(9), guess_looks(500), 80, 0
+    rng, guess_counts, games, misses = np.random.default_rng(9), guess_looks(500), 80, 0
     for _ in range(games):
-        shown = 10 * rng.binomial(50, 0.01)
-        answered = rng.random(500 - shown) < 1 / (1 + math.exp(-1.0))
-        right = np.cumsum(np.concatenate([np.ones(shown, np.bool_), answered]))[looks - 1]
+        revealed = 10 * rng.binomial(50, 0.01)
+        answered = rng.random(500 - revealed) < 1 / (1 + math.exp(-1.0))
+        right = np.cumsum(np.concatenate([np.ones(revealed, np.bool_), answered]))[guess_counts - 1]
         misses += (
-            guess_band_epsilon(right, looks, significance=0.05, delta_allowance=SeveralTrainings(500, 10, 0.01)) > 1.0
+            guess_band_epsilon(right, guess_counts, significance=0.05, delta_allowance=SeveralTrainings(500, 10, 0.01))
+            > 1.0
         )
     assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
@@ -208,10 +211,13 @@ def test_trainings_are_paid_for_where_some_show_everything() -> None:
 )
 def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials | SeveralTrainings) -> None:
     """The search rejects a whole step of epsilons by the count and cost of its lowest, which must cover the rest."""
-    found = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
-    for covered in (np.array([count + np.zeros(3) for count, _ in found]), np.array([cost for _, cost in found])):
+    allowances = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
+    for covered in (
+        np.array([count + np.zeros(3) for count, _ in allowances]),
+        np.array([cost for _, cost in allowances]),
+    ):
         assert (np.diff(covered, axis=0) <= 0).all()
-    assert all(cost <= 0.2 * 0.05 for _, cost in found)
+    assert all(cost <= 0.2 * 0.05 for _, cost in allowances)
 
 
 def answers(
@@ -219,9 +225,9 @@ def answers(
 ) -> Scores:
     """(1, delta)-DP: randomised response, but with probability delta a bit, or all of a training, is told outright."""
     truth = rng.random((trainings, sharing)) < 0.5
-    told = rng.random((trainings, 1 if how == "together" else sharing)) < np.full((trainings, sharing), delta)
-    right = told | (rng.random(truth.shape) < 1 / (1 + math.exp(-1.0)))
-    score = np.where(right == truth, 1.0, -1.0) * (1 + told)
+    revealed = rng.random((trainings, 1 if how == "together" else sharing)) < np.full((trainings, sharing), delta)
+    right = revealed | (rng.random(truth.shape) < 1 / (1 + math.exp(-1.0)))
+    score = np.where(right == truth, 1.0, -1.0) * (1 + revealed)
     return Scores(score.ravel(), truth.ravel())
 
 
@@ -279,15 +285,15 @@ def test_the_fullest_trainings_are_counted_as_by_hand() -> None:
     for _ in range(20):
         truth, score = rng.random(60) < 0.5, np.round(rng.normal(size=60), 1)
         canary = np.sort(rng.choice(300, 60, replace=False))
-        scores, looks = Scores(score, truth, 0, canary), guess_looks(60)
-        found = right_in_fullest(score, truth, scores.tie_ranks(), canary // 25, looks, 4)
+        scores, guess_counts = Scores(score, truth, 0, canary), guess_looks(60)
+        computed = right_in_fullest(score, truth, scores.tie_ranks(), canary // 25, guess_counts, 4)
         order = sorted(range(60), key=lambda row: (-abs(score[row]), scores.tie_ranks()[row]))
-        for place, look in enumerate(looks):
+        for place, guess_count in enumerate(guess_counts):
             right = Counter[int]()
-            for row in order[:look]:
+            for row in order[:guess_count]:
                 right[int(canary[row]) // 25] += bool((score[row] > 0) == truth[row])
             most = [count for _, count in right.most_common(4)]
-            assert found[:, place].tolist() == np.cumsum([*most, 0, 0, 0, 0][:4]).tolist()
+            assert computed[:, place].tolist() == np.cumsum([*most, 0, 0, 0, 0][:4]).tolist()
 
 
 def test_ties_that_many_trainings_show_are_not_charged_as_one_training() -> None:
@@ -305,28 +311,30 @@ def test_ties_that_many_trainings_show_are_not_charged_as_one_training() -> None
 
 def test_forgetting_delta_is_noticed() -> None:
     """Planted defect: the same mechanism judged as if delta were 0 claims too much in almost every game."""
-    rng, looks = np.random.default_rng(8), guess_looks(500)
-    rights = [np.cumsum(bits_shown(rng, 500, 1.0, 0.05, "singly"))[looks - 1] for _ in range(30)]
-    assert sum(guess_band_epsilon(right, looks, significance=0.05) > 1.0 for right in rights) > 20
+    rng, guess_counts = np.random.default_rng(8), guess_looks(500)
+    rights = [np.cumsum(bits_shown(rng, 500, 1.0, 0.05, "singly"))[guess_counts - 1] for _ in range(30)]
+    assert sum(guess_band_epsilon(right, guess_counts, significance=0.05) > 1.0 for right in rights) > 20
 
 
 @pytest.mark.parametrize(("guesses", "epsilon"), [(100, 1.0), (1_000, 3.0), (5_000, 0.2)])
 def test_a_leak_is_found_and_the_bound_grows_with_the_evidence(guesses: int, epsilon: float) -> None:
-    looks = guess_looks(guesses)
-    expected = np.floor(looks / (1 + math.exp(-epsilon))).astype(np.int64)
-    found = guess_band_epsilon(expected, looks, significance=0.05)
-    assert 0 <= found < epsilon
-    assert guess_band_epsilon(looks, looks, significance=0.05) > max(found, math.log(guesses) - 2)
+    guess_counts = guess_looks(guesses)
+    expected = np.floor(guess_counts / (1 + math.exp(-epsilon))).astype(np.int64)
+    bound = guess_band_epsilon(expected, guess_counts, significance=0.05)
+    assert 0 <= bound < epsilon
+    assert guess_band_epsilon(guess_counts, guess_counts, significance=0.05) > max(bound, math.log(guesses) - 2)
 
 
 def test_the_largest_bound_of_all_right_guesses() -> None:
     """All m right: p^m falls below what is spent at m, so the bound is about log(m / log(1 / significance))."""
-    looks = guess_looks(10**6)
-    assert 11.5 < guess_band_epsilon(looks, looks, significance=0.05) < math.log(10**6 / math.log(1 / 0.05))
+    guess_counts = guess_looks(10**6)
+    assert (
+        11.5 < guess_band_epsilon(guess_counts, guess_counts, significance=0.05) < math.log(10**6 / math.log(1 / 0.05))
+    )
 
 
 @pytest.mark.parametrize(
-    ("right", "looks", "message"),
+    ("right", "guess_counts", "message"),
     [
         ([1, 2], [1, 2, 3], "one count a look"),
         ([1, 1], [2, 2], "ascend"),
@@ -334,73 +342,75 @@ def test_the_largest_bound_of_all_right_guesses() -> None:
         ([1, 0], [1, 2], "at most the guesses made"),
     ],
 )
-def test_counts_that_cannot_be(right: list[int], looks: list[int], message: str) -> None:
+def test_counts_that_cannot_be(right: list[int], guess_counts: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        guess_band_epsilon(np.array(right), np.array(looks), significance=0.05)
+        guess_band_epsilon(np.array(right), np.array(guess_counts), significance=0.05)
 
 
 def test_a_limit_of_no_guess_at_all_ends_the_search_of_the_others() -> None:
     """A level of 1 allows every count; it went on for ever beside one that does not."""
-    found = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
-    assert found.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
+    limits = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
+    assert limits.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
 
 
 @pytest.mark.parametrize(("guesses", "p"), [(10, 0.6), (300, 0.73), (20_000, 0.9), (20_000, 1 - 1e-6)])
 def test_few_walks_are_followed_without_compiled_code(guesses: int, p: float) -> None:
     """The same probability, and never a smaller one than is exact but for the mass that is given away."""
-    looks, rng = guess_looks(guesses), np.random.default_rng(guesses)
+    guess_counts, rng = guess_looks(guesses), np.random.default_rng(guesses)
     for error in (0.3, 1e-3):
-        limits = guess_band._limits(looks, p, error / looks.size * rng.uniform(0.5, 2, looks.size))
-        exact = crossing_probability(looks, limits, p)
-        given_away = 1e-5 * error / looks.size
-        found = guess_band.crossing_in_arrays(looks, limits, p, given_away, np.zeros(looks.size), 0.0, 2.0)
-        assert exact * (1 - 1e-7) - 1e-15 <= found <= exact + 3 * looks.size * given_away + 1e-7 * exact
+        limits = guess_band._limits(guess_counts, p, error / guess_counts.size * rng.uniform(0.5, 2, guess_counts.size))
+        exact = crossing_probability(guess_counts, limits, p)
+        given_away = 1e-5 * error / guess_counts.size
+        computed = guess_band.crossing_in_arrays(
+            guess_counts, limits, p, given_away, np.zeros(guess_counts.size), 0.0, 2.0
+        )
+        assert exact * (1 - 1e-7) - 1e-15 <= computed <= exact + 3 * guess_counts.size * given_away + 1e-7 * exact
 
 
 def test_long_walks_are_followed_by_transforms() -> None:
-    looks, p = guess_looks(500_000), 0.6
-    limits = guess_band._limits(looks, p, 0.05 / looks.size / np.sqrt(looks))
-    exact = crossing_probability(looks, limits, p, 1e-9)
-    found = guess_band.crossing_in_arrays(looks, limits, p, 1e-9, np.zeros(looks.size), 0.0, 2.0)
-    assert found == pytest.approx(exact, abs=2 * looks.size * 1e-9)
+    guess_counts, p = guess_looks(500_000), 0.6
+    limits = guess_band._limits(guess_counts, p, 0.05 / guess_counts.size / np.sqrt(guess_counts))
+    exact = crossing_probability(guess_counts, limits, p, 1e-9)
+    computed = guess_band.crossing_in_arrays(guess_counts, limits, p, 1e-9, np.zeros(guess_counts.size), 0.0, 2.0)
+    assert computed == pytest.approx(exact, abs=2 * guess_counts.size * 1e-9)
 
 
 @pytest.mark.parametrize("follow", [guess_band.crossing_in_arrays, crossing_compared])
 def test_a_walk_is_followed_until_it_is_decided(follow: Callable[..., float]) -> None:
     """What is returned is on the side of the error on which the probability is, and a limit of it on that side."""
-    looks, p = guess_looks(3_000), 0.7
-    limits = guess_band._limits(looks, p, 0.05 / np.sqrt(looks))
-    tails = guess_band._upper_tails(limits, looks, p)
+    guess_counts, p = guess_looks(3_000), 0.7
+    limits = guess_band._limits(guess_counts, p, 0.05 / np.sqrt(guess_counts))
+    tails = guess_band._upper_tails(limits, guess_counts, p)
     later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
-    exact = follow(looks, limits, p, 1e-16, later, 0.0, 2.0)
-    assert exact == pytest.approx(crossing_probability(looks, limits, p), abs=1e-12)
+    exact = follow(guess_counts, limits, p, 1e-16, later, 0.0, 2.0)
+    assert exact == pytest.approx(crossing_probability(guess_counts, limits, p), abs=1e-12)
     for error in (0.5 * exact, 0.99 * exact):
-        assert error < follow(looks, limits, p, 1e-16, later, 0.999 * error, error) <= exact
+        assert error < follow(guess_counts, limits, p, 1e-16, later, 0.999 * error, error) <= exact
     for error in (1.01 * exact, 2 * exact, float(tails.sum())):
-        assert exact <= follow(looks, limits, p, 1e-16, later, 0.999 * error, error) <= error
-    assert follow(looks, limits, p, 1e-16, later, 0.0, 0.5 * exact) < exact, "it is not followed to its end"
+        assert exact <= follow(guess_counts, limits, p, 1e-16, later, 0.999 * error, error) <= error
+    assert follow(guess_counts, limits, p, 1e-16, later, 0.0, 0.5 * exact) < exact, "it is not followed to its end"
 
 
 def test_the_bound_is_that_of_walks_followed_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = guess_looks(20_000)
+    guess_counts = guess_looks(20_000)
     rng = np.random.default_rng(3)
-    rights = [np.minimum(looks, 10) + (np.maximum(looks - 10, 0) // 2)]
-    rights += list(walks(rng, 3, 0.6, looks))
-    found = [guess_band_epsilon(right, looks, significance=0.05, in_numpy=True) for right in rights]
+    rights = [np.minimum(guess_counts, 10) + (np.maximum(guess_counts - 10, 0) // 2)]
+    rights += list(walks(rng, 3, 0.6, guess_counts))
+    bounds = [guess_band_epsilon(right, guess_counts, significance=0.05, in_numpy=True) for right in rights]
     guess_band.cached_epsilon.cache_clear()
     guess_band._step_levels.cache_clear()
     follow = guess_band.crossing_in_arrays
     monkeypatch.setattr(guess_band, "crossing_in_arrays", lambda *walk: follow(*walk[:-2], 0.0, 2.0))
-    assert [guess_band_epsilon(right, looks, significance=0.05, in_numpy=True) for right in rights] == found
+    assert [guess_band_epsilon(right, guess_counts, significance=0.05, in_numpy=True) for right in rights] == bounds
     guess_band.cached_epsilon.cache_clear()
     guess_band._step_levels.cache_clear()
 
 
 def test_few_bounds_are_those_of_many() -> None:
-    looks, rng = guess_looks(2_000), np.random.default_rng(5)
+    guess_counts, rng = guess_looks(2_000), np.random.default_rng(5)
     for share in (0.6, 0.8, 0.99):
-        right = np.concatenate([[0], np.cumsum(rng.random(2_000) < share)])[looks]
-        few, many = (guess_band_epsilon(right, looks, significance=0.05, in_numpy=few) for few in (True, False))
+        right = np.concatenate([[0], np.cumsum(rng.random(2_000) < share)])[guess_counts]
+        few, many = (guess_band_epsilon(right, guess_counts, significance=0.05, in_numpy=few) for few in (True, False))
         assert few == many > 0
 
 

@@ -19,11 +19,11 @@ from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import by_day
 
 
-def released(rng: np.random.Generator, rows: int, epsilon: float, shown: float = 0.0) -> Scores:
+def released(rng: np.random.Generator, rows: int, epsilon: float, revealed: float = 0.0) -> Scores:
     """Bits by randomised response, some shown outright: exactly (epsilon, shown)."""
     truth = rng.random(rows) < 0.5
     answer = np.where(truth ^ (rng.random(rows) >= special.expit(epsilon)), 1.0, -1.0)
-    return Scores(np.where(rng.random(rows) < shown, np.where(truth, 2.0, -2.0), answer), truth)
+    return Scores(np.where(rng.random(rows) < revealed, np.where(truth, 2.0, -2.0), answer), truth)
 
 
 def bounded(estimator: ScoreEstimator[Any], scores: Scores) -> float:
@@ -52,7 +52,7 @@ def test_it_holds_and_wastes_little_at_the_truth(guess: GuessRule) -> None:
 def test_it_holds_with_delta_and_not_when_it_is_forgotten(estimator: ScoreEstimator[Any]) -> None:
     """The hardest (0.5, 0.01) mechanism, 60 games, by day 30. False failure < 1e-6."""
     rng = np.random.default_rng(4)
-    games = [released(rng, 1_000, 0.5, shown=0.01) for _ in range(by_day(30, by_night=60))]
+    games = [released(rng, 1_000, 0.5, revealed=0.01) for _ in range(by_day(30, by_night=60))]
     assert sum(bounded(estimator, game) > 0.5 for game in games) <= limit(len(games))
     forgotten = SimultaneousGuessCount()
     assert sum(bounded(forgotten, game) > 0.5 for game in games) > limit(len(games))
@@ -64,8 +64,8 @@ def test_the_median_of_replays_holds_when_they_err_together() -> None:
     for seed in np.random.SeedSequence(12).spawn(30):
         rng = np.random.default_rng(seed)
         first = released(rng, 300, 1.0)
-        kept = rng.random(300) < special.expit(1.0)
-        other = np.where(first.truth ^ ~kept, 1.0, -1.0)
+        is_true = rng.random(300) < special.expit(1.0)
+        other = np.where(first.truth ^ ~is_true, 1.0, -1.0)
         releases = [np.where(rng.random(300) < 0.5, first.score, other) for _ in range(5)]
         tallies = [estimator.tally(Scores(score, first.truth, replay)) for replay, score in enumerate(releases)]
         misses += estimator.bound(tallies).lower > 1.0
@@ -85,9 +85,9 @@ def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
     estimator, rng = SimultaneousGuessCount(), np.random.default_rng(5)
     tallies = [estimator.tally(released(rng, 500, 3.0)) for _ in range(2)]
     assert estimator.bound(tallies, failed_replays=3).lower == 0
-    found = estimator.find(tallies, failed_replays=1)
-    assert found.lower > 0
-    assert dict(found.counts)["lost replays"] == 1
+    finding = estimator.find(tallies, failed_replays=1)
+    assert finding.lower > 0
+    assert dict(finding.counts)["lost replays"] == 1
     with pytest.raises(InputError, match="at least one replay"):
         estimator.bound([])
 
@@ -108,24 +108,24 @@ def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> N
 def test_replays_are_drawn_and_their_mean_is_said() -> None:
     rng, estimator = np.random.default_rng(7), SimultaneousGuessCount()
     tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
-    found = estimator.find(tallies, failed_replays=2)
-    sweep, replays = found.series["fractions"], found.series["replays"]
+    finding = estimator.find(tallies, failed_replays=2)
+    sweep, replays = finding.series["fractions"], finding.series["replays"]
     assert sweep["epsilon"].shape == (100,)
     assert replays["replay"].tolist() == [0, 1, 2]
-    assert np.median(replays["epsilon"]) == found.lower
+    assert np.median(replays["epsilon"]) == finding.lower
     alone = [estimator.bound([tally]).lower for tally in sorted(tallies, key=lambda tally: tally.replay)]
     assert replays["alone"].tolist() == alone
-    assert f"mean {np.mean(alone):.3f}" in found.notes[0]
+    assert f"mean {np.mean(alone):.3f}" in finding.notes[0]
 
 
 def test_the_counts_are_those_that_decide() -> None:
     """Forty sure guesses that are right, and nothing else: forty are named, not the hundreds that chance explains."""
     truth = np.random.default_rng(8).random(400) < 0.5
     noise = np.random.default_rng(9).normal(0, 1e-3, 400)
-    found = SimultaneousGuessCount().bound(
+    bound = SimultaneousGuessCount().bound(
         [SimultaneousGuessCount().tally(Scores(np.where(np.arange(400) < 40, truth - 0.5, noise), truth))]
     )
-    counts = dict(found.counts)
+    counts = dict(bound.counts)
     assert 36 <= counts["guesses"] <= 44
     assert counts["correct"] >= counts["guesses"] - 3
 
@@ -141,12 +141,12 @@ def test_two_samples_are_drawn_as_coins_would_have_made_them(members: int, other
     """As many as leave a sample short in a twentieth of the error at most, halved for a median; one more would not."""
     truth = np.arange(members + others) < members
     scores = Scores(np.random.default_rng(members).normal(size=truth.size), truth)
-    drawn = int(TwoSamples().tally(scores).looks[-1])
+    guess_count = int(TwoSamples().tally(scores).looks[-1])
 
     def short(coins: int) -> float:
         return float(stats.binom.sf(members, coins, 0.5) + stats.binom.sf(others, coins, 0.5))
 
-    assert short(drawn) <= 0.05 * 0.05 / 2 < short(drawn + 1)
+    assert short(guess_count) <= 0.05 * 0.05 / 2 < short(guess_count + 1)
 
 
 def test_two_samples_do_not_mind_the_order_of_rows() -> None:
@@ -159,9 +159,9 @@ def test_two_samples_do_not_mind_the_order_of_rows() -> None:
 def test_two_samples_lose_less_than_thresholds_alone() -> None:
     """RR(1), 50 + 50: limits for both samples leave 0.1 of it, guesses 0.5. Spread of the mean below 0.05."""
     rng, truth = np.random.default_rng(6), np.arange(100) < 50
-    found = []
+    bounds = []
     for _ in range(60):
         answer = np.where(truth ^ (rng.random(100) >= special.expit(1.0)), 1.0, -1.0)
-        found.append([bounded(estimator, Scores(answer, truth)) for estimator in (TwoSamples(), Band())])
-    both, band = np.mean(found, axis=0)
+        bounds.append([bounded(estimator, Scores(answer, truth)) for estimator in (TwoSamples(), Band())])
+    both, band = np.mean(bounds, axis=0)
     assert both > 0.35 > 0.25 > band

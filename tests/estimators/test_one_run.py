@@ -81,16 +81,17 @@ def test_the_larger_of_both_bounds_is_taken_and_makes_no_false_claim() -> None:
     larger = set()
     for guesses, canaries, delta in ((20, 20, 1e-3), (20, 200, 1e-4), (60, 60, 1e-3), (100, 1_000, 1e-4)):
         counts = np.arange(guesses // 2, guesses + 1)
-        given = {"canaries": canaries, "delta": delta, "confidence": 0.95}
-        both = [one_run_epsilon(guesses, counts, method=method, **given) for method in ("f-dp", "theorem-16")]
-        taken = one_run_epsilon(guesses, counts, **given)
-        assert taken.tolist() == np.maximum(*both).tolist()
+        settings = {"canaries": canaries, "delta": delta, "confidence": 0.95}
+        both = [one_run_epsilon(guesses, counts, method=method, **settings) for method in ("f-dp", "theorem-16")]
+        combined = one_run_epsilon(guesses, counts, **settings)
+        assert combined.tolist() == np.maximum(*both).tolist()
         larger |= set(np.sign(np.round(both[1] - both[0], 6)).tolist())
-        for correct, bound in zip(counts[taken > 0][::5], taken[taken > 0][::5], strict=True):
+        for correct, bound in zip(counts[combined > 0][::5], combined[combined > 0][::5], strict=True):
             assert largest_tail(guesses, int(correct), canaries, float(bound) - 1e-6, delta) <= 0.05 + 1e-8
-        loose = one_run_epsilon(guesses, counts, **(given | {"confidence": 0.4}))
+        loose = one_run_epsilon(guesses, counts, **(settings | {"confidence": 0.4}))
         assert (
-            loose.tolist() == one_run_epsilon(guesses, counts, method="f-dp", **(given | {"confidence": 0.4})).tolist()
+            loose.tolist()
+            == one_run_epsilon(guesses, counts, method="f-dp", **(settings | {"confidence": 0.4})).tolist()
         )
     assert larger >= {-1.0, 1.0}
 
@@ -129,8 +130,8 @@ def test_bounds_at_the_median_outcome_of_randomised_response(
     counts = {"canaries": canaries, "confidence": 0.95}
     assert one_run_epsilon(canaries, correct, delta=0.0, **counts) == pytest.approx(pure, abs=5.1e-5)
     assert one_run_epsilon(canaries, correct, delta=0.0, method="f-dp", **counts) == pytest.approx(f_dp, abs=1e-4)
-    found = one_run_epsilon(canaries, correct, delta=1e-5, method="theorem-16", **counts)
-    assert found == pytest.approx(published, abs=1e-4)
+    bound = one_run_epsilon(canaries, correct, delta=1e-5, method="theorem-16", **counts)
+    assert bound == pytest.approx(published, abs=1e-4)
 
 
 def test_the_ceiling_of_one_run() -> None:
@@ -214,11 +215,11 @@ def test_arguments_broadcast() -> None:
     )
     assert bounds.shape == (2, 2)
     for (i, guesses), (j, correct) in itertools.product(enumerate((10, 20)), enumerate((9, 10))):
-        one = one_run_epsilon(
+        single = one_run_epsilon(
             guesses, correct, canaries=(100, 1000)[j], delta=(0.0, 1e-5)[j], confidence=0.9, method="f-dp"
         )
-        assert isinstance(one, float)
-        assert bounds[i, j] == one
+        assert isinstance(single, float)
+        assert bounds[i, j] == single
     with pytest.raises(InputError, match="guesses must not be empty"):
         one_run_epsilon(np.zeros((0,), int), 0, canaries=10, delta=0.0, confidence=0.95)
 
@@ -292,8 +293,8 @@ def worst_case_counts(rng: np.random.Generator, games: int, guesses: int, epsilo
 def test_bound_holds_with_its_stated_probability(method: str, delta: float) -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(4000, 0.05)."""
     counts = worst_case_counts(np.random.default_rng(1), 4000, 500, 1.0, delta)
-    seen, times = np.unique(counts, return_counts=True)
-    bounds = one_run_epsilon(500, seen, canaries=500, delta=delta, confidence=0.95, method=method)
+    distinct, times = np.unique(counts, return_counts=True)
+    bounds = one_run_epsilon(500, distinct, canaries=500, delta=delta, confidence=0.95, method=method)
     assert times[bounds > 1.0].sum() <= binom.ppf(1 - 1e-6, 4000, 0.05)
 
 
@@ -309,8 +310,10 @@ def test_planted_defects_are_seen() -> None:
     leaky = worst_case_counts(rng, 4000, 500, 1.0, 0.1)
     assert np.sum(one_run_epsilon(500, leaky, canaries=500, delta=0.0, confidence=0.95) > 1.0) > limit
     assert np.sum(one_run_epsilon(500, leaky, canaries=500, delta=0.1, confidence=0.95) > 1.0) <= limit
-    looks = np.cumsum(rng.random((4000, 500)) < 1 / (1 + np.exp(-1.0)), axis=1)[:, 24::25]
-    best = one_run_epsilon(np.arange(25, 501, 25), looks, canaries=500, delta=0.0, confidence=0.95).max(axis=1)
+    counts_by_guesses = np.cumsum(rng.random((4000, 500)) < 1 / (1 + np.exp(-1.0)), axis=1)[:, 24::25]
+    best = one_run_epsilon(np.arange(25, 501, 25), counts_by_guesses, canaries=500, delta=0.0, confidence=0.95).max(
+        axis=1
+    )
     assert np.sum(best > 1.0) > limit
 
 

@@ -91,18 +91,18 @@ def test_two_cut_at_the_expected_counts(n: int, termwise: float, corner: float) 
     """Chadha et al.'s example, order 2; .1766 and .1989 in print for 10,000 draws are simulated medians."""
     p, q = (noisy_argmax_probabilities(votes, 2.0)[0] for votes in ([14, 12, 10, 8, 6], [13, 13, 10, 8, 6]))
     for method, expected in (("termwise", termwise), ("corner", corner)):
-        found = two_cut_bound(round(n * p), n, round(n * q), n, 2.0, confidence=0.95, method=method)  # type: ignore[arg-type]
-        assert found == pytest.approx(expected, abs=5.1e-6)
+        bound = two_cut_bound(round(n * p), n, round(n * q), n, 2.0, confidence=0.95, method=method)  # type: ignore[arg-type]
+        assert bound == pytest.approx(expected, abs=5.1e-6)
 
 
 @pytest.mark.parametrize(("epsilon", "worst"), [(0.5, 0.0247), (1.0, 0.0245), (2.0, 0.0243), (4.0, 0.0241)])
 def test_katz_errs_with_less_than_its_half_of_alpha(epsilon: float, worst: float) -> None:
     """Summed exactly over both binomials; 0.0243 in print, which is its largest at epsilon 2."""
     rates = [
-        _katz_false_claims(math.exp(epsilon) * seen / trials, seen / trials, trials)
+        _katz_false_claims(math.exp(epsilon) * hits / trials, hits / trials, trials)
         for trials in (10**4, 10**5, 10**6)
-        for seen in (1, 3, 10, 30, 100, 300, 1000)
-        if math.exp(epsilon) * seen < 0.9 * trials
+        for hits in (1, 3, 10, 30, 100, 300, 1000)
+        if math.exp(epsilon) * hits < 0.9 * trials
     ]
     assert max(rates) <= 0.025
     assert max(rates) == pytest.approx(worst, abs=6e-5)
@@ -140,5 +140,5 @@ def test_the_best_threshold_uncorrected_claims_falsely(n: int, exact: float, kat
             np.max(bounds.lower) > 0,
             np.max(katz_log(tp, n, fp, n, confidence=0.95).lower) > 0,
         ]
-    for found, printed in zip(false_claims / games, (exact, katz), strict=True):
-        assert abs(found - printed) < 5 * math.sqrt(printed * (1 - printed) * (1 / games + 1 / 800))
+    for rate, printed in zip(false_claims / games, (exact, katz), strict=True):
+        assert abs(rate - printed) < 5 * math.sqrt(printed * (1 - printed) * (1 / games + 1 / 800))

@@ -51,15 +51,17 @@ def enumerated(voters: int, shares: list[float], others: list[list[float]], sigm
 def test_random_votes_against_every_outcome(
     voters: int, shares: list[float], others: list[list[float]], sigma: float
 ) -> None:
-    found = multinomial_argmax_probabilities(voters, shares, np.array(others).reshape(len(others), len(shares)), sigma)
-    np.testing.assert_allclose(found, enumerated(voters, shares, others, sigma), rtol=1e-11, atol=1e-13)
+    probabilities = multinomial_argmax_probabilities(
+        voters, shares, np.array(others).reshape(len(others), len(shares)), sigma
+    )
+    np.testing.assert_allclose(probabilities, enumerated(voters, shares, others, sigma), rtol=1e-11, atol=1e-13)
 
 
 def test_a_voter_by_another_law_is_not_one_of_the_rest() -> None:
     """Planted defect: the moved vote is taken for one of those alike."""
     shares, other = [0.5, 0.3, 0.2], [[0.0, 1.0, 0.0]]
-    found = multinomial_argmax_probabilities(7, shares, np.empty((0, 3)), 1.5)
-    assert np.abs(found - enumerated(6, shares, other, 1.5)).max() > 1e-3
+    probabilities = multinomial_argmax_probabilities(7, shares, np.empty((0, 3)), 1.5)
+    assert np.abs(probabilities - enumerated(6, shares, other, 1.5)).max() > 1e-3
 
 
 def test_many_voters_sum_to_one_and_meet_many_histograms() -> None:
@@ -71,11 +73,11 @@ def test_many_voters_sum_to_one_and_meet_many_histograms() -> None:
     histograms = np.random.default_rng(0).multinomial(250, shares, size=4000)
     for sigma in (40.0, 5.0):
         each = many_argmax_probabilities(histograms, sigma)
-        found = multinomial_argmax_probabilities(250, shares, np.empty((0, 10)), sigma)
+        probabilities = multinomial_argmax_probabilities(250, shares, np.empty((0, 10)), sigma)
         error = each.std(axis=0) / np.sqrt(len(each))
-        often = found > 1e-4
+        often = probabilities > 1e-4
         assert often.sum() >= 3
-        assert (np.abs(found - each.mean(axis=0)) <= 6 * error)[often].all()
+        assert (np.abs(probabilities - each.mean(axis=0)) <= 6 * error)[often].all()
 
 
 def test_many_histograms_at_once_are_each_as_exact() -> None:
@@ -98,10 +100,10 @@ def test_laplace_noise_against_high_precision() -> None:
         u = [mpmath.mpf(count) / scale for count in counts]
         ends = [min(u) - 60, *sorted(u), max(u) + 60]
 
-        def integrand(x: mpmath.mpf, own: int) -> mpmath.mpf:
-            return density(x - u[own]) * mpmath.fprod(below(x - v) for other, v in enumerate(u) if other != own)
+        def integrand(x: mpmath.mpf, answer: int) -> mpmath.mpf:
+            return density(x - u[answer]) * mpmath.fprod(below(x - v) for other, v in enumerate(u) if other != answer)
 
-        exact = [float(mpmath.quad(lambda x, own=own: integrand(x, own), ends)) for own in range(3)]
+        exact = [float(mpmath.quad(lambda x, answer=own: integrand(x, answer), ends)) for own in range(3)]
     np.testing.assert_allclose(laplace_argmax_probabilities([counts], scale)[0], exact, rtol=1e-11)
 
 

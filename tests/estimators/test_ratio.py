@@ -43,8 +43,8 @@ def test_tightness_at_the_median_outcome(epsilon: float, n: int, cp: float, katz
 def test_equals_the_confusion_tables_corner_for_a_symmetric_attack() -> None:
     """Hits in world 1 are true positives and hits in world 0 false ones; at equal rates Eq. 1's terms coincide."""
     table = epsilon_interval(900, 100, 900, 100, delta=1e-3, confidence=0.95, method="clopper-pearson", side="lower")
-    one = ratio_epsilon(900, 100, 1000, 1000, delta=1e-3, confidence=0.95, directions="one")
-    assert one == pytest.approx(table.lower, abs=1e-11)
+    one_direction = ratio_epsilon(900, 100, 1000, 1000, delta=1e-3, confidence=0.95, directions="one")
+    assert one_direction == pytest.approx(table.lower, abs=1e-11)
 
 
 @pytest.mark.parametrize("method", ["clopper-pearson", "katz-log"])
@@ -68,8 +68,8 @@ def test_group_privacy_with_delta_solves_its_equation(group: int, delta: float) 
 
 def test_katz_one_direction_is_the_published_interval() -> None:
     lower = katz_log(80, 100, 20, 120, confidence=0.95).lower
-    one = ratio_epsilon(80, 20, 100, 120, delta=0, confidence=0.95, method="katz-log", directions="one")
-    assert one == pytest.approx(lower, rel=1e-12)
+    one_direction = ratio_epsilon(80, 20, 100, 120, delta=0, confidence=0.95, method="katz-log", directions="one")
+    assert one_direction == pytest.approx(lower, rel=1e-12)
     best = ratio_epsilon(80, 20, 100, 120, delta=0, confidence=0.95, method="katz-log")
     assert best == pytest.approx(katz_log(80, 100, 20, 120, confidence=0.975).lower, rel=1e-12)
 
@@ -166,6 +166,6 @@ def test_scalars_give_floats_and_arrays_broadcast() -> None:
     ],
 )
 def test_bad_input_gets_a_sentence(changed: dict[str, object], message: str) -> None:
-    given = {"n1": 8, "n0": 2, "trials1": 10, "trials0": 10, "delta": 0.0, "confidence": 0.95}
+    settings = {"n1": 8, "n0": 2, "trials1": 10, "trials0": 10, "delta": 0.0, "confidence": 0.95}
     with pytest.raises(InputError, match=message):
-        ratio_epsilon(**{**given, **changed})  # type: ignore[arg-type]
+        ratio_epsilon(**{**settings, **changed})  # type: ignore[arg-type]

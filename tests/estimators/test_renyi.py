@@ -179,8 +179,8 @@ def test_corner_is_the_minimum_over_the_rectangle_and_above_the_termwise_sum() -
         if k1 not in (0, n1) and k2 not in (0, n2):
             ends = [(a, b) for a in map(float, first) for b in map(float, second)]
             corners = np.array([renyi_divergence([a, 1 - a], [b, 1 - b], ORDERS) for a, b in ends])
-            apart = first.lower > second.upper or first.upper < second.lower
-            assert corner == pytest.approx(corners.min(axis=0) if apart else np.zeros(4), abs=2e-12)
+            disjoint = first.lower > second.upper or first.upper < second.lower
+            assert corner == pytest.approx(corners.min(axis=0) if disjoint else np.zeros(4), abs=2e-12)
 
 
 def test_all_and_none_answered_in_the_set() -> None:
@@ -281,12 +281,12 @@ def _solved_minimum(first: NDArray[np.int64], second: NDArray[np.int64], order: 
     start = np.concatenate([first / first.sum(), second / second.sum()])
     best = math.inf
     for x0 in (start, (lower + upper) / 2):
-        found = minimize(
+        minimum = minimize(
             objective, np.clip(x0, floor, upper), method="SLSQP", bounds=list(zip(floor, upper, strict=True)),
             constraints=[sums], options={"maxiter": 500, "ftol": 1e-14},
         )  # fmt: skip
-        if np.max(np.abs(sums.A @ found.x - 1)) < 1e-9:
-            best = min(best, max(0.0, float(found.fun)))
+        if np.max(np.abs(sums.A @ minimum.x - 1)) < 1e-9:
+            best = min(best, max(0.0, float(minimum.fun)))
     return best
 
 

@@ -44,9 +44,9 @@ def games(rng: np.random.Generator, runs: int, replays: int, canaries: int) -> n
     In a replay a fair bit shows the true or the opposite label; the adversary says "true" if it is the released one.
     It is right if RR kept the label, whatever the bit: replays agree entirely, the worst dependence there is.
     """
-    kept = rng.random((runs, 1, canaries)) < 1 / (1 + math.exp(-1.0))
+    label_kept = rng.random((runs, 1, canaries)) < 1 / (1 + math.exp(-1.0))
     bits = rng.random((runs, replays, canaries)) < 0.5
-    shown_as_released = bits == kept
+    shown_as_released = bits == label_kept
     return np.sum(shown_as_released == bits, axis=2)
 
 

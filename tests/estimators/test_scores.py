@@ -119,20 +119,20 @@ def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) ->
     truth = rng.random(rows) < 0.5
     score = np.where(truth | (rng.random(rows) < 0.8), 0.0, -1.0)
     sure = int((score < 0).sum())
-    for sign, known in ((1, truth), (-1, ~truth)):
-        first = right_guesses(sign * score, known, np.arange(rows), "both-tails", np.array([sure // 2, sure]))
+    for sign, members in ((1, truth), (-1, ~truth)):
+        first = right_guesses(sign * score, members, np.arange(rows), "both-tails", np.array([sure // 2, sure]))
         assert first.tolist() == [sure // 2, sure]
 
 
 @pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
 def test_ties_tell_nothing_and_are_not_looked_into(guess: Any) -> None:
-    looks, rng = guess_looks(1000), np.random.default_rng(2)
-    assert informative_looks(looks, rng.normal(size=1000), guess).tolist() == looks.tolist()
+    guess_counts, rng = guess_looks(1000), np.random.default_rng(2)
+    assert informative_looks(guess_counts, rng.normal(size=1000), guess).tolist() == guess_counts.tolist()
     two = np.where(rng.random(1000) < 0.4, 1.0, -1.0)
-    kept = informative_looks(looks, two, guess)
-    assert kept[-1] == 1000
-    assert len(kept) <= {"signed": 1, "both-tails": 2, "member-only": 2}[guess]
-    assert informative_looks(looks[:1], np.zeros(1), guess).tolist() == [1]
+    informative = informative_looks(guess_counts, two, guess)
+    assert informative[-1] == 1000
+    assert len(informative) <= {"signed": 1, "both-tails": 2, "member-only": 2}[guess]
+    assert informative_looks(guess_counts[:1], np.zeros(1), guess).tolist() == [1]
 
 
 def test_randomised_response_costs_nothing_for_not_knowing_its_threshold() -> None:
@@ -212,8 +212,8 @@ def test_lost_replays_count_as_having_shown_nothing() -> None:
     assert dict(two_lost.counts)["lost replays"] == 2
     assert estimator.bound(tallies, failed_replays=4).lower == 0
     assert estimator.series(tallies, failed_replays=4)["replays"]["combined"][-1] == 0
-    one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
-    assert estimator.bound(tallies[:1], failed_replays=1).lower == pytest.approx(float(one_left) / 2)
+    remaining = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
+    assert estimator.bound(tallies[:1], failed_replays=1).lower == pytest.approx(float(remaining) / 2)
 
 
 def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
@@ -245,9 +245,9 @@ def test_as_published_is_the_mean_of_the_best_of_each_replay_and_says_so() -> No
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), OneRun(selection=AsPublished())])
 def test_a_one_run_finding_has_its_series(estimator: OneRun) -> None:
     tallies = [estimator.tally(noisy(400, replay=replay)) for replay in range(4)]
-    found = estimator.find(tallies)
-    assert found == estimator.bound(tallies)
-    sweep, replays = found.series["fractions"], found.series["replays"]
+    finding = estimator.find(tallies)
+    assert finding == estimator.bound(tallies)
+    sweep, replays = finding.series["fractions"], finding.series["replays"]
     assert {name: column.shape for name, column in sweep.items()} == dict.fromkeys(
         ("fraction", "epsilon", "low", "high"), (100,)
     )
@@ -256,7 +256,7 @@ def test_a_one_run_finding_has_its_series(estimator: OneRun) -> None:
     )
     assert (sweep["low"] <= sweep["epsilon"]).all()
     assert (sweep["epsilon"] <= sweep["high"]).all()
-    assert replays["combined"][-1] == pytest.approx(found.lower)
+    assert replays["combined"][-1] == pytest.approx(finding.lower)
 
 
 def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
@@ -321,8 +321,8 @@ def test_roc_corners_are_the_thresholds_that_none_beats(decimals: int) -> None:
         scores = noisy(40, seed=seed)
         score = np.round(scores.score, decimals)
         roc = roc_corners(score, scores.truth)
-        found = set(zip(roc.true_positives.tolist(), roc.false_positives.tolist(), strict=True))
-        assert found == corners_twin(score, scores.truth)
+        corners = set(zip(roc.true_positives.tolist(), roc.false_positives.tolist(), strict=True))
+        assert corners == corners_twin(score, scores.truth)
         for threshold, hits in zip(roc.threshold, roc.true_positives, strict=True):
             assert (score[scores.truth] >= threshold).sum() == hits
 
@@ -375,15 +375,15 @@ def test_bonferroni_shares_the_error_over_a_threshold_for_each_non_member() -> N
     assert estimator.bound([tally]).lower == pytest.approx(float(np.max(each.lower)), abs=1e-9)
 
 
-@pytest.mark.parametrize("made", [FairCoins, TwoSamples])
-def test_the_parts_of_an_estimator_share_its_error(made: type[FairCoins]) -> None:
-    shares = made.guess_share, made.band_share, made.accuracy_share, getattr(made, "drawing_share", 0.0)
+@pytest.mark.parametrize("kind", [FairCoins, TwoSamples])
+def test_the_parts_of_an_estimator_share_its_error(kind: type[FairCoins]) -> None:
+    shares = kind.guess_share, kind.band_share, kind.accuracy_share, getattr(kind, "drawing_share", 0.0)
     assert sum(shares) == pytest.approx(1)
-    estimator = made(confidence=0.9)
+    estimator = kind(confidence=0.9)
     tally = estimator.tally(noisy(200))
     (accuracy,) = [part for part in estimator.bound([tally]).evidence if isinstance(part, GuessAccuracy)]
-    assert accuracy.error == pytest.approx(0.1 * made.accuracy_share)
-    assert estimator.band.confidence == pytest.approx(1 - 0.1 * made.band_share)
+    assert accuracy.error == pytest.approx(0.1 * kind.accuracy_share)
+    assert estimator.band.confidence == pytest.approx(1 - 0.1 * kind.band_share)
 
 
 def test_band_is_the_best_threshold_inside_both_bands() -> None:
@@ -418,9 +418,9 @@ def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimat
     tallies = [pickle.loads(pickle.dumps(estimator.tally(noisy(500, replay=replay)))) for replay in range(3)]
     bound = estimator.bound(tallies)
     assert 0.3 < bound.lower < 6.0
-    found = estimator.find(tallies)
-    assert found == bound
-    roc, counts, replays = (found.series[name] for name in ("trade-off", "posterior", "replays"))
+    finding = estimator.find(tallies)
+    assert finding == bound
+    roc, counts, replays = (finding.series[name] for name in ("trade-off", "posterior", "replays"))
     assert roc["epsilon"].shape == roc["threshold"].shape == roc["true_positive_rate"].shape
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == roc["members"] + roc["non_members"]
     assert replays["epsilon"].shape == replays["alone"].shape == replays["combined"].shape == (3,)
@@ -465,8 +465,8 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     assert bound.method.startswith(name)
 
 
-@pytest.mark.parametrize("made", [Band, ClopperPearson, Jeffreys, KatzLog], ids=lambda made: made.__name__)
-def test_failed_trials_show_nothing(made: type[Band]) -> None:
+@pytest.mark.parametrize("kind", [Band, ClopperPearson, Jeffreys, KatzLog], ids=lambda kind: kind.__name__)
+def test_failed_trials_show_nothing(kind: type[Band]) -> None:
     """Noise at epsilon 0, a tenth of the trials failed and scored as the attack's worst guess.
 
     The seeds are fixed, and so is the outcome. Read the other way round, the failures alone would show more than 0.6.
@@ -476,7 +476,7 @@ def test_failed_trials_show_nothing(made: type[Band]) -> None:
         truth, score = rng.random(2_000) < 0.5, rng.normal(size=2_000)
         failed = rng.random(2_000) < 0.1
         score[failed] = np.where(truth[failed], -np.inf, np.inf)
-        estimator = made()
+        estimator = kind()
         assert estimator.bound([estimator.tally(Scores(score, truth))]).lower < 0.3
 
 

@@ -170,7 +170,7 @@ def test_a_card_of_many_audits_needs_linear_time(folder: Path, report: Any, monk
 
 def test_values_are_checked() -> None:
     parse = StatedValue.parse
-    stated = parse(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
+    stated = parse(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it again")
     whole_number, real, infinite, flag, word, nothing, zero = stated["a"].items()
     assert (
         whole_number.integer(0, 1),
@@ -199,7 +199,7 @@ def test_values_are_checked() -> None:
         lambda: whole_number.items(),
         lambda: stated["none"].text(),
     ):
-        with pytest.raises(SpecError, match=r"^FILE: .* must be .*, got .*; write it anew$"):
+        with pytest.raises(SpecError, match=r"^FILE: .* must be .*, got .*; write it again$"):
             wrong()
     assert "a[4]" in str(word.refusal("must be", "x"))
     with pytest.raises(SpecError, match="FILE must be JSON, got"):

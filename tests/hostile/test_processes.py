@@ -56,8 +56,8 @@ def scores(folder: Path) -> dict[str, pa.Table]:
 def test_changes_of_the_process_are_reported_and_affect_no_later_audit(
     at_work: Reader,
 ) -> None:
-    deeds = ("detaches helps forks_twice", "prints", "changes closes", "")
-    process = at_work.opens("run", spec(at_work.work, *deeds), "-o", "odd")
+    functions = ("detaches helps forks_twice", "prints", "changes closes", "")
+    process = at_work.opens("run", spec(at_work.work, *functions), "-o", "odd")
     assert process.code == 0, process.err
     assert not process.left_over
     assert "Traceback" not in process.err
@@ -109,7 +109,7 @@ def test_foreign_code_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) ->
     """The run started on another machine and lost some units; the reader resumes it."""
     theirs = at_work.stranger / "run"
     process = at_work.opens("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
-    assert process.code == 3, "in one's own process, one's own code may end the run"
+    assert process.code == 3, "the user's own code runs in this process and may end the run"
     for unit in (theirs / "units").iterdir():
         unit.unlink()
     shutil.rmtree(at_work.home / ".local", ignore_errors=True)

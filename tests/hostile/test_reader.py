@@ -19,7 +19,7 @@ from tests.hostile.reader import Opened, Reader
         ("import os; os.remove(ELSE + '/thesis.tex')", "changed"),
         ("import socket; socket.create_connection(('127.0.0.1', 9), 0.1)", "spoken"),
         ("import socket; socket.getaddrinfo('localhost', 80)", "spoken"),
-        ("import subprocess; subprocess.Popen(['sleep', '30'], start_new_session=True)", "left"),
+        ("import subprocess; subprocess.Popen(['sleep', '30'], start_new_session=True)", "left_over"),
     ],
 )
 def test_the_watch_detects_effects(reader: Reader, code: str, expected: str) -> None:

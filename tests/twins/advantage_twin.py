@@ -74,9 +74,9 @@ def rr_posterior(prior: float, released: int, epsilon: float) -> mpf:
     """Posterior of one label after randomized response with flip probability 1/(1 + e^eps)."""
     with mp.workdps(DIGITS):
         flip = 1 / (1 + mp.exp(epsilon))
-        one = mpf(prior) * (1 - flip if released else flip)
+        if_one = mpf(prior) * (1 - flip if released else flip)
         zero = (1 - mpf(prior)) * (flip if released else 1 - flip)
-        return one / (one + zero)
+        return if_one / (if_one + zero)
 
 
 def rr_additive(prior: float, epsilon: float) -> mpf:
@@ -100,7 +100,7 @@ def _additive(prior: Sequence[float], likelihoods: Sequence[Weight]) -> list[mpf
     """sum_z max(Pr[y_i = 1, z], Pr[y_i = 0, z]) - max(eta_i, 1 - eta_i) for finitely many outputs z."""
     with mp.workdps(DIGITS):
         weights = [[weight(s) for s in range(len(prior) + 1)] for weight in likelihoods]
-        found = []
+        posteriors = []
         for i, eta in enumerate(prior):
             ones, zeros = _joint_counts(prior, i)
             informed = mpf(0)
@@ -109,8 +109,8 @@ def _additive(prior: Sequence[float], likelihoods: Sequence[Weight]) -> list[mpf
                     mp.fsum(p * w for p, w in zip(ones, at, strict=True)),
                     mp.fsum(p * w for p, w in zip(zeros, at, strict=True)),
                 )
-            found.append(informed - max(mpf(eta), 1 - mpf(eta)))
-        return found
+            posteriors.append(informed - max(mpf(eta), 1 - mpf(eta)))
+        return posteriors
 
 
 @recorded
@@ -129,7 +129,7 @@ def llp_geometric_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
 def llp_laplace_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
     """The same for the Laplace count, integrated over the real line between integers and where the guess changes."""
     with mp.workdps(25):
-        size, found = len(prior), []
+        size, posteriors = len(prior), []
         tail = mpf(60) / mpf(epsilon)
         for i, eta in enumerate(prior):
             ones, zeros = _joint_counts(prior, i)
@@ -148,8 +148,8 @@ def llp_laplace_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
             def best(z: mpf, ones: list[mpf] = ones, zeros: list[mpf] = zeros) -> mpf:
                 return max(density(z, ones), density(z, zeros))
 
-            found.append(mp.quad(best, points) - max(mpf(eta), 1 - mpf(eta)))
-        return found
+            posteriors.append(mp.quad(best, points) - max(mpf(eta), 1 - mpf(eta)))
+        return posteriors
 
 
 def _bisect(f: Callable[[mpf], mpf], low: mpf, high: mpf) -> mpf:
@@ -186,9 +186,9 @@ def posterior_by_convolution(prior: Sequence[float], i: int, weight: Weight) -> 
     """Pr[y_i = 1 | released] for one example of a bag too large to enumerate."""
     with mp.workdps(DIGITS):
         others = poisson_binomial([*prior[:i], *prior[i + 1 :]])
-        one = mpf(prior[i]) * mp.fsum(p * weight(s + 1) for s, p in enumerate(others))
+        if_one = mpf(prior[i]) * mp.fsum(p * weight(s + 1) for s, p in enumerate(others))
         zero = (1 - mpf(prior[i])) * mp.fsum(p * weight(s) for s, p in enumerate(others))
-        return one / (one + zero)
+        return if_one / (if_one + zero)
 
 
 @recorded

@@ -68,11 +68,11 @@ def recorded(twin: Callable[P, R]) -> Callable[P, R]:
                 return encoded(twin(*arguments, **options))
 
         if _State.noted is not None:
-            noted, known = _State.noted.setdefault(module, {}), _still_true(module)
+            noted, earlier = _State.noted.setdefault(module, {}), _still_true(module)
             if question not in noted:
-                noted[question] = known[question] if question in known else compute()
+                noted[question] = earlier[question] if question in earlier else compute()
             return cast(R, decoded(noted[question]))
-        answers = read(module)
+        answers = recorded_answers(module)
         if nightly.on():
             computed = compute()
             if question in answers and not agree(decoded(answers[question]), decoded(computed)):
@@ -120,7 +120,7 @@ def write(noted: dict[str, Answers], folder: Path) -> None:
 
 
 @functools.cache
-def read(module: str) -> Answers:
+def recorded_answers(module: str) -> Answers:
     """Return the recorded answers of a module of twins.
 
     Raises: StaleRecord where there are none, or where the twins have changed since.
@@ -137,7 +137,7 @@ def read(module: str) -> Answers:
 def _still_true(module: str) -> Answers:
     """Return the recorded answers of a module of twins, none where they are stale."""
     try:
-        return read(module)
+        return recorded_answers(module)
     except StaleRecord:
         return {}
 
@@ -176,21 +176,23 @@ def decoded(answer: Any) -> Any:
     return [decoded(part) for part in answer] if isinstance(answer, list) else answer
 
 
-def agree(one: Any, other: Any) -> bool:
+def agree(answer: Any, other: Any) -> bool:
     """True if two answers are the same, to 20 digits in high precision and to 7 as floats of whatever processor."""
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(agree, one, other))
-    if isinstance(one, mpf):
-        return bool(one == other or abs(one - other) <= abs(one) * mpf(10) ** -20)
-    return math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-9)
+    if isinstance(answer, list | tuple):
+        return len(answer) == len(other) and all(map(agree, answer, other))
+    if isinstance(answer, mpf):
+        return bool(answer == other or abs(answer - other) <= abs(answer) * mpf(10) ** -20)
+    return math.isclose(answer, other, rel_tol=1e-7, abs_tol=1e-9)
 
 
 def _question(name: str, arguments: Sequence[object], options: dict[str, Any]) -> str:
     """Return the call as text, or a hash of it where it is long."""
-    asked = ", ".join([*map(_text, arguments), *(f"{option}={_text(options[option])}" for option in sorted(options))])
-    if len(asked) > LONG:
-        asked = f"sha256 {hashlib.sha256(asked.encode()).hexdigest()[:32]}"
-    return f"{name}({asked})"
+    question = ", ".join(
+        [*map(_text, arguments), *(f"{option}={_text(options[option])}" for option in sorted(options))]
+    )
+    if len(question) > LONG:
+        question = f"sha256 {hashlib.sha256(question.encode()).hexdigest()[:32]}"
+    return f"{name}({question})"
 
 
 def _text(argument: object) -> str:

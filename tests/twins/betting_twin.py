@@ -50,12 +50,12 @@ def wealth(ones: Sequence[float], zeros: Sequence[float], epsilon: float, delta:
             for a, a_capital in STAKES.items():
                 for b, b_capital in STAKES.items():
                     one_wealth = 1.0
-                    for one, zero, t, u in zip(ones, zeros, above, below, strict=True):
+                    for one_score, zero, t, u in zip(ones, zeros, above, below, strict=True):
                         if t is not None:
-                            one_wealth *= (1 + a / factor * (one >= t)) * (1 - a * (zero >= t))
+                            one_wealth *= (1 + a / factor * (one_score >= t)) * (1 - a * (zero >= t))
                             one_wealth /= (1 + a / factor * delta / 2) ** 2
                         if u is not None:
-                            one_wealth *= (1 + b / factor * (-zero >= u)) * (1 - b * (-one >= u))
+                            one_wealth *= (1 + b / factor * (-zero >= u)) * (1 - b * (-one_score >= u))
                             one_wealth /= (1 + b / factor * delta / 2) ** 2
                     total += a_capital * b_capital * one_wealth / len(DESIGNS) ** 2
     return total

@@ -205,8 +205,8 @@ def cdf_by_panels(epsilon: float, tp: int, fp: int, tn: int, fn: int, delta: flo
         cuts = sorted({*(mp.asin(mp.sqrt(x)) for x in kinks), *(mp.pi / 2 * j / 16 for j in range(1, 16))})
         total = mpf(0)
         nodes, weights = np.polynomial.legendre.leggauss(12)
-        for left, right in pairwise(cuts):
-            middle, half = (left + right) / 2, (right - left) / 2
+        for start, right in pairwise(cuts):
+            middle, half = (start + right) / 2, (right - start) / 2
             total += half * sum(w * integrand(middle + half * t) for t, w in zip(nodes, weights, strict=True))
         return float(2 * total / mp.beta(fn + 0.5, tp + 0.5))
 
@@ -236,11 +236,11 @@ def region_mass_by_plane(tp: int, fp: int, tn: int, fn: int, *, delta: float, ep
 
 def equation_1(fnr: mpf, fpr: mpf, delta: float) -> mpf:
     """max{log((1-delta-FPR)/FNR), log((1-delta-FNR)/FPR)}, not below 0; infinite at a rate of 0."""
-    found = mpf(0)
+    bound = mpf(0)
     for numerator, rate in ((1 - mpf(delta) - fpr, fnr), (1 - mpf(delta) - fnr, fpr)):
         if numerator > 0:
-            found = max(found, mp.inf if rate == 0 else mp.log(numerator / rate))
-    return found
+            bound = max(bound, mp.inf if rate == 0 else mp.log(numerator / rate))
+    return bound
 
 
 @recorded

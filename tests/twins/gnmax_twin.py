@@ -35,5 +35,5 @@ def rdp_of(q: mpf, sigma: mpf, order: mpf) -> mpf:
         return independent
     a = (1 - q) / (1 - (q * exp(eps2)) ** ((mu2 - 1) / mu2))
     b = exp(eps1) / q ** (1 / (mu1 - 1))
-    found = log((1 - q) * a ** (order - 1) + q * b ** (order - 1)) / (order - 1)
-    return min(independent, found if found > 0 else mpf(inf))
+    bound = log((1 - q) * a ** (order - 1) + q * b ** (order - 1)) / (order - 1)
+    return min(independent, bound if bound > 0 else mpf(inf))

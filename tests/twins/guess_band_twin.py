@@ -16,30 +16,38 @@ def tail(count: int, trials: int, p: Fraction) -> Fraction:
     )
 
 
-def statistic(right: list[int], looks: list[int], p: Fraction) -> float:
+def statistic(right: list[int], guess_counts: list[int], p: Fraction) -> float:
     """The smallest local level, each look's divided by its weight 1 / sqrt(k)."""
-    return min(float(tail(count, look, p)) * look**0.5 for count, look in zip(right, looks, strict=True))
+    return min(
+        float(tail(count, guess_count, p)) * guess_count**0.5
+        for count, guess_count in zip(right, guess_counts, strict=True)
+    )
 
 
 @recorded
-def p_value(right: list[int], looks: list[int], p: Fraction) -> Fraction:
+def p_value(right: list[int], guess_counts: list[int], p: Fraction) -> Fraction:
     """The probability of all walks whose statistic is no larger, by writing down each of the 2^m walks."""
-    observed = statistic(right, looks, p)
+    observed = statistic(right, guess_counts, p)
     total = Fraction(0)
-    for steps in product((0, 1), repeat=looks[-1]):
+    for steps in product((0, 1), repeat=guess_counts[-1]):
         walk = list(accumulate(steps))
-        if statistic([walk[look - 1] for look in looks], looks, p) <= observed * (1 + 1e-12):
-            total += p ** sum(steps) * (1 - p) ** (looks[-1] - sum(steps))
+        if statistic([walk[guess_count - 1] for guess_count in guess_counts], guess_counts, p) <= observed * (
+            1 + 1e-12
+        ):
+            total += p ** sum(steps) * (1 - p) ** (guess_counts[-1] - sum(steps))
     return total
 
 
 @recorded
-def epsilon(right: list[int], looks: list[int], significance: float, *, steps: int, largest: float) -> float:
+def epsilon(right: list[int], guess_counts: list[int], significance: float, *, steps: int, largest: float) -> float:
     """The last point of a grid from below up to which every point is rejected."""
     reached = 0.0
     for step in range(steps + 1):
         trial = largest * step / steps
-        if p_value(right, looks, Fraction(exp(trial) / (1 + exp(trial))).limit_denominator(10**6)) > significance:
+        if (
+            p_value(right, guess_counts, Fraction(exp(trial) / (1 + exp(trial))).limit_denominator(10**6))
+            > significance
+        ):
             return reached
         reached = trial
     return reached

@@ -152,13 +152,13 @@ def log_noisy_argmax(histogram: list[float], sigma: float, c: int) -> float:
 def rdp_to_epsilon(orders: Sequence[float], rdp: Sequence[float], *, delta: float, conversion: str = "improved") -> mpf:
     """min over orders a of rdp + log((a-1)/a) - (log delta + log a)/(a-1), or classical rdp - log(delta)/(a-1)."""
     with mp.workdps(DIGITS):
-        found = []
+        bounds = []
         for a, value in zip(orders, rdp, strict=True):
             a, epsilon = mpf(a), mpf(value) - mp.log(delta) / (mpf(a) - 1)
             if conversion == "improved":
                 epsilon += mp.log((a - 1) / a) - mp.log(a) / (a - 1)
-            found.append(epsilon)
-        return min(found)
+            bounds.append(epsilon)
+        return min(bounds)
 
 
 @recorded
@@ -184,7 +184,7 @@ def k_cut_minimum(
         {"type": "eq", "fun": lambda laws: laws[:k].sum() - 1},
         {"type": "eq", "fun": lambda laws: laws[k:].sum() - 1},
     ]
-    found = []
+    bounds = []
     for share in (0.1, 0.3, 0.5, 0.7, 0.9):
         start = limits[:, 0] + share * (limits[:, 1] - limits[:, 0])
         laws = start
@@ -193,5 +193,5 @@ def k_cut_minimum(
             outcome = minimize(value, laws, jac=slope, bounds=limits, constraints=sums, method="SLSQP", options=options)
             laws = np.clip(outcome.x, limits[:, 0], limits[:, 1])
         if max(abs(laws[:k].sum() - 1), abs(laws[k:].sum() - 1)) < 1e-10:
-            found.append(value(laws))
-    return max(0.0, min(found))
+            bounds.append(value(laws))
+    return max(0.0, min(bounds))

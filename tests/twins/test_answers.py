@@ -50,13 +50,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         twin(tmp_path).root(2)
         twin(tmp_path).fourth_root(2)
     answers.write(noted, answers.FOLDER)
-    answers.read.cache_clear()
+    answers.recorded_answers.cache_clear()
     return tmp_path
 
 
 def twin(folder: Path) -> ModuleType:
     """The twin module as a fresh process imports it."""
-    answers.read.cache_clear()
+    answers.recorded_answers.cache_clear()
     text = (folder / "small_twin.py").read_text().replace(IMPORTS.splitlines()[-1], "")
     module = ModuleType("tests.twins.small_twin")
     exec(text, module.__dict__)
@@ -123,9 +123,9 @@ def test_an_answer_does_not_depend_on_the_precision_that_is_set(
 ) -> None:
     monkeypatch.setenv(SWITCH, "yes")
     with mp.workdps(digits):
-        found = twin(folder).third(1)
+        third = twin(folder).third(1)
     with mp.workdps(40):
-        assert abs(found - mpf(1) / 3) < mpf(10) ** -28
+        assert abs(third - mpf(1) / 3) < mpf(10) ** -28
 
 
 def test_what_has_no_text_of_its_own_cannot_be_asked_or_answered(folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_every_record_in_the_tree_is_of_the_twins_as_they_are() -> None:
     paths = sorted(FOLDER.glob("*.json"))
     assert paths
     for path in paths:
-        assert answers.read(path.stem), path.name
+        assert answers.recorded_answers(path.stem), path.name
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -21,10 +21,10 @@ def agrees(value: float | mpf, printed: str) -> bool:
 @pytest.mark.parametrize(("k", "n", "p"), [(3, 10, Fraction(1, 5)), (10, 10, Fraction(3, 4)), (1, 25, Fraction(7, 8))])
 def test_the_binomial_tail_is_the_sum_of_fractions(k: int, n: int, p: Fraction) -> None:
     exact = binomial_twin.exact_tail(k, n, p)
-    found = binomial_twin.binomial_tail(k, n, mpf(p.numerator) / p.denominator)
-    assert abs(found - mpf(exact.numerator) / exact.denominator) < mpf(10) ** -15
+    tail = binomial_twin.binomial_tail(k, n, mpf(p.numerator) / p.denominator)
+    assert abs(tail - mpf(exact.numerator) / exact.denominator) < mpf(10) ** -15
     # The tail is also an incomplete beta function, which shares no code with the sum.
-    assert abs(binomial_twin.beta_cdf(mpf(p.numerator) / p.denominator, k, n - k + 1) - found) < mpf(10) ** -15
+    assert abs(binomial_twin.beta_cdf(mpf(p.numerator) / p.denominator, k, n - k + 1) - tail) < mpf(10) ** -15
 
 
 @pytest.mark.parametrize(("x", "a", "b"), [(0.3, 4.5, 7.5), (0.97, 40.5, 0.5), (0.001, 0.5, 0.5)])
@@ -94,11 +94,11 @@ def test_the_rectangle_examples_of_the_paper(
 def test_one_run_against_the_linear_program(
     canaries: int, guesses: int, correct: int, delta: float, exact: str, algorithm_3: str, theorem_16: str
 ) -> None:
-    given = {"canaries": canaries, "delta": delta, "confidence": 0.95}
-    assert agrees(one_run_twin.exact_epsilon(guesses, correct, **given), exact)
-    found = f_dp_twin.f_dp_parameter_in_doubles(guesses, correct, family="approx-dp", **given)
-    assert agrees(found, algorithm_3)
-    assert agrees(one_run_twin.theorem_16_epsilon(guesses, correct, **given), theorem_16)
+    settings = {"canaries": canaries, "delta": delta, "confidence": 0.95}
+    assert agrees(one_run_twin.exact_epsilon(guesses, correct, **settings), exact)
+    parameter = f_dp_twin.f_dp_parameter_in_doubles(guesses, correct, family="approx-dp", **settings)
+    assert agrees(parameter, algorithm_3)
+    assert agrees(one_run_twin.theorem_16_epsilon(guesses, correct, **settings), theorem_16)
 
 
 def test_the_linear_program_refutes_theorem_16_below_the_mean() -> None:
@@ -144,8 +144,8 @@ def test_tightness_at_randomized_response(
     assert f_dp_twin.accepts(in_doubles(accepted, 0), m, correct, m, 0.05)
     table = (hits, n - hits, hits, n - hits)
     for side, printed in (("lower", one_sided), ("two-sided", two_sided)):
-        found = confusion_twin.rectangle_interval(*table, delta=0, confidence=0.95, method="clopper-pearson", side=side)
-        assert agrees(found[0], printed)
+        bound = confusion_twin.rectangle_interval(*table, delta=0, confidence=0.95, method="clopper-pearson", side=side)
+        assert agrees(bound[0], printed)
     assert agrees(confusion_twin.bayesian_interval(*table, delta=0, confidence=0.95, side="lower")[0], bayesian)
     assert agrees(ratio_twin.katz_epsilon(hits, n - hits, n, n, confidence=0.95, best=False), katz)
 
@@ -190,8 +190,8 @@ def test_the_limit_of_the_gaussian_family_with_every_canary_guessed() -> None:
 
 
 def test_the_katz_ceiling_is_not_always_at_one_false_alarm() -> None:
-    found, alarms = ratio_twin.katz_ceiling_at_all_hits(10_000, confidence=0.99)
-    assert (alarms, agrees(found, "6.6960")) == (2, True)
+    ceiling, alarms = ratio_twin.katz_ceiling_at_all_hits(10_000, confidence=0.99)
+    assert (alarms, agrees(ceiling, "6.6960")) == (2, True)
     at_one = binomial_twin.katz_log(10_000, 10_000, 1, 10_000, (1 - mpf(0.99)) / 2)[0]
     assert agrees(at_one, "6.6346")
 
