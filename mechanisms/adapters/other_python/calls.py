@@ -182,8 +182,8 @@ class OtherPython:
 
     def _number_of(self, process: WorkerProcess, table: pa.Table) -> int:
         """Return the number of a table in the worker; send the table if the worker lacks it."""
-        for name, held in self._tables.items():
-            if held is table:
+        for name, stored in self._tables.items():
+            if stored is table:
                 return name
         if len(self._tables) == worker.TABLES:  # the worker drops the same one
             del self._tables[min(self._tables)]
