@@ -214,7 +214,7 @@ def planned(text: str, folder: Path) -> int:
     if "sweep" not in content:
         return len(make_plan(load_spec(path)).units)
     request = read_request(path)
-    return len(make_plan(request.spec(request.known)).units)
+    return len(make_plan(request.spec(request.configurations)).units)
 
 
 @pytest.mark.parametrize("text", SPECS)

@@ -141,10 +141,10 @@ def test_a_training_resumes_from_the_checkpoint_of_a_lost_worker(uri: str, tmp_p
         os.environ["TMPDIR"] = str(tmp_path / f"node {attempt}")
         (tmp_path / f"node {attempt}").mkdir()
         try:
-            ended, table = attempt_unit(unit, Inputs({}, {}), uri)
+            result, table = attempt_unit(unit, Inputs({}, {}), uri)
         finally:
             del os.environ["TMPDIR"]
-        assert bool(ended.error) == (attempt < 3), ended.error
+        assert bool(result.error) == (attempt < 3), result.error
     assert table is not None
     assert table["count"].to_pylist() == [3]
     empty = Mirror(tmp_path / "after", join_place(uri, unit.key))

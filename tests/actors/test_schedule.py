@@ -248,9 +248,9 @@ def test_a_dying_child_fails_only_its_unit(tmp_path: Path) -> None:
 def test_a_child_ended_by_a_signal_prints_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str, reason: str
 ) -> None:
-    ended = Unit(FailsFirst(str(tmp_path), "i", 99, number), "ended")
-    outcome, _, _ = run(in_children, [ended], tmp_path)
-    assert reason in outcome.failed[ended.key]
+    result = Unit(FailsFirst(str(tmp_path), "i", 99, number), "ended")
+    outcome, _, _ = run(in_children, [result], tmp_path)
+    assert reason in outcome.failed[result.key]
     assert capfd.readouterr().err == ""
 
 

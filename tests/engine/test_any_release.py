@@ -40,15 +40,17 @@ SEQUENCES = {
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the two games like those of an installed package."""
-    about = tmp_path / "site" / "others-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    metadata_folder = tmp_path / "site" / "others-1.0.dist-info"
+    metadata_folder.mkdir(parents=True)
+    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
     groups = [
-        "\n".join([f"[dpaudit.{plural(kind)}]", *(f"{name} = {HERE}.{where}" for name, where in named.items())])
+        "\n".join(
+            [f"[dpaudit.{plural(kind)}]", *(f"{name} = {HERE}.{class_path}" for name, class_path in named.items())]
+        )
         for kind, named in PARTS.items()
     ]
-    (about / "entry_points.txt").write_text("\n".join(groups) + "\n")
-    monkeypatch.syspath_prepend(about.parent)
+    (metadata_folder / "entry_points.txt").write_text("\n".join(groups) + "\n")
+    monkeypatch.syspath_prepend(metadata_folder.parent)
     catalogue.cache_clear()
     yield
     catalogue.cache_clear()

@@ -131,9 +131,9 @@ def test_an_estimate_can_be_text_json_and_a_page(epsilon: float, delta: float, t
     (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]))
     words = ["estimate", str(tmp_path / "scores.csv"), "--claim", f"{epsilon},{delta}"]
     for more in ([], ["--json"], ["-o", str(tmp_path / "page.html")]):
-        ended = CliRunner().invoke(main, [*words, *more])
-        assert ended.exit_code == 0, ended.output
-        assert f"{epsilon:g}" in ended.output.replace(".0", ""), ended.output
+        result = CliRunner().invoke(main, [*words, *more])
+        assert result.exit_code == 0, result.output
+        assert f"{epsilon:g}" in result.output.replace(".0", ""), result.output
     assert f"{epsilon:g}" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -143,9 +143,9 @@ def test_a_check_has_a_verdict_and_a_card(claim: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     words = ["check", "counted:count", "--schema", "{age: [0, 100]}", "--claim", claim, "--budget", "1s", "--quiet"]
-    ended = CliRunner().invoke(main, [*words, "-o", "run"])
-    assert ended.exit_code == 0, ended.output
-    assert ended.output.startswith("INCONCLUSIVE"), ended.output
+    result = CliRunner().invoke(main, [*words, "-o", "run"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("INCONCLUSIVE"), result.output
     assert CliRunner().invoke(main, ["card", "run", "--html", "card.html"]).exit_code == 0
 
 

@@ -26,9 +26,9 @@ def dpaudit(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def imported(*words: str, **environment: str) -> set[str]:
+def imported(*arguments: str, **environment: str) -> set[str]:
     """Return the packages outside the standard library that any process of a command imports."""
-    command = [sys.executable, "-X", "importtime", *words]
+    command = [sys.executable, "-X", "importtime", *arguments]
     process = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     lines = [line for line in process.stderr.splitlines() if line.startswith("import time:")]
     tried = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines} - sys.stdlib_module_names
@@ -38,7 +38,7 @@ def imported(*words: str, **environment: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--help"],
         ["--version"],
@@ -50,14 +50,18 @@ def imported(*words: str, **environment: str) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_quick_commands_import_no_library_but_click(words: list[str]) -> None:
+def test_quick_commands_import_no_library_but_click(arguments: list[str]) -> None:
     """`show` of other classes imports the libraries that these need."""
-    assert imported("-m", "dpaudit", *words) - imported("-c", "") == {"dpaudit", "click"}
+    assert imported("-m", "dpaudit", *arguments) - imported("-c", "") == {"dpaudit", "click"}
 
 
-@pytest.mark.parametrize("words", ["dpaudit show catb", "dpaudit estimate x --method one-r"])
-def test_shell_completion_imports_no_library_but_click(words: str) -> None:
-    environment = {"_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+@pytest.mark.parametrize("arguments", ["dpaudit show catb", "dpaudit estimate x --method one-r"])
+def test_shell_completion_imports_no_library_but_click(arguments: str) -> None:
+    environment = {
+        "_DPAUDIT_COMPLETE": "bash_complete",
+        "COMP_WORDS": arguments,
+        "COMP_CWORD": str(arguments.count(" ")),
+    }
     assert imported("-m", "dpaudit", **environment) - imported("-c", "") == {"dpaudit", "click"}
 
 
@@ -287,10 +291,3 @@ def test_a_component_of_the_wrong_type_is_refused_in_one_line(tmp_path: Path, li
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1
     assert "must be" in result.output
-
-
-def test_a_truncated_unit_file_is_rerun(tmp_path: Path) -> None:
-    run_spec(tmp_path, "randomized-response", "--quiet")
-    cut = next((tmp_path / "run" / "units").glob("*.parquet"))
-    cut.write_bytes(cut.read_bytes()[:100])
-    assert "1 of 8 units ran" in dpaudit("resume", tmp_path / "run", "--quiet").output

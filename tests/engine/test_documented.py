@@ -25,18 +25,18 @@ def commands() -> list[tuple[str, str, str]]:
     for block in PAGE.read_text(encoding="utf-8").split("    $ cat table.csv\n")[1:]:
         lines = [line[4:] for line in block.partition("\n\n")[0].splitlines()]
         at = next(index for index, line in enumerate(lines) if line.startswith("$ dpaudit"))
-        words = lines[at].removeprefix("$ dpaudit ")
-        results.append(("\n".join(lines[:at]) + "\n", words, "\n".join(lines[at + 1 :])))
+        arguments = lines[at].removeprefix("$ dpaudit ")
+        results.append(("\n".join(lines[:at]) + "\n", arguments, "\n".join(lines[at + 1 :])))
     return results
 
 
-@pytest.mark.parametrize(("table", "words", "output"), commands(), ids=lambda word: str(word).splitlines()[0])
+@pytest.mark.parametrize(("table", "arguments", "output"), commands(), ids=lambda word: str(word).splitlines()[0])
 def test_command_line_examples(
-    table: str, words: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: str, arguments: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "table.csv").write_text(table)
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
+    result = CliRunner().invoke(main, arguments.split(), catch_exceptions=False)
     assert result.output.rstrip() == output.rstrip()
 
 

@@ -30,9 +30,9 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("answers", ["\n\n\n", "randomized-response\n2.5\niris\n"])
 def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
-    ended = dpaudit("init", answers=answers)
-    assert ended.exit_code == 0, ended.output
-    assert "dpaudit plan audit.yaml" in ended.output
+    result = dpaudit("init", answers=answers)
+    assert result.exit_code == 0, result.output
+    assert "dpaudit plan audit.yaml" in result.output
     (entry,) = make_plan(load_spec("audit.yaml")).audits
     wanted = 2.5 if "2.5" in answers else 1.0
     assert entry.audit.mechanism.epsilon == wanted
@@ -40,8 +40,8 @@ def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
 
 def test_options_replace_questions(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text('age,"clicked: yes, or no"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
-    ended = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
-    assert ended.exit_code == 0, ended.output
+    result = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
+    assert result.exit_code == 0, result.output
     (entry,) = make_plan(load_spec("mine.yaml")).audits
     assert entry.audit.data.label == "clicked: yes, or no"
 
@@ -78,9 +78,9 @@ def test_any_label_survives_yaml(label: str, tmp_path: Path) -> None:
 )
 def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
-    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
-    assert (ended.exit_code, message in ended.output) == (2, True), ended.output
-    assert ended.output.count("\n") == 1, ended.output
+    result = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert result.output.count("\n") == 1, result.output
     assert not (tmp_path / "audit.yaml").exists()
 
 
@@ -97,14 +97,14 @@ def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, message: str
     ],
 )
 def test_invalid_answers_are_refused_and_nothing_is_written(words: list[str], message: str, tmp_path: Path) -> None:
-    ended = dpaudit("init", *words)
-    assert (ended.exit_code, message in ended.output) == (2, True)
+    result = dpaudit("init", *words)
+    assert (result.exit_code, message in result.output) == (2, True)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    ended = dpaudit("init", "none/audit.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
-    assert (ended.exit_code, "none/audit.yaml must be a file that can be written" in ended.output) == (3, True)
+    result = dpaudit("init", "none/audit.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
+    assert (result.exit_code, "none/audit.yaml must be a file that can be written" in result.output) == (3, True)
 
 
 def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_dangling_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").symlink_to(tmp_path / "elsewhere.yaml")
-    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
-    assert (ended.exit_code, "exists already" in ended.output) == (2, True)
+    result = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
+    assert (result.exit_code, "exists already" in result.output) == (2, True)
     assert not (tmp_path / "elsewhere.yaml").exists()
 
 
@@ -130,18 +130,18 @@ def test_epsilon_is_written_unchanged(epsilon: str) -> None:
 @pytest.mark.parametrize("name", ["rows: of, {mine} # \U0001f600\u2028\x85.csv", "'\"\\ - rows.csv", "1.5"])
 def test_any_file_or_column_name_survives_yaml(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(f'age,"{name.replace(chr(34), chr(34) * 2)}"\n' + "1,0\n2,1\n" * 20, newline="")
-    ended = dpaudit("init", "a\nname: b.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", name)
-    assert ended.exit_code == 0, ended.output
+    result = dpaudit("init", "a\nname: b.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", name)
+    assert result.exit_code == 0, result.output
     spec = load_spec("a\nname: b.yaml")
     assert (spec.audits[0].data.label, Path(spec.audits[0].data.path).name) == (name, name)
     assert spec.name == "my audit of lp-1st"
 
 
 def test_doctor_reports_installed_packages() -> None:
-    ended = dpaudit("doctor")
-    assert ended.exit_code == 0, ended.output
-    for what in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
-        assert f"ok      {what}: " in ended.output
+    result = dpaudit("doctor")
+    assert result.exit_code == 0, result.output
+    for detail in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
+        assert f"ok      {detail}: " in result.output
 
 
 def test_doctor_names_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +155,17 @@ def test_doctor_names_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "version", without_extras)
     monkeypatch.delenv("DPAUDIT_DIFFPRIVLIB_PYTHON", raising=False)
-    ended = dpaudit("doctor")
-    assert ended.exit_code == 0, ended.output
+    result = dpaudit("doctor")
+    assert result.exit_code == 0, result.output
     line = 'without extra opacus: not installed, needed for `from_opacus` and training by Opacus; pip install "opacus"'
-    assert line in ended.output
+    assert line in result.output
     assert (
         'without extra cluster: not installed, needed for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
-        in (ended.output)
+        in (result.output)
     )
     assert (
-        "without extra diffprivlib: not installed, needed for models of diffprivlib; `make diffprivlib`" in ended.output
+        "without extra diffprivlib: not installed, needed for models of diffprivlib; `make diffprivlib`"
+        in result.output
     )
     absent.remove("mlflow")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "mlflow" else without_extras(name))
@@ -188,7 +189,7 @@ def test_doctor_exits_with_3_if_something_is_missing(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib.metadata, "version", without_ray)
     monkeypatch.setattr(init_and_doctor, "MEMORY_GB", 1e9)
-    ended = dpaudit("doctor")
-    assert ended.exit_code == 3
-    assert "MISSING ray: not installed; pip install ray" in ended.output
-    assert "MISSING memory: " in ended.output
+    result = dpaudit("doctor")
+    assert result.exit_code == 3
+    assert "MISSING ray: not installed; pip install ray" in result.output
+    assert "MISSING memory: " in result.output

@@ -166,8 +166,8 @@ def test_a_command_logs_its_results(logged: StandIn | Real, tmp_path: Path) -> N
         "mechanism: {name: randomized-response, epsilon: 1.0}\nrun: {runner: in-process, figures: false}\n"
     )
     arguments = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--mlflow", "by command"]
-    ended = CliRunner().invoke(main, arguments)
-    assert ended.exit_code == 0, ended.output
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
     (run,) = logged.runs("by command")
     assert run.name == "odd | <name>"
 

@@ -30,7 +30,7 @@ Write = Callable[[Report, Path], object]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A small run with several trainings; a table of scores is in its parent folder."""
+    """Return a small run with several trainings; a table of scores is in its parent folder."""
     entry = Audit(
         {"name": "randomized-response", "epsilon": 1.0},
         {"name": "gaussian-mixture", "rows": 200},
@@ -49,8 +49,8 @@ def command(*words: str) -> Write:
     def write(report: Report, file: Path) -> None:
         run = Path(str(report.folder))
         places = {"RUN": run, "SCORES": run.parent / "scores.csv", "FILE": file}
-        ended = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
-        assert ended.exit_code == 0, ended.output
+        result = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
+        assert result.exit_code == 0, result.output
 
     return write
 
@@ -266,11 +266,11 @@ def test_a_link_in_a_run_folder_is_not_written_through(report: Report, tmp_path:
     run = Path(str(report.folder))
     (run / "card.md").symlink_to(tmp_path / "mine")
     try:
-        ended = CliRunner().invoke(main, ["card", str(run), "-o", str(run / "card.md")])
+        result = CliRunner().invoke(main, ["card", str(run), "-o", str(run / "card.md")])
     finally:
         (run / "card.md").unlink()
-    assert ended.exit_code == 3, ended.output
-    assert "card.md must be a plain file, it is a link" in ended.output
+    assert result.exit_code == 3, result.output
+    assert "card.md must be a plain file, it is a link" in result.output
     assert (tmp_path / "mine").read_text() == "years of work"
 
 
@@ -278,7 +278,7 @@ def test_init_overwrites_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("years of work")
     (tmp_path / "link").symlink_to("mine")
     for name in ("mine", "link"):
-        ended = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
-        assert ended.exit_code == 2, ended.output
-        assert "exists already" in ended.output
+        result = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
+        assert result.exit_code == 2, result.output
+        assert "exists already" in result.output
     assert (tmp_path / "mine").read_text() == "years of work"

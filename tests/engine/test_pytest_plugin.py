@@ -48,9 +48,9 @@ def test_a_session_prints_verdicts_and_its_error(pytester: pytest.Pytester) -> N
     (pytester.path / "summary.md").write_text("before\n")
     options = ["--dp-audit-error", "0.01", "--dp-audit-summary", "summary.md"]
     junit = ["-W", "error::pytest.PytestWarning", "--junitxml", "junit.xml", "-o", "junit_family=xunit2"]
-    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *options, *junit)
-    ended.assert_outcomes(passed=2, failed=1)
-    ended.stdout.fnmatch_lines(
+    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *options, *junit)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
         [
             "*VerdictError: VIOLATION  *",
             "*privacy checks*",
@@ -61,7 +61,7 @@ def test_a_session_prints_verdicts_and_its_error(pytester: pytest.Pytester) -> N
             "A false alarm among these 2: probability at most 0.01.",
         ]
     )
-    assert not [name for name in OWN_FILES if name in ended.stdout.str()]
+    assert not [name for name in OWN_FILES if name in result.stdout.str()]
     text = (pytester.path / "summary.md").read_text()
     assert text.startswith("before\n# Privacy checks\n\n2 checks. A false alarm among them: probability at most 0.01.")
     assert text.count("## Privacy audit: ") == text.count("Test test") == 2
@@ -72,10 +72,10 @@ def test_a_session_prints_verdicts_and_its_error(pytester: pytest.Pytester) -> N
 
 def test_a_refused_check_shows_no_frame_of_dpaudit(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_refused(dp_audit):\n    dp_audit.check(lambda rows, rng: 1, claim=1.0)\n")
-    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist")
-    ended.assert_outcomes(failed=1)
-    ended.stdout.fnmatch_lines(["*SpecError: a function on rows needs a schema*"])
-    assert not [name for name in OWN_FILES if name in ended.stdout.str()]
+    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*SpecError: a function on rows needs a schema*"])
+    assert not [name for name in OWN_FILES if name in result.stdout.str()]
 
 
 def test_xdist_workers_send_their_summaries(pytester: pytest.Pytester, tmp_path: Path) -> None:
@@ -120,5 +120,5 @@ def test_a_check_accepts_no_confidence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["0", "1", "-3", "2"])
 def test_an_error_outside_0_1_is_refused(value: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={value}", "-k", "honest")
-    assert "must be in (0, 1)" in ended.stdout.str() + ended.stderr.str()
+    result = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={value}", "-k", "honest")
+    assert "must be in (0, 1)" in result.stdout.str() + result.stderr.str()

@@ -97,8 +97,10 @@ def test_honest_records_are_rarely_found(replays: int) -> None:
     assert np.count_nonzero(counts) <= limit
     # Planted defect: replays of one training count as if each had separate coins and noise.
     as_if = {"replays": 1, "trainings": 40 * replays}
-    lax = [records_of(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
-    assert replays == 1 or np.count_nonzero(lax) > limit, "replays that share noise are not independent"
+    pooled = [
+        records_of(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)
+    ]
+    assert replays == 1 or np.count_nonzero(pooled) > limit, "replays that share noise are not independent"
 
 
 def test_p_values_of_replayed_trainings_are_valid() -> None:
@@ -139,9 +141,9 @@ def test_without_a_claim_the_limit_is_chance_and_few_trainings_are_reported() ->
     few = records_of(table.slice(0, 5 * 50), game={"trainings": 5})
     assert few.selected == 0
     assert f"use `trainings: {few.min_trainings}`" in str(few)
-    just = table.slice(0, few.min_trainings * 50)
-    single_record = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
-    others = just.filter(pc.greater(just["canary"], 0))
+    sufficient = table.slice(0, few.min_trainings * 50)
+    single_record = pa.concat_tables([sufficient.slice(0, 0), sufficient.filter(pc.equal(sufficient["canary"], 0))])
+    others = sufficient.filter(pc.greater(sufficient["canary"], 0))
     wrong = others.set_column(0, "score", pc.negate(others["score"]))
     for missing, expected in ((0, 1), (1, 0)):
         game = {"trainings": few.min_trainings}
@@ -232,9 +234,9 @@ def test_records_of_an_audit_of_an_object_without_a_name(tmp_path: Path) -> None
     game = {"name": "label-canaries", "replays": 1, "trainings": 20}
     entry = Audit(KeepsAll(1.0), {"name": "gaussian-mixture", "rows": 60}, game)
     report = audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
-    ended = CliRunner().invoke(main, ["records", str(tmp_path)])
-    assert ended.exit_code == 0, ended.output
-    assert ended.output.rstrip() == str(report.records())
+    result = CliRunner().invoke(main, ["records", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert result.output.rstrip() == str(report.records())
     assert report_again(tmp_path, allow_code=True).results[0].name == "audit"
 
 
@@ -252,9 +254,9 @@ def test_folders_of_audits_without_a_name_are_read() -> None:
 
 def test_the_command_prints_the_same_and_runs_nothing(report: Report, tmp_path: Path) -> None:
     arguments = ["records", report.folder, "--csv", str(tmp_path / "all.csv"), "--html", str(tmp_path / "all.html")]
-    ended = CliRunner().invoke(main, arguments)
-    assert ended.exit_code == 0, ended.output
-    assert ended.output.rstrip() == str(report.records())
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.rstrip() == str(report.records())
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 61
     page = (tmp_path / "all.html").read_text()
     assert "Content-Security-Policy" in page
@@ -266,15 +268,15 @@ def test_a_foreign_folder_runs_no_code(report: Report, tmp_path: Path) -> None:
     spec, scores = folder / "spec.yaml", folder / "scores" / slug("<b>it</b>")
     original = spec.read_text()
     try:
-        for bad in (
+        for invalid_spec in (
             "a: &x [*x]",
             "audits: 3",
             "audits: [{name: [], game: {}}]",
             "!!python/object/apply:os.system [ls]",
         ):
-            spec.write_text(bad)
-            ended = CliRunner().invoke(main, ["records", report.folder])
-            assert ended.exit_code == 2, (bad, ended.output)
+            spec.write_text(invalid_spec)
+            result = CliRunner().invoke(main, ["records", report.folder])
+            assert result.exit_code == 2, (invalid_spec, result.output)
         spec.write_text(original)
         (scores / "99999.parquet").write_bytes(b"PAR1 is what this is not")
         assert CliRunner().invoke(main, ["records", report.folder]).exit_code == 2
@@ -347,9 +349,9 @@ def test_other_games_and_runs_without_scores_are_refused(report: Report) -> None
     other = replace(report, spec=report.spec.replace("label-canaries", "label-inference"))
     with pytest.raises(SpecError, match="flips fresh coins for the same records: label-canaries or membership"):
         other.records()
-    bare = replace(report, results=(replace(report.results[0], evidence=""),))
+    without_scores = replace(report, results=(replace(report.results[0], evidence=""),))
     with pytest.raises(RunError, match="no scores were stored"):
-        bare.records()
+        without_scores.records()
     with pytest.raises(AuditError, match=r"the audit must be one of <b>it</b>, got 'other'"):
         report.records(audit="other")
 
@@ -363,8 +365,8 @@ def test_an_invalid_claim_in_the_file_is_refused_in_one_line(report: Report) -> 
     try:
         path.write_text(json.dumps(document))
         log.write_text(events.replace(checksum_note(before), checksum_note(path.read_bytes())))
-        ended = CliRunner().invoke(main, ["records", report.folder])
-        assert (ended.exit_code, "compared_with.epsilon must be a number >= 0, got" in ended.output) == (2, True)
+        result = CliRunner().invoke(main, ["records", report.folder])
+        assert (result.exit_code, "compared_with.epsilon must be a number >= 0, got" in result.output) == (2, True)
     finally:
         path.write_bytes(before)
         log.write_text(events)

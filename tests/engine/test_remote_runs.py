@@ -83,8 +83,8 @@ def test_a_second_driver_of_a_remote_folder_is_refused(
             blocked.set()
             until(go.is_set, "the second driver was refused")
 
-    ended: list[object] = []
-    first = threading.Thread(target=lambda: ended.append(audit(spec(), output=place, listeners=[hold])))
+    result: list[object] = []
+    first = threading.Thread(target=lambda: result.append(audit(spec(), output=place, listeners=[hold])))
     first.start()
     until(blocked.is_set, "the first driver has finished a unit")
     try:
@@ -94,7 +94,7 @@ def test_a_second_driver_of_a_remote_folder_is_refused(
     finally:
         go.set()
         first.join()
-    assert len(ended) == 1
+    assert len(result) == 1
 
 
 def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_tables_figures_and_representations(tmp_path: Path) -> None:
     assert len(repr(report)) < 100
     assert "&lt;own&gt;" in report._repr_html_()
     assert "<own>" not in result._repr_html_()
-    lean = RunOptions(runner="in-process", figures=False, keep_scores=False)
-    (without,) = audit(AuditSpec((entry,), run=lean), output=tmp_path / "lean", quiet=True).results
+    without_storage = RunOptions(runner="in-process", figures=False, keep_scores=False)
+    (without,) = audit(AuditSpec((entry,), run=without_storage), output=tmp_path / "lean", quiet=True).results
     with pytest.raises(RunError, match="no scores were stored"):
         without.scores()
 

@@ -150,8 +150,8 @@ def test_report_recomputes_the_report_and_runs_nothing(in_process: Path) -> None
 
 
 def test_scores_need_not_be_kept(in_process: Path, tmp_path: Path) -> None:
-    lean = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
-    report = audit(lean, output=tmp_path)
+    without_scores = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
+    report = audit(without_scores, output=tmp_path)
     assert not (tmp_path / "scores").exists()
     with_scores = report_again(in_process)
     assert [result.finding for result in report.results] == [result.finding for result in with_scores.results]

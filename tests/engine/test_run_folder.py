@@ -43,8 +43,8 @@ SPEC: dict[str, Any] = {
 YAML = json.dumps(SPEC)  # JSON is YAML
 
 
-def dpaudit(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
+def dpaudit(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in arguments])
 
 
 def run(folder: Path, **change: Any) -> Report:

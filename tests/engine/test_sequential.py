@@ -205,8 +205,8 @@ def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
 
 
 def test_scores_need_not_be_stored(stopped: Path, tmp_path: Path) -> None:
-    lean = replace(spec(), run=RunOptions(runner="in-process", keep_scores=False))
-    result = audit(lean, output=tmp_path).results[0]
+    without_scores = replace(spec(), run=RunOptions(runner="in-process", keep_scores=False))
+    result = audit(without_scores, output=tmp_path).results[0]
     assert result.finding == report_again(stopped).results[0].finding
 
 
@@ -293,12 +293,12 @@ def test_a_confirmatory_run_is_not_stopped_as_hopeless(tmp_path: Path) -> None:
     entry = make_plan(spec(0.0, stop=StopRule(hopeless=True))).audits[0]
     audit(spec(0.0, stop=None), output=tmp_path)
     store = UnitStore(tmp_path / "units")
-    ended, confirming = (
+    result, confirming = (
         SequentialReader(each, store) for each in (entry, replace(entry, confirms="first", confirmatory=True))
     )
-    for reader in (ended, confirming):
+    for reader in (result, confirming):
         reader.advance(set(entry.tallies), set())
-    assert len(ended.tallies) < len(entry.tallies)
+    assert len(result.tallies) < len(entry.tallies)
     assert confirming.tallies == entry.tallies
 
 

@@ -102,17 +102,17 @@ def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
 
 
 def test_a_tau_that_is_too_small_is_rejected(tmp_path: Path) -> None:
-    small = audited(Sharpened(), tmp_path / "small", estimator=OneRun(tau=0.01, selection=Fixed(1.0)))
-    large = audited(Sharpened(), tmp_path / "large", estimator=OneRun(tau=0.6, selection=Fixed(1.0)))
-    assert small.control is not None
-    assert large.control is not None
-    assert small.control.shift_detected
-    assert small.control.advantage[0] > 0.01
-    assert "tau = 0.01 is too small" in str(small)
-    assert not large.control.shift_detected
-    assert large.comparison is not None
-    assert large.comparison.observed == 0
-    assert "Theorem 10, tau 0.6" in large.finding.method
+    small_tau = audited(Sharpened(), tmp_path / "small", estimator=OneRun(tau=0.01, selection=Fixed(1.0)))
+    large_tau = audited(Sharpened(), tmp_path / "large", estimator=OneRun(tau=0.6, selection=Fixed(1.0)))
+    assert small_tau.control is not None
+    assert large_tau.control is not None
+    assert small_tau.control.shift_detected
+    assert small_tau.control.advantage[0] > 0.01
+    assert "tau = 0.01 is too small" in str(small_tau)
+    assert not large_tau.control.shift_detected
+    assert large_tau.comparison is not None
+    assert large_tau.comparison.observed == 0
+    assert "Theorem 10, tau 0.6" in large_tau.finding.method
 
 
 def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
@@ -129,7 +129,7 @@ def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
 def false_alarms(power: float, games: int) -> int:
     """Return the number of controls that detect a shift, by one replay on 500 fresh rows with the reference only."""
     data, attack = GaussianMixture(classes=4, rows=500), LabelInferenceScore()
-    reads = control_estimator(OneRun(confidence=0.9), 1)
+    reader = control_estimator(OneRun(confidence=0.9), 1)
     alarms = 0
     for seed in range(games):
         rng = np.random.default_rng([seed, 1])
@@ -141,7 +141,7 @@ def false_alarms(power: float, games: int) -> int:
         view = CanaryView(
             np.full((500, 4), 0.25, np.float32), proxy.astype(np.float32), np.where(bits, rows.labels, sampled)
         )
-        alarms += reads.bound([reads.tally(Scores(attack.score(view), bits))]).lower > 0
+        alarms += reader.bound([reader.tally(Scores(attack.score(view), bits))]).lower > 0
     return alarms
 
 
@@ -167,12 +167,12 @@ def test_theorem_10_is_valid_where_a_multiplicative_tau_fails(selection: Fixed |
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(300, 0.05)."""
     games, canaries, tau = 300, 1_000, 0.1
     limit = binom.ppf(1 - 1e-6, games, 0.05)
-    shifted, bare = OneRun(tau=tau, selection=selection), OneRun(selection=selection)
+    shifted, uncorrected = OneRun(tau=tau, selection=selection), OneRun(selection=selection)
     missed = multiplied = unshifted = 0
     for seed in range(games):
         tally = shifted.tally(counterexample(canaries, np.random.default_rng(seed)))
         missed += shifted.bound([tally]).lower > 0
-        unshifted += bare.bound([tally]).lower > 0
+        unshifted += uncorrected.bound([tally]).lower > 0
         counts = one_run_epsilon(
             tally.guesses,
             tally.correct,
@@ -231,21 +231,25 @@ def test_game_and_controls_share_the_error_equally() -> None:
 def test_the_guess_band_and_one_run_have_the_same_control() -> None:
     """The guess band and `one-run` use the same guesses, so they share the control."""
     rng = np.random.default_rng(2)
-    ours, grid = SimultaneousGuessCount(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
-    assert control_estimator(ours, 2) == control_estimator(grid, 2) == OneRun(confidence=0.975, guess="both-tails")
+    guess_band, one_run = SimultaneousGuessCount(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
+    assert (
+        control_estimator(guess_band, 2)
+        == control_estimator(one_run, 2)
+        == OneRun(confidence=0.975, guess="both-tails")
+    )
     bits = rng.random(2_000) < 0.5
     games = [Scores(4.0 * bits + rng.normal(size=2_000), bits, replay) for replay in range(3)]
-    reads = control_estimator(ours, 1)
-    held_out = [[reads.tally(Scores(0.3 * bits + rng.normal(size=2_000), bits, replay)) for replay in range(3)]]
+    reader = control_estimator(guess_band, 1)
+    held_out = [[reader.tally(Scores(0.3 * bits + rng.normal(size=2_000), bits, replay)) for replay in range(3)]]
     controls = [
         shift_control(estimator, [estimator.tally(game) for game in games], held_out, where="rows")
-        for estimator in (ours, grid)
+        for estimator in (guess_band, one_run)
     ]
     assert controls[0] == controls[1]
     assert controls[0] is not None
     assert controls[0].explained is not None
     assert controls[0].explained.shift > 0.1
-    assert 1 < controls[0].explained.epsilon < ours.bound([ours.tally(game) for game in games]).lower
+    assert 1 < controls[0].explained.epsilon < guess_band.bound([guess_band.tally(game) for game in games]).lower
 
 
 def test_the_stated_number_of_rows_suffices() -> None:

@@ -24,9 +24,9 @@ print("LOADED", *sys.modules)
 """
 
 
-def loaded(folder: Path, *words: str) -> set[str]:
+def loaded(folder: Path, *arguments: str) -> set[str]:
     """Return the modules that a command has loaded at its end."""
-    command = [sys.executable, "-c", COMMAND, *words]
+    command = [sys.executable, "-c", COMMAND, *arguments]
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     modules = set(process.stdout.splitlines()[-1].removeprefix("LOADED ").split())
@@ -45,15 +45,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "unused"),
+    ("arguments", "unused"),
     [
         (("plan", "spec.yaml"), {"rich", "pyarrow.dataset", "dpaudit.engine.run.driver"}),
         (("estimate", "scores.csv", "--claim", "1"), {"rich", "pyarrow.dataset"}),
     ],
     ids=["plan", "estimate"],
 )
-def test_planning_and_estimating_load_no_heavy_library(words: tuple[str, ...], unused: set[str], folder: Path) -> None:
-    assert loaded(folder, *words).isdisjoint({*HEAVY, *unused})
+def test_planning_and_estimating_load_no_heavy_library(
+    arguments: tuple[str, ...], unused: set[str], folder: Path
+) -> None:
+    assert loaded(folder, *arguments).isdisjoint({*HEAVY, *unused})
 
 
 def test_a_small_run_loads_no_heavy_library(folder: Path) -> None:

@@ -49,8 +49,8 @@ def cases(seed: int, folder: Path, only: Collection[str] = ()) -> Iterator[tuple
         number += 1
         if only and kind.__name__ not in only:
             continue
-        described, ended = kinds[kind].case(rng)
-        yield f"{kind.__name__} {number - 1}", described, ended
+        description, result = kinds[kind].case(rng)
+        yield f"{kind.__name__} {number - 1}", description, result
 
 
 def main() -> None:
@@ -64,11 +64,11 @@ def main() -> None:
     began, ends, wrong = time.monotonic(), Counter[tuple[str, str]](), 0
     with tempfile.TemporaryDirectory(prefix="dpaudit-fuzz-") as folder:
         only = frozenset(filter(None, arguments.only.split(",")))
-        for count, (name, described, ended) in enumerate(cases(arguments.seed, Path(folder), only), 1):
-            ends[name.partition(" ")[0], ended.end.value] += 1
-            if ended.end.wrong:
+        for count, (name, description, result) in enumerate(cases(arguments.seed, Path(folder), only), 1):
+            ends[name.partition(" ")[0], result.end.value] += 1
+            if result.end.wrong:
                 wrong += 1
-                print(f"{ended.end.value}: {name}: {described}\n{ended.text[-1500:]}\n", flush=True)
+                print(f"{result.end.value}: {name}: {description}\n{result.text[-1500:]}\n", flush=True)
             if count >= arguments.cases or time.monotonic() - began > arguments.seconds:
                 break
     for (kind, end), number in sorted(ends.items()):

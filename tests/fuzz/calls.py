@@ -77,13 +77,13 @@ class Calls:
         (make,) = rng.choices(list(_SHARES), list(_SHARES.values()))
         case = make(rng, self.folder / "run")
         shutil.rmtree(self.folder / "run", ignore_errors=True)
-        ended = outcome(case.call, nonsense=case.means == WRONG)
+        result = outcome(case.call, nonsense=case.means == WRONG)
         if case.means == SAME:
             good = outcome(case.good)
-            if (ended.end, ended.text) != (good.end, good.text):
-                end = ended.end if ended.end.wrong else End.NONSENSE
-                ended = Outcome(end, f"{ended.text}\ninstead of\n{good.text}")
-        return case.words, ended
+            if (result.end, result.text) != (good.end, good.text):
+                end = result.end if result.end.wrong else End.NONSENSE
+                result = Outcome(end, f"{result.text}\ninstead of\n{good.text}")
+        return case.words, result
 
 
 def _case(name: str, function: Callable[..., Any], good: Mapping[str, Any], odd: Mapping[str, Odd]) -> Case:

@@ -369,9 +369,9 @@ class Loaders:
                 (self.folder / other).write_bytes(good)
         odd = damaged(content, rng)
         (self.folder / name).write_bytes(odd)
-        ended = outcome(lambda: f"{len(data(str(self.folder)).load())} rows")
+        result = outcome(lambda: f"{len(data(str(self.folder)).load())} rows")
         (self.folder / name).write_bytes(content)
-        return f"{name}: {odd[:300]!r}", ended
+        return f"{name}: {odd[:300]!r}", result
 
 
 SMALL: dict[str, Any] = {
@@ -411,10 +411,10 @@ class RunFolders:
         shutil.copytree(self.whole, folder)
         changes = [_damage(folder, rng) for _ in range(rng.randint(1, 2))]
         words = [rng.choice(("report", "report", "resume")), str(folder), "--quiet"]
-        ended = command(words)
-        if ended.end is End.ANSWERED and not all(map(_holds, _findings(folder), expected)):
-            ended = Outcome(End.NONSENSE, f"{_findings(folder)} instead of {expected}")
-        return f"{words} after {changes}", ended
+        result = command(words)
+        if result.end is End.ANSWERED and not all(map(_holds, _findings(folder), expected)):
+            result = Outcome(End.NONSENSE, f"{_findings(folder)} instead of {expected}")
+        return f"{words} after {changes}", result
 
 
 def _findings(folder: Path) -> Any:

@@ -96,23 +96,25 @@ def outcome(case: Callable[[], str], *, nonsense: bool = False) -> Outcome:
     return Outcome(End.NONSENSE if nonsense else End.ANSWERED, answer)
 
 
-def command(words: list[str], *, nonsense: bool = False) -> Outcome:
+def command(arguments: list[str], *, nonsense: bool = False) -> Outcome:
     """Run a command line in this process. Exit codes 0 and 1 are answers; 2 or 3 with one line on stderr are
     refusals."""
     try:
         with _in_time():
-            ended = CliRunner().invoke(main, words)
+            result = CliRunner().invoke(main, arguments)
     except _Late:
         return Outcome(End.HANG, traceback.format_exc())
-    if isinstance(ended.exception, _Late):
-        return Outcome(End.HANG, _lines_of(ended.exc_info))
-    if "Traceback" in ended.stderr or ended.exit_code not in (0, 1, 2, 3):
-        return Outcome(End.TRACEBACK, ended.stderr or _lines_of(ended.exc_info))
-    if ended.exit_code in (0, 1):
-        return Outcome(End.NONSENSE if nonsense else End.ANSWERED, ended.stdout)
-    usage = ended.stderr.startswith("Usage:")  # a usage message of click
-    sentence = ended.stderr.startswith("dpaudit: ") and ended.stderr.count("\n") == 1 and len(ended.stderr) <= LONGEST
-    return Outcome(End.REFUSED if sentence or usage else End.NO_SENTENCE, ended.stderr)
+    if isinstance(result.exception, _Late):
+        return Outcome(End.HANG, _lines_of(result.exc_info))
+    if "Traceback" in result.stderr or result.exit_code not in (0, 1, 2, 3):
+        return Outcome(End.TRACEBACK, result.stderr or _lines_of(result.exc_info))
+    if result.exit_code in (0, 1):
+        return Outcome(End.NONSENSE if nonsense else End.ANSWERED, result.stdout)
+    usage = result.stderr.startswith("Usage:")  # a usage message of click
+    sentence = (
+        result.stderr.startswith("dpaudit: ") and result.stderr.count("\n") == 1 and len(result.stderr) <= LONGEST
+    )
+    return Outcome(End.REFUSED if sentence or usage else End.NO_SENTENCE, result.stderr)
 
 
 def _lines_of(info: object) -> str:

@@ -397,13 +397,13 @@ class Beginnings:
         is_user_code = ":" in mechanism and rng.random() < 0.8
         words = ["init", str(spec), "--mechanism", mechanism, "--data", data]
         words += [] if is_user_code else ["--epsilon", epsilon]
-        ended = command(words)
-        described = f"{words} on {content[:100]!r}"
-        if ended.end is End.ANSWERED:
-            ended = outcome(lambda: load_spec(spec).to_yaml())
-            if ended.end is End.REFUSED and odd >= 0.6 and sound:
-                ended = Outcome(End.NONSENSE, f"init wrote a spec that is none: {ended.text}")
-        return described, ended
+        result = command(words)
+        description = f"{words} on {content[:100]!r}"
+        if result.end is End.ANSWERED:
+            result = outcome(lambda: load_spec(spec).to_yaml())
+            if result.end is End.REFUSED and odd >= 0.6 and sound:
+                result = Outcome(End.NONSENSE, f"init wrote a spec that is none: {result.text}")
+        return description, result
 
     def _rows(self, rng: random.Random) -> tuple[bytes, bool]:
         """Return a file, and true if it is valid CSV."""

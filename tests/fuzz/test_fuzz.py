@@ -18,10 +18,10 @@ from tests.fuzz.outcome import End, command, outcome
 
 @pytest.mark.filterwarnings("ignore")
 def test_no_case_has_a_wrong_outcome(tmp_path: Path) -> None:
-    ended = list(itertools.islice(cases(2027, tmp_path), 150))
-    assert [(name, described, end.text) for name, described, end in ended if end.end.wrong] == []
-    assert {name.partition(" ")[0] for name, _, _ in ended} == {kind.__name__ for kind in SHARES}
-    assert {end.end for _, _, end in ended} == {End.ANSWERED, End.REFUSED}
+    result = list(itertools.islice(cases(2027, tmp_path), 150))
+    assert [(name, description, end.text) for name, description, end in result if end.end.wrong] == []
+    assert {name.partition(" ")[0] for name, _, _ in result} == {kind.__name__ for kind in SHARES}
+    assert {end.end for _, _, end in result} == {End.ANSWERED, End.REFUSED}
 
 
 FOUND = (2, 14, 16, 48, 52, 78, 95, 166, 185, 210, 304, 353, 363, 502, 805, 893, 1006, 1216, 1446, 1640, 1801, 2939)
@@ -31,8 +31,8 @@ FOUND = (2, 14, 16, 48, 52, 78, 95, 166, 185, 210, 304, 353, 363, 502, 805, 893,
 @pytest.mark.filterwarnings("ignore")
 def test_earlier_wrong_outcomes_do_not_recur(tmp_path: Path) -> None:
     calls = Calls(tmp_path)
-    ended = [(number, *calls.case(random.Random(f"1 {number}"))) for number in FOUND]
-    assert [(number, described, end.text) for number, described, end in ended if end.end.wrong] == []
+    result = [(number, *calls.case(random.Random(f"1 {number}"))) for number in FOUND]
+    assert [(number, description, end.text) for number, description, end in result if end.end.wrong] == []
 
 
 def test_wrong_outcomes_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,12 @@ def main() -> None:
 def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and record of each spec."""
     content = yaml.safe_load((HERE / "specs.yaml").read_text())
-    usual = {name: content["usual"][name] for name in ("seed", "run")}
+    defaults = {name: content["usual"][name] for name in ("seed", "run")}
     for kind in ("specs", "checks"):
         for name, words in content[kind].items():
             if only in name:
                 with tempfile.TemporaryDirectory(prefix="dpaudit-golden-") as folder:
-                    spec = usual | {"name": name} | words if kind == "specs" else words
+                    spec = defaults | {"name": name} | words if kind == "specs" else words
                     yield f"{kind}/{name}", record_of(spec, kind, Path(folder) / "run")
                 print(f"{kind}/{name}", file=sys.stderr)
 
@@ -82,7 +82,9 @@ def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, An
     if report["joint"] is not None:
         results["joint"] = {"said": digest(json.dumps(report["joint"]["verdict"]))}
     for name, kinds in counted_and_played(spec, folder).items():
-        results.setdefault(name, {}).update({what: digest_of(values) for what, values in kinds.items()})
+        results.setdefault(name, {}).update(
+            {kind_of_values: digest_of(values) for kind_of_values, values in kinds.items()}
+        )
     return results
 
 

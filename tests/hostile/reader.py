@@ -194,24 +194,24 @@ class Reader:
 
     def _written(self) -> Iterator[str]:
         """Yield paths opened for writing, with links resolved."""
-        for _, event, what in self._noted():
+        for _, event, details in self._noted():
             if event.startswith("socket."):
                 continue
-            for path in re.findall(r"'([^']*)'", what):
+            for path in re.findall(r"'([^']*)'", details):
                 real = Path(os.path.realpath(path))
                 inside = real.is_relative_to(self.tmp) or self._may_be_written(real)
                 if not inside and not str(real).startswith(("/dev/", "/proc/")):
                     yield f"{event} {path}" + ("" if str(real) == path else f" -> {real}")
 
     def _spoken(self) -> Iterator[str]:
-        for _, event, what in self._noted():
-            if event.startswith("socket.") and what.startswith("("):
-                yield f"{event} {what}"
+        for _, event, details in self._noted():
+            if event.startswith("socket.") and details.startswith("("):
+                yield f"{event} {details}"
 
     def _noted(self) -> Iterator[tuple[str, str, str]]:
         for line in self._log.read_text(errors="replace").splitlines():
-            process, event, what = line.split(" ", 2)
-            yield process, event, what
+            process, event, details = line.split(" ", 2)
+            yield process, event, details
 
     def _left_over_files(self) -> Iterator[str]:
         """Yield command lines of processes started by commands that do not end in time, and kill them."""

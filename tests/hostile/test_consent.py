@@ -50,9 +50,9 @@ def changed(folder: Path, **parts: Any) -> None:
     text = yaml.safe_dump(spec, sort_keys=False)
     (folder / "spec.yaml").write_text(text)
     plan = pq.read_table(folder / "plan.parquet")
-    about = json.loads(plan.schema.metadata[b"record"])
-    about["spec"] = hashlib.sha256(text.encode()).hexdigest()
-    pq.write_table(plan.replace_schema_metadata({"record": json.dumps(about)}), folder / "plan.parquet")
+    plan_record = json.loads(plan.schema.metadata[b"record"])
+    plan_record["spec"] = hashlib.sha256(text.encode()).hexdigest()
+    pq.write_table(plan.replace_schema_metadata({"record": json.dumps(plan_record)}), folder / "plan.parquet")
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_no_module_of_the_working_folder_is_imported(reader: Reader, folder: Pat
     cwd = folder if where == "in" else reader.stranger
     for name in SHADOWED:
         evil(cwd / f"{name}.py", mark)
-    about = cwd / "evil-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[dpaudit.mechanisms]\nnice = opacus:M\n")
+    metadata_folder = cwd / "evil-1.0.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (metadata_folder / "entry_points.txt").write_text("[dpaudit.mechanisms]\nnice = opacus:M\n")
     process = reader.starts("report", folder, cwd=cwd)
     process.harmless()
     assert process.code == 0, process.err

@@ -56,8 +56,8 @@ def scores(folder: Path) -> dict[str, pa.Table]:
 def test_changes_of_the_process_are_reported_and_affect_no_later_audit(
     at_work: Reader,
 ) -> None:
-    deeds = ("detaches helps forks_twice", "prints", "changes closes", "")
-    process = at_work.opens("run", spec(at_work.work, *deeds), "-o", "odd")
+    functions = ("detaches helps forks_twice", "prints", "changes closes", "")
+    process = at_work.opens("run", spec(at_work.work, *functions), "-o", "odd")
     assert process.code == 0, process.err
     assert not process.left_over
     assert "Traceback" not in process.err

@@ -40,13 +40,13 @@ def estimate(path: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["estimate", str(path), *words])
 
 
-def refused(ended: Result, *words: str) -> None:
+def refused(result: Result, *words: str) -> None:
     """Assert that a command ended with one refusal that contains these words."""
-    assert ended.exit_code in (2, 3), ended.output
-    assert ended.output.count("\n") == 1, ended.output
-    assert len(ended.output) < 1200, ended.output
+    assert result.exit_code in (2, 3), result.output
+    assert result.output.count("\n") == 1, result.output
+    assert len(result.output) < 1200, result.output
     for word in words:
-        assert word in ended.output, ended.output
+        assert word in result.output, result.output
 
 
 def npy(descr: str, shape: str, values: bytes = b"") -> bytes:
@@ -181,11 +181,11 @@ def test_numbers_of_any_type_are_read_or_refused_in_one_line(tmp_path: Path, kin
     np.savez(tmp_path / "a.npz", score=table["score"], member=table["member"])
     expected = str(dpaudit.estimate(score, MEMBERS)).splitlines()[0]
     for name in ("a.npy", "a.npz"):
-        ended = estimate(tmp_path / name)
+        result = estimate(tmp_path / name)
         if kind in ("|S20", "<f16"):
-            refused(ended, name)
+            refused(result, name)
         else:
-            assert ended.output.splitlines()[0] == expected
+            assert result.output.splitlines()[0] == expected
     np.save(tmp_path / "b.npy", np.zeros((0, 2), kind))
     refused(estimate(tmp_path / "b.npy"), "b.npy")
 
@@ -325,11 +325,11 @@ def test_a_file_with_the_wrong_ending_is_refused_by_name(tmp_path: Path, kind: s
 def test_a_binary_file_of_another_kind_is_refused_in_one_line(tmp_path: Path, kind: str, ending: str) -> None:
     own_values = {"Parquet": ".parquet", "NumPy": ".npy", "NumPy's archive": ".npz"}
     (tmp_path / f"a{ending}").write_bytes(OTHER[kind][0]())
-    ended = estimate(tmp_path / f"a{ending}")
+    result = estimate(tmp_path / f"a{ending}")
     if own_values.get(kind) == ending:
-        assert ended.exit_code == 0, ended.output
+        assert result.exit_code == 0, result.output
     else:
-        refused(ended, f"a{ending} must")
+        refused(result, f"a{ending} must")
 
 
 def test_a_pipe_is_read_and_an_endless_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

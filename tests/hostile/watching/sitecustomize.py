@@ -33,8 +33,8 @@ def _absolute(path, folder):
     return os.path.join(base, os.fsdecode(path))
 
 
-def _say(event, what):
-    line = f"{os.getpid()} {event} {what!r}\n".encode(errors="replace")
+def _say(event, details):
+    line = f"{os.getpid()} {event} {details!r}\n".encode(errors="replace")
     file = os.open(_LOG, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(file, line)
