@@ -29,7 +29,7 @@ from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPertur
 from tests.nightly import too
 
 QUARTER = GaussianNaiveBayes(4.0, relation=Relation.REPLACE)
-"""Sold for 1."""
+"""Mechanism of epsilon 4, tested against a claim of 1."""
 
 
 def worlds_of(data: Examples, poisoning: Poisoning) -> Worlds:

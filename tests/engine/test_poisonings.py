@@ -100,7 +100,7 @@ def audited(folder: Path, mechanism: Any, poisoning: Any, **fields: Any) -> Any:
 
 
 def test_search_chooses_the_poisoning_with_evidence(tmp_path: Path) -> None:
-    """For a sum of features, a replaced row gives evidence and changed labels do not. Fixed seed."""
+    """A replaced row gives evidence about a sum of features, changed labels do not. Fixed seed."""
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
     (note,) = result.chosen

@@ -59,7 +59,7 @@ def test_both_tails_of_scores_count(swapped: bool) -> None:
 
 
 def test_tight_claim_is_rarely_exceeded() -> None:
-    """Laplace noise with epsilon 1: the largest excess over tails and levels is clear in a measured one of five samples."""
+    """Laplace noise at epsilon 1: the largest excess over tails and levels is clear in a fifth of the samples."""
     rng = np.random.default_rng(1)
     moved = np.array([[[0.0]], [[1.0]]])
     pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]

@@ -280,7 +280,7 @@ def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
         ({"delta": 1.0}, "delta must be in [0, 1), got 1.0"),
         ({"confidence": 0.0}, "confidence must be in (0, 1), got 0.0"),
         ({"delta": 1e-5, "selection": Split()}, "valid for delta = 0 only"),
-        ({"selection": SimultaneousBand()}, "the scores of one run are not"),
+        ({"selection": SimultaneousBand()}, "the scores of one run are dependent"),
         ({"selection": Fixed(1.5)}, "a fixed guess fraction must be in (0, 1], got 1.5"),
         ({"guess": "best"}, "guess must be one of signed, both-tails, member-only"),
     ],
