@@ -96,7 +96,7 @@ class Jobs:
                 "dashboard and that this machine can reach it"
             ) from err
         _bypass_proxy(parts.hostname)
-        self._client = self._asked(self._connect)
+        self._client = self._request(self._connect)
 
     def _connect(self) -> Any:
         try:
@@ -139,7 +139,7 @@ class Jobs:
         """Start the job under this name; return False if the server has a job of that name already."""
         try:
             more = {"runtime_env": job.runtime_env(), "metadata": dict(job.metadata)}
-            self._asked(lambda: self._client.submit_job(entrypoint=job.entrypoint, submission_id=name, **more))
+            self._request(lambda: self._client.submit_job(entrypoint=job.entrypoint, submission_id=name, **more))
         except RunError as err:
             if "already exists" in str(err.__cause__):
                 return False
@@ -153,7 +153,7 @@ class Jobs:
         """
         state = self._state(name)
         if state is None:
-            names = [job.submission_id or "" for job in self._asked(self._client.list_jobs)]
+            names = [job.submission_id or "" for job in self._request(self._client.list_jobs)]
             own_jobs = filter(self.is_name, names)
             raise RunError(
                 f"{self.address} knows no job {shortened(name)}, only {shortened(', '.join(own_jobs) or 'none')}"
@@ -169,11 +169,11 @@ class Jobs:
                     return None
                 raise
 
-        return self._asked(ask)
+        return self._request(ask)
 
     def message(self, name: str) -> str:
         """Return the cluster's message about the end of the job in one line; "" if there is none."""
-        info = self._asked(lambda: self._client.get_job_info(name))
+        info = self._request(lambda: self._client.get_job_info(name))
         return " ".join(str(info.message or "").partition(", last available logs")[0].split())[:500]
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
@@ -181,7 +181,7 @@ class Jobs:
         printed_count = 0
         while True:
             ended = self.state(name) not in UNFINISHED
-            text = self._asked(lambda: self._client.get_job_logs(name))
+            text = self._request(lambda: self._client.get_job_logs(name))
             if len(text) > printed_count:
                 yield text[printed_count:]
                 printed_count = len(text)
@@ -192,13 +192,13 @@ class Jobs:
     def stop(self, name: str) -> str:
         """Stop a job, wait until it has stopped, and return its state. Its finished units are kept."""
         self.state(name)
-        self._asked(lambda: self._client.stop_job(name))
+        self._request(lambda: self._client.stop_job(name))
         until = time.monotonic() + STOP_S
         while (state := self.state(name)) in UNFINISHED and time.monotonic() < until:
             time.sleep(POLL_S)
         return state
 
-    def _asked(self, ask: Callable[[], T]) -> T:
+    def _request(self, ask: Callable[[], T]) -> T:
         """Return the answer of the job server; raise RunError if it refuses."""
         from ray.exceptions import AuthenticationError
 

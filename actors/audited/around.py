@@ -213,7 +213,7 @@ class _ProcessState:
     """Part of the state of a process that all its code shares."""
 
     name: str
-    read: Callable[[], Any]  # returns a comparable value
+    current: Callable[[], Any]  # returns a comparable value
     restore: Callable[[Any], object] | None = None  # restores a value; None does not restore
     # Returns the names of the parts that differ from a value; None compares the values.
     changed: Callable[[Any], tuple[str, ...]] | None = None
@@ -224,7 +224,7 @@ class _ProcessState:
 def _guarded_state() -> Iterator[list[str]]:
     """Restore the state of the process after the block; yield a list that then holds the changes as text."""
     # Libraries come first, since patched functions must not read or restore the other states.
-    saved = [(state, _read_or_none(state.read)) for state in _PROCESS_STATES]
+    saved = [(state, _read_or_none(state.current)) for state in _PROCESS_STATES]
     module_count, remarks = len(sys.modules), list[str]()
     try:
         yield remarks
@@ -241,7 +241,7 @@ def _restore_if_changed(state: _ProcessState, before: Any, remarks: list[str], *
     if state.changed is not None:
         changes = state.changed(before)
     else:
-        changes = () if _read_or_none(state.read) == before else ("",)
+        changes = () if _read_or_none(state.current) == before else ("",)
     if changes and state.restore is not None:
         state.restore(before)
     if changes and not (state.by_imports and imported):
@@ -249,10 +249,10 @@ def _restore_if_changed(state: _ProcessState, before: Any, remarks: list[str], *
         remarks.append(f"{state.name} ({details})" if details else state.name)
 
 
-def _read_or_none(read: Callable[[], Any]) -> Any:
+def _read_or_none(function: Callable[[], Any]) -> Any:
     """Return the value read, or None if that fails, such as for the name of a deleted folder."""
     try:
-        return read()
+        return function()
     except Exception:
         return None
 

@@ -85,7 +85,7 @@ selection: the threshold that it chooses.
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
 DEFAULT_GUESS = "both-tails"
-"""As many guesses of members as of non-members, so that unequal shares do not help worthless scores."""
+"""Equal numbers of guesses of members and of non-members, so that unequal shares do not help worthless scores."""
 COPIES = (
     "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
     "duplicates."

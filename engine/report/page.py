@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.parquet as pq
-from jinja2 import Environment, PackageLoader, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -54,6 +54,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         for result in report.results
     ]
     studies = report.studies
+    figures = {chart.stem: _save_figure(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)}
     text = template("report.html.j2").render(
         report=report,
         audits=audits,
@@ -62,7 +63,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
         status=status,
-        **{chart.stem: _save_figure(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)},
+        figures=figures,
     )
     write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
 
@@ -164,7 +165,10 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
 def escaping(package: str) -> Environment:
     """Return templates of a package that treat every value as untrusted: no markup and no bidirectional controls."""
     # By default Jinja escapes only files that end in .html, and ours end in .html.j2.
-    return Environment(loader=PackageLoader(package, "."), autoescape=True, finalize=_escaped_text)
+    # A name that no value has is an error, not an empty place on the page.
+    return Environment(
+        loader=PackageLoader(package, "."), autoescape=True, finalize=_escaped_text, undefined=StrictUndefined
+    )
 
 
 def _escaped_text(value: object) -> str:

@@ -41,11 +41,11 @@ class Forecast:
         if not self.timed_by:
             return (f"{size}; --timings RUN estimates the time from an earlier run",)
         without = f", without {_count(self.untimed, 'unit')} that cannot be estimated" if self.untimed else ""
-        left = f"{_duration(self.seconds)} of work left{without}, by the times of {self.timed_by}"
+        remaining = f"{_duration(self.seconds)} of work left{without}, by the times of {self.timed_by}"
         if self.workers is None:
-            return size, left
+            return size, remaining
         workers = f"at least {_duration(self.seconds / self.workers)} on {_count(self.workers, 'worker')}"
-        return size, left, f"{workers}, plus the start and the report"
+        return size, remaining, f"{workers}, plus the start and the report"
 
 
 def expected_cost(plan: Plan, timings: Path | None) -> Forecast:
@@ -93,7 +93,7 @@ def times_of_run(folder: Path) -> RunTimes:
             unit = units[event.unit]
             finished.add(event.unit)
             seconds[unit["task"]].append(event.seconds / max(1, unit["pieces"]))
-    return RunTimes(frozenset(finished), {task: statistics.median(taken) for task, taken in seconds.items()})
+    return RunTimes(frozenset(finished), {task: statistics.median(durations) for task, durations in seconds.items()})
 
 
 def _count(number: int, noun: str) -> str:

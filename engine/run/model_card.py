@@ -209,7 +209,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
     """Return date, version, and fingerprints of data, code, spec and results."""
     try:
         about = json.loads(status.plan_metadata[b"record"])
-        own = {str(name): str(digest)[:16] for name, digest in about["own"].items()}
+        user_modules = {str(name): str(digest)[:16] for name, digest in about["own"].items()}
         shared, version, spec = sorted(map(str, about["shared"])), str(about["version"]), str(about["spec"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise SpecError(f"{shortened(status.place)} has no plan.parquet of this version. Run it again") from err
@@ -217,7 +217,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
         "date": "" if status.last_event_at is None else f"{status.last_event_at:%Y-%m-%d}",
         "version": f"dpaudit {version}",
         "data": ", ".join(shared),
-        "code": ", ".join(f"{name} {digest}" for name, digest in own.items()) or "of dpaudit alone",
+        "code": ", ".join(f"{name} {digest}" for name, digest in user_modules.items()) or "of dpaudit alone",
         "spec": f"spec.yaml sha256:{spec}",
         "results": status.recorded_checksum,
     }
@@ -226,13 +226,13 @@ def _facts(status: RunStatus) -> dict[str, str]:
 
 def _points(line: _Line) -> list[str]:
     """Return the lines of a Markdown list with the details of a verdict."""
-    told = {
+    front_matter = {
         "Found": line.sentence,
         **{label.capitalize(): text for label, text in _by_label(line.printed).items()},
         "Assumed": line.assumes,
         "Audited": line.audited,
     }
-    points = (f"  - {_text(what)}: {_text(text)}" for what, text in told.items() if text)
+    points = (f"  - {_text(what)}: {_text(text)}" for what, text in front_matter.items() if text)
     return [f"- {_text(line.name)}", *points]
 
 

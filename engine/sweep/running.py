@@ -397,11 +397,11 @@ class _SweepRun:
         store, scratch = UnitStore(self.folder / "units"), checkpoints_of(self.place)
         return run_missing(plan, store, self.events, scratch, self.began, budget_s)
 
-    def _keep_proposals(self, drawn: Sequence[Configuration]) -> None:
+    def _keep_proposals(self, proposals: Sequence[Configuration]) -> None:
         """Write the configurations that a search algorithm proposed, so that the sweep can be resumed."""
-        request = replace(self.request, sweep=replace(self.request.sweep, configurations=tuple(drawn)))
+        request = replace(self.request, sweep=replace(self.request.sweep, configurations=tuple(proposals)))
         request.write(self.folder)
-        self._announce(f"{len(drawn)} of {request.sweep.count} configurations were proposed and tried")
+        self._announce(f"{len(proposals)} of {request.sweep.count} configurations were proposed and tried")
 
     def _announce(self, what: str) -> None:
         self.events.emit(Event(EventKind.STAGE, detail=what))

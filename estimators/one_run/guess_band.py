@@ -258,15 +258,15 @@ def cached_epsilon(
     in_numpy: bool,
 ) -> float:
     """Return `guess_band_epsilon` of hashable arguments."""
-    counts, looks = np.array(right), np.array(guess_counts)
-    weights = look_weights(looks)
+    counts, look_counts = np.array(right), np.array(guess_counts)
+    weights = look_weights(look_counts)
     low, step = 0.0, FIRST_STEP
     doubled, rejected, wanted = False, 0, 1  # `wanted`: rejected steps before the step is doubled
     while low < LARGEST_EPSILON:
         allowed, cost = delta_allowance.allowance(low, significance) if delta_allowance else (0, 0.0)
         walk_counts = np.maximum(counts - allowed, 0)
         if _step_levels(guess_counts, low, low + step, significance - cost, in_numpy).rejects(
-            walk_counts, looks, weights
+            walk_counts, look_counts, weights
         ):
             low, rejected, doubled = low + step, rejected + 1, False
             tried = rejected >= wanted or step < SMALLEST_STEP * (1 + low)
@@ -550,8 +550,8 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         """Count the right guesses of one replay at looks that depend only on its size and its ties."""
         count = scores.score.size
         (score, guess), ranks = as_signed(scores.score, self.guess), scores.tie_ranks()
-        looks = informative_looks(guess_looks(count), score, guess)
-        count_lists = looks, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
+        look_counts = informative_looks(guess_looks(count), score, guess)
+        count_lists = look_counts, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         all_counts = np.unique(np.concatenate(count_lists))  # one pass over the scores for all of them
         right_counts = right_guesses(score, scores.truth, ranks, guess, all_counts)
         right, correct, swept = (
@@ -559,9 +559,11 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         )
         fullest = np.zeros((0, 0), np.int64)
         if self.sharing is not None and self.delta > 0 and self.guess == "signed":
-            fullest = right_in_fullest(scores.score, scores.truth, ranks, scores.canary // self.sharing, looks, FULLEST)
+            fullest = right_in_fullest(
+                scores.score, scores.truth, ranks, scores.canary // self.sharing, look_counts, FULLEST
+            )
         return GuessTally(
-            scores.replay, count, count_lists[1], correct, count_lists[2], swept, count, looks, right, fullest
+            scores.replay, count, count_lists[1], correct, count_lists[2], swept, count, look_counts, right, fullest
         )
 
     def find(self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:

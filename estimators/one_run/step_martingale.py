@@ -88,9 +88,9 @@ class StepMartingale(Estimator[StepScores, StepTally]):
 
     def tally(self, evidence: StepScores) -> StepTally:
         """Count the right guesses in the order of the steps; a score of 0 is a wrong guess."""
-        looks = guess_looks(evidence.score.size)
+        look_counts = guess_looks(evidence.score.size)
         right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
-        return StepTally(looks, np.cumsum(right)[looks - 1])
+        return StepTally(look_counts, np.cumsum(right)[look_counts - 1])
 
     def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0) -> Bound:
         """Return the bound of one game; further trainings add steps to this game rather than games."""

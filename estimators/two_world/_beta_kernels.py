@@ -117,7 +117,7 @@ def _tabulate(errors: int, hits: int) -> Law:
         centre = -below + (2 * piece + 1) * half
         for j in range(DEGREE + 1):
             values[j] = math.exp(_log_density(centre + half * _NODES[j], k, m, cotangent, tangent))
-        left = 0.0
+        left_sum = 0.0
         before = total
         for i in range(DEGREE + 1):
             coefficient = 0.0
@@ -126,10 +126,10 @@ def _tabulate(errors: int, hits: int) -> Law:
             table[piece, i] = coefficient
             if i % 2 == 0:
                 total += 2.0 * coefficient / (i + 1)
-                left += coefficient / (i + 1)
+                left_sum += coefficient / (i + 1)
             else:
-                left -= coefficient / (i + 1)
-        table[piece, COLUMNS - 1] = before + left
+                left_sum -= coefficient / (i + 1)
+        table[piece, COLUMNS - 1] = before + left_sum
     for piece in range(PIECES):
         for i in range(COLUMNS):
             table[piece, i] /= total
@@ -181,18 +181,18 @@ def _strip(x: Law, y: Law, root: float, delta: float, corner: float) -> tuple[fl
     """
     low_x, high_x, width_x, _ = x
     low_y, high_y, width_y, _ = y
-    left = max(corner, low_x)
+    left_edge = max(corner, low_x)
     right = min(_angle(1.0 - delta, delta), high_x)
-    if left >= right:
+    if left_edge >= right:
         return 0.0, 0.0
     mass = 0.0
     # Left of the point where the edge leaves y's window upwards, all of y lies below it.
     full = math.sin(high_y) / root
     if delta + full * full < 1.0:
         inner = min(_angle(1.0 - delta - full * full, delta + full * full), right)
-        if inner > left:
-            mass += _mass_below(inner, x) - _mass_below(left, x)
-            left = inner
+        if inner > left_edge:
+            mass += _mass_below(inner, x) - _mass_below(left_edge, x)
+            left_edge = inner
     none = math.sin(low_y) / root
     if none > 0.0:
         if delta + none * none >= 1.0:
@@ -203,12 +203,12 @@ def _strip(x: Law, y: Law, root: float, delta: float, corner: float) -> tuple[fl
     # singularity at w = +-i sqrt(delta).
     near = math.sqrt(min(3.0 * delta, 0.5 * (1.0 - delta)))
     end = _angle(1.0 - delta, delta)
-    while right > left:
+    while right > left_edge:
         cosine = math.cos(right)
         w = math.sqrt(max(cosine * cosine - delta, 0.0)) if delta > 0.0 else cosine
         angle_y = math.asin(min(root * w, 1.0))
         w_next = math.sin(min(angle_y + width_y, 0.5 * math.pi)) / root
-        stop = left
+        stop = left_edge
         if delta + w_next * w_next < 1.0:
             stop = max(stop, _angle(1.0 - delta - w_next * w_next, delta + w_next * w_next))
         stop = max(stop, right - width_x)

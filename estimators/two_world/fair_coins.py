@@ -100,9 +100,9 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
     def tally(self, scores: Scores) -> FairCoinTally:
         trials = self._fair_coin_trials(scores)
         score, guess = as_signed(trials.score, self.guess)
-        looks = informative_looks(guess_looks(score.size), score, guess)
-        right = right_guesses(score, trials.truth, trials.tie_ranks(), guess, looks)
-        return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
+        look_counts = informative_looks(guess_looks(score.size), score, guess)
+        right = right_guesses(score, trials.truth, trials.tie_ranks(), guess, look_counts)
+        return FairCoinTally(**vars(self.band.tally(scores)), looks=look_counts, right=right)
 
     def bound(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> Bound:
         """Return the larger of both bands' bounds, with evidence against whole curves."""

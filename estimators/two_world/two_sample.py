@@ -6,7 +6,7 @@ the rates exchanged. The estimators differ in the interval for the two rates, an
 
 * `Fixed`: a threshold stated beforehand. `Split`: chosen on one part of the trials, applied to the rest.
 * `Grid`: thresholds at ranks of one world's scores, stated beforehand. At the k-th largest score of the non-members,
-  the false positive rate follows Beta(k, n - k + 1) whatever the distribution. Its upper limit is Clopper and Pearson's
+  the false positive rate follows Beta(k, n - k + 1) for any distribution. Its upper limit is Clopper and Pearson's
   for k - 1 false positives. Given that threshold the members' counts are binomial. The same holds with the worlds
   exchanged.
 * `Bonferroni`: the same for all ranks of the non-members, which are all useful thresholds.

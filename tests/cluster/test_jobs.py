@@ -78,7 +78,7 @@ def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    """A node with one CPU and a job server."""
+    """Run a node with one CPU and a job server."""
     with head_node(tmp_path_factory.mktemp("head"), jobs=True, cpus=1) as started:
         yield started
 
@@ -286,7 +286,7 @@ class JobServer:
 
 @pytest.fixture
 def dashboard() -> Iterator[str]:
-    """An address that accepts connections."""
+    """Yield an address that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 

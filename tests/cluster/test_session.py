@@ -143,7 +143,7 @@ def test_an_address_that_drops_connections_is_refused(monkeypatch: pytest.Monkey
 
 
 def check_refused_before_ray(monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> None:
-    """The error is one line and comes before Ray, which would retry for minutes."""
+    """Assert that the error is one line and comes before Ray, which would retry for minutes."""
     monkeypatch.setattr("dpaudit.cluster.session._init", lambda **options: pytest.fail("Ray was called"))
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
     with pytest.raises(RunError, match=f"cannot join the Ray cluster at {address}: .*{why}") as refused:

@@ -291,10 +291,3 @@ def test_a_component_of_the_wrong_type_is_refused_in_one_line(tmp_path: Path, li
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1
     assert "must be" in result.output
-
-
-def test_a_truncated_unit_file_is_rerun(tmp_path: Path) -> None:
-    run_spec(tmp_path, "randomized-response", "--quiet")
-    cut = next((tmp_path / "run" / "units").glob("*.parquet"))
-    cut.write_bytes(cut.read_bytes()[:100])
-    assert "1 of 8 units ran" in dpaudit("resume", tmp_path / "run", "--quiet").output

@@ -30,7 +30,7 @@ Write = Callable[[Report, Path], object]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A small run with several trainings; a table of scores is in its parent folder."""
+    """Return a small run with several trainings; a table of scores is in its parent folder."""
     entry = Audit(
         {"name": "randomized-response", "epsilon": 1.0},
         {"name": "gaussian-mixture", "rows": 200},

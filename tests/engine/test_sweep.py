@@ -133,7 +133,7 @@ def test_the_best_configuration_meets_the_limit_by_a_claim_that_is_not_rejected(
     assert not leaky.row.meets
     assert "was shown, which exceeds 1" in leaky.row.why
     assert "it claims 8" in result[2].row.why
-    assert "only its claim of 0.5" in str(result)
+    assert "Only its claim of 0.5" in str(result)
     assert "proves nothing" in str(result)
     assert result.get_best_result("audited_epsilon", "min").config == best.config
 

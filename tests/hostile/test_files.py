@@ -34,8 +34,7 @@ class Denies(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815, names that the server looks up
 
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
+    def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture

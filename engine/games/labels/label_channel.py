@@ -165,8 +165,8 @@ def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) 
         trains.append(target.with_(labels=planted))
         draws.append((hide_half(planted, rng)[0], first, second, bit))
     released, form, failures = release_all(mechanism, trains, seed)
-    known, first, second, bit = map(np.stack, zip(*draws, strict=True))
-    return Outcome(PairedReleases(released, known, first, second, bit, form), failures=failures)
+    known_labels, first, second, bit = map(np.stack, zip(*draws, strict=True))
+    return Outcome(PairedReleases(released, known_labels, first, second, bit, form), failures=failures)
 
 
 @unit

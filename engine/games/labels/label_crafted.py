@@ -589,10 +589,10 @@ def design_evidence(attack: Any, releases: LabelReleases) -> tuple[float, float,
 
 def _draw_pairs(planted: Ints, canary_rows: int | None, used: int, rng: np.random.Generator) -> LabelDraw:
     """Draw the canaries, pairs and coins of a release with planted labels."""
-    known, _ = hide_half(planted, rng, canary_rows=canary_rows)
+    known_labels, _ = hide_half(planted, rng, canary_rows=canary_rows)
     bit = rng.random(planted.size) < 0.5
     other = (planted + rng.integers(1, used, planted.size)) % used
-    return known, np.where(bit, planted, other), np.where(bit, other, planted), bit
+    return known_labels, np.where(bit, planted, other), np.where(bit, other, planted), bit
 
 
 @unit
@@ -637,8 +637,8 @@ def release_crafted(
 
 
 def _paired_releases(released: Ints, draws: list[LabelDraw], form: Ints) -> PairedReleases:
-    known, first, second, bit = map(np.stack, zip(*draws, strict=True))
-    return PairedReleases(released, known, first, second, bit, form)
+    known_labels, first, second, bit = map(np.stack, zip(*draws, strict=True))
+    return PairedReleases(released, known_labels, first, second, bit, form)
 
 
 def _no_releases(size: int) -> PairedReleases:

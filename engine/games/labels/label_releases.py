@@ -163,6 +163,6 @@ def hide_half(planted: Ints, rng: np.random.Generator, *, canary_rows: int | Non
     """
     rows = planted.size if canary_rows is None else canary_rows
     canaries = np.sort(rng.permutation(rows)[: (rows + 1) // 2])
-    known = planted.copy()
-    known[canaries] = HIDDEN
-    return known, canaries
+    known_labels = planted.copy()
+    known_labels[canaries] = HIDDEN
+    return known_labels, canaries

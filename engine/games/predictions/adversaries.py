@@ -79,10 +79,10 @@ class Crafted:
         """Return the number of answers to each query that are not cached copies; a repeated query has `repeats`."""
         if self.repeated:
             return np.full(len(self.asked), 1 if cached else repeats, np.int64)
-        (asked,) = self.asked
+        (queries,) = self.asked
         rows = natural.to_pylist() if isinstance(natural, pa.Table) else [row.tobytes() for row in natural]
-        first = {repr(rows[query]): place for place, query in reversed(list(enumerate(asked.tolist())))}
-        is_new = [not cached or first[repr(rows[query])] == place for place, query in enumerate(asked.tolist())]
+        first = {repr(rows[query]): place for place, query in reversed(list(enumerate(queries.tolist())))}
+        is_new = [not cached or first[repr(rows[query])] == place for place, query in enumerate(queries.tolist())]
         return np.array(is_new, np.int64)
 
     @classmethod

@@ -474,10 +474,10 @@ def _times(first: _Parts, second: _Parts) -> _Parts:
     for voting in range(len(first)):
         total = None
         for part in range(voting + 1):
-            left, right = first[part], second[voting ^ part]
-            if part & ~voting or left is None or right is None:
+            first_votes, second_votes = first[part], second[voting ^ part]
+            if part & ~voting or first_votes is None or second_votes is None:
                 continue
-            total = left * right if total is None else total + left * right
+            total = first_votes * second_votes if total is None else total + first_votes * second_votes
         products.append(total)
     return products
 

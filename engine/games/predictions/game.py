@@ -346,10 +346,10 @@ def ask_moved(
     votes = np.zeros((len(crafted.records), count), np.int64)
     with limited_threads(compute.threads):
         if isinstance(predictor, PricedPredictor):
-            for pair, asked in enumerate(crafted.asked):
-                rows, features = crafted.of_pair(pair), queries.take(asked).features
+            for pair, indices in enumerate(crafted.asked):
+                rows, features = crafted.of_pair(pair), queries.take(indices).features
                 pair_records = AddedRecords(data, added.records.take(rows), added.places[rows])
-                votes[np.ix_(rows, asked)] = predictor.votes_with_canary(
+                votes[np.ix_(rows, indices)] = predictor.votes_with_canary(
                     pair_records, features, seed=seed.sequence(), compute=compute
                 )
             return Votes(votes)
@@ -383,10 +383,10 @@ def run_in_full(
         for number in range(first, last):
             run = seed.child(number)
             without, added = [], []
-            for pair, asked in enumerate(crafted.asked):
+            for pair, indices in enumerate(crafted.asked):
                 records = crafted.records.take(crafted.of_pair(pair))
                 more = _with(data, records, replaced=replaced)
-                features = queries.take(asked).features
+                features = queries.take(indices).features
                 without.append(answers_of(predictor, data, features, run.child("without", pair), compute))
                 added.append(answers_of(predictor, more, features, run.child("with", pair), compute))
             rows.append(np.concatenate([*added, *without]))

@@ -219,10 +219,10 @@ class StepProber:
         """Choose a canary by Thompson sampling: as often as it probably gives the best guesses."""
         if self._only is not None:
             return 0
-        drawn = self._rng.beta(self._correct, self._guesses - self._correct)
+        accuracy = self._rng.beta(self._correct, self._guesses - self._correct)
         if batch is None or not len(batch):
-            drawn[2:4] = 0
-        return int(np.argmax(drawn))
+            accuracy[2:4] = 0
+        return int(np.argmax(accuracy))
 
     def _raw(self, canary: str, weights: int) -> Floats:
         assert self._direction is not None
@@ -407,8 +407,8 @@ class NoiseForm:
     def odd(self) -> tuple[str, ...]:
         """Properties in which the noise differs from the stated one; family-wise error at most `ERROR`."""
         return tuple(
-            f"{look} (p {'< 1e-12' if p < 1e-12 else f'= {p:.1g}'})"
-            for look, p in zip(LOOKS, self.p_values, strict=True)
+            f"{step_count} (p {'< 1e-12' if p < 1e-12 else f'= {p:.1g}'})"
+            for step_count, p in zip(LOOKS, self.p_values, strict=True)
             if p < ERROR / len(LOOKS)
         )
 

@@ -127,7 +127,7 @@ class OtherPython:
             settings: Numbers, words, None, and lists, tuples and dicts of these.
             timed: True to add the duration of each call in seconds to its numbers.
             limit_s: Time limit of a call; a longer one ends the worker.
-            memory_bytes: Address space for calls, besides that of the process after its imports.
+            memory_bytes: Address space for calls, in addition to that of the process after its imports.
             path: Folders in which the module is looked for first.
         Raises: InputError for arguments that cannot be sent to a worker.
         """
@@ -182,8 +182,8 @@ class OtherPython:
 
     def _number_of(self, process: WorkerProcess, table: pa.Table) -> int:
         """Return the number of a table in the worker; send the table if the worker lacks it."""
-        for name, held in self._tables.items():
-            if held is table:
+        for name, stored in self._tables.items():
+            if stored is table:
                 return name
         if len(self._tables) == worker.TABLES:  # the worker drops the same one
             del self._tables[min(self._tables)]
