@@ -144,7 +144,7 @@ def test_metrics_are_printed_with_their_errors() -> None:
 
 
 def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label() -> None:
-    """Of 100 rows 75 are of class 0, and the model says so of all: right in 75 %, error sqrt(0.75 * 0.25 / 100)."""
+    """The model predicts class 0, the class of 75 of 100 rows: accuracy 75 %, error sqrt(0.75 * 0.25 / 100)."""
     test = Examples(np.zeros((100, 1), np.float32), (np.arange(100) % 4 == 3).astype(np.int64), classes=2)
     measured = utility(Constant(), test)
     assert (measured.test_accuracy, measured.majority_accuracy) == (0.75, 0.75)
@@ -154,7 +154,7 @@ def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label
 
 
 class Constant:
-    """A model that says 90 % for class 0 whatever it is asked."""
+    """A model that predicts class 0 with 90 % for every row."""
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         return np.tile([0.9, 0.1], (len(features), 1))

@@ -35,14 +35,14 @@ for function, form, settings in ast.literal_eval(sys.argv[2]):
 @pytest.mark.parametrize("python", sorted({case.python for case in LIBRARIES.values()}))
 def test_every_function_of_the_bank_answers(python: str) -> None:
     """On fifty ordinary rows, in the Python that has its library."""
-    made = ROOT / f".venv-{python}" / "bin" / "python"
-    if not made.exists():
+    executable = ROOT / f".venv-{python}" / "bin" / "python"
+    if not executable.exists():
         pytest.skip(f"needs `make .venv-{python}/.installed`")
-    asked = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
-    done = subprocess.run(
-        [made, "-W", "ignore", "-c", ONCE, FOLDER, repr(asked)], capture_output=True, text=True, timeout=300
+    cases = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
+    completed = subprocess.run(
+        [executable, "-W", "ignore", "-c", ONCE, FOLDER, repr(cases)], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_every_library_of_the_bank_has_pins_and_a_file() -> None:
