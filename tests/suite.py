@@ -43,8 +43,8 @@ KERNEL_TESTS = (
     "tests/engine/test_crafted_queries.py::test_one_record_decides_an_answer",
     "tests/engine/test_sequential.py::test_a_leak_stops_the_audit_and_saves_the_remaining_units",
     "tests/papers/test_attacks_compared.py::test_every_attack_sees_a_learner_that_recalls_its_labels",
-    "tests/engine/test_ceiling.py::test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_labels",
-    "tests/estimators/test_advantage.py::test_bags_too_improbable_for_floats_are_still_right",
+    "tests/engine/test_ceiling.py::test_publisher_of_labels_does_not_pass_if_features_determine_the_labels",
+    "tests/estimators/test_advantage.py::test_bags_too_improbable_for_floats_are_exact",
     "tests/engine/test_where_it_leaks.py::test_by_what_comes_back_alone",
     "tests/engine/test_poisonings.py::test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row",
     "tests/engine/test_ci_files.py::test_a_violation_fails_in_junit",
@@ -52,7 +52,7 @@ KERNEL_TESTS = (
     "tests/estimators/test_confusion.py::test_best_epsilon_is_the_largest_lower_bound",
     "tests/engine/test_divided.py::test_bounds_by_thresholds_give_the_same_digits",
     "tests/estimators/test_guess_band.py::test_crossing_probability_skips_guesses_between_looks",
-    "tests/estimators/test_guess_band.py::test_long_walks_are_followed_by_transforms",
+    "tests/estimators/test_guess_band.py::test_long_walks_use_transforms",
     "tests/mechanisms/test_compiled_mlp.py::test_products_are_numpys",
     "tests/mechanisms/test_private_learners.py::test_records_of_a_leaf_are_those_within_all_its_limits",
     "tests/engine/test_power.py::test_planning_tallies_few_rows",
@@ -69,7 +69,7 @@ LONG: Mapping[str, str] = {
     "tests/engine/test_check.py::test_an_unconfirmed_rejection_is_no_violation_and_the_other_tests_run": (
         "one check with two confirmatory runs"
     ),
-    "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
+    "tests/engine/test_crafted_crowd.py::test_batches_that_differ_from_the_accounting_are_rejected"
     "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
     "tests/engine/test_pytest_plugin.py::test_a_session_prints_verdicts_and_its_error": (
         "a pytest session within the session"

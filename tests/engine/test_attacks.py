@@ -120,7 +120,7 @@ def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
 
 
 def test_rmia_is_exact_for_known_ratios() -> None:
-    """Marginals 0.25 by making; target 0.5 at the challenge, ratio 2, against ratios 1, 1.6, 2 and 3 of four points."""
+    """Marginals are 0.25 by construction. The target's 0.5 is a ratio of 2, against 1, 1.6, 2 and 3 of four points."""
     p = np.array([0.3, 0.3, 0.3, 0.3, 0.3])
     q = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
     member = np.array([[True] * 5, [False] * 5])
@@ -146,7 +146,7 @@ def test_rmia_is_exact_for_known_ratios() -> None:
 
 
 def test_inverse_ratios_equal_numpy_at_every_position() -> None:
-    """To 2e-7 of them, two roundings of float32; at the ends they are infinite, 1, or no number."""
+    """Relative error 2e-7, two roundings of float32. At the ends the ratios are infinite, 1 or NaN."""
     phi = np.concatenate([np.linspace(-88, 100, 1001), [np.inf, -88.1, -np.inf, np.nan]]).astype(np.float32)
     marginal = np.linspace(0.1, 1, len(phi)).astype(np.float32)
     ratios = inverse_ratio(phi, marginal)
@@ -158,7 +158,7 @@ def test_inverse_ratios_equal_numpy_at_every_position() -> None:
 
 
 def test_rmia_of_a_constant_model_scores_zero() -> None:
-    """Equal points tie to the bit, in float32 too; there are more trials than are taken at once."""
+    """Equal points tie exactly, in float32 too. There are more trials than fit in one chunk."""
     for phi in np.random.default_rng(0).normal(0, 30, 20).astype(np.float32):
         view = ChallengeView(
             np.full((40, 1), phi),
@@ -197,7 +197,7 @@ def test_rmia_equals_slow_twin(offline: bool) -> None:
 
 
 def test_a_is_tuned_on_a_shadow_model() -> None:
-    """The tuned a is the one that a loop over candidates finds best on model 0, whatever a target's labels are."""
+    """The tuned a is the best on model 0 by a loop over candidates, for any labels of the targets."""
     view = made_up(seed=3, models=40, points=60, queries=1)
     shadows = view.shadows
     assert shadows is not None

@@ -1,4 +1,4 @@
-"""Canaries: what is chosen or made, and that it is what its description says."""
+"""Canaries: the choice of points, crafted points, and their descriptions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_select_worst_equals_slow_twin(weight: str) -> None:
 
 
 def test_select_worst_finds_the_planted_points() -> None:
-    """Gaps of 12 deviations are told apart without error, gaps of 0 never on all 20 test models of 100.
+    """Gaps of 12 deviations are classified without error, gaps of 0 never on all 20 test models of 100.
 
     False failure: accuracy 1 on a point without a gap has probability 2^-10 for 10 independent pairs at most; ties go
     by the mean gap, where 12 beats the rest by 10 deviations.

@@ -1,4 +1,4 @@
-"""What could have been seen: an audit that could not have refuted its claim says so."""
+"""Maximum detectable epsilon: an audit that could not have rejected its claim reports that."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ IN_PROCESS = RunOptions(runner="in-process", figures=False)
 
 @dataclass(frozen=True)
 class Publisher:
-    """Publishes every label and calls it private."""
+    """Mechanism that publishes every label and claims privacy."""
 
     epsilon: float = 1.0
 
@@ -57,7 +57,7 @@ class Publisher:
 
 
 def separable(rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Two classes that features tell apart but for one row in a hundred."""
+    """Return two classes that the features separate, except for one row in a hundred."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, rows)
     features = rng.normal(size=(rows, 4)) + 3.0 * labels[:, None]
@@ -68,7 +68,7 @@ def run(folder: Path, *audits: Audit, **options: bool) -> Report:
     return audit(AuditSpec(audits, run=replace(IN_PROCESS, **options)), output=folder, quiet=True)
 
 
-def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_labels(tmp_path: Path) -> None:
+def test_publisher_of_labels_does_not_pass_if_features_determine_the_labels(tmp_path: Path) -> None:
     report = run(tmp_path, Audit(mechanism=Publisher(), data=separable(1372)))
     (result,) = report.results
     assert result.verdict is Verdict.INCONCLUSIVE
@@ -95,7 +95,7 @@ def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_lab
 
 @pytest.mark.parametrize("game", [LabelInference(replays=4), LabelCanaries(replays=4)])
 def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: LabelInference | LabelCanaries) -> None:
-    """It is the mechanism that the ceiling is played with: only the other labels drawn differ, in no more than luck."""
+    """The ceiling uses the same mechanism, so the bounds differ only by the random draw of the other labels."""
     data = GaussianMixture(rows=4000)
     report = run(tmp_path, Audit(mechanism=Publisher(epsilon=0.5), data=data, proxy="true-posterior", game=game))
     (result,) = report.results
@@ -108,7 +108,7 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     assert result.answer.line("sensitivity") in str(result)
 
 
-def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:
+def test_claim_does_not_pass_while_its_ceiling_is_lost(tmp_path: Path) -> None:
     audit_entry = Audit(
         mechanism=RandomizedResponse(epsilon=1.0), data=GaussianMixture(rows=4000), proxy="true-posterior"
     )
@@ -124,8 +124,8 @@ def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> N
     assert "unknown: the run that measures the maximum detectable epsilon failed" in again.answer.line("sensitivity")
 
 
-def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:
-    """A learner that smooths shows less than the ceiling; counts without kept scores are the same."""
+def test_ceiling_of_a_learner_uses_its_labels_as_answers(tmp_path: Path) -> None:
+    """The bound of a learner that smooths is below the ceiling. Counts without stored scores are equal."""
     learner = NonPrivate(LogisticRegression())
     entry = Audit(mechanism=learner, data=GaussianMixture(rows=2000), proxy="true-posterior", claim=Claim(epsilon=0.2))
     with_scores, counted = (run(tmp_path / str(keep), entry, keep_scores=keep).results[0] for keep in (True, False))
@@ -146,7 +146,7 @@ def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: P
         (IndMia(trials=20, shadows=4, stack=32, population=8), 8.0, Verdict.INCONCLUSIVE),
     ],
 )
-def test_where_every_bit_can_be_told_the_ceiling_is_exact(
+def test_ceiling_is_exact_if_every_bit_can_be_guessed(
     tmp_path: Path, game: object, epsilon: float, expected: Verdict
 ) -> None:
     entry = Audit(
@@ -162,11 +162,11 @@ def test_where_every_bit_can_be_told_the_ceiling_is_exact(
 
 
 def could_reject(result: AuditResult, claim: Claim) -> bool:
-    """True if a mechanism with no privacy would be rejected, whatever smaller noise is detected."""
+    """True if a mechanism with no privacy would be rejected, for any detectable noise factor."""
     return replace(result.record.sensitivity, factor=None).could_reject(claim)
 
 
-def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
+def test_maximum_equal_to_the_claim_cannot_reject() -> None:
     bound = Bound(1.0, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
     sensitivity = Sensitivity(maximum=bound, helps="more trials")
     assert not sensitivity.could_reject(Claim(epsilon=1.0))
@@ -184,7 +184,7 @@ def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
 
 @dataclass(frozen=True)
 class Mute:
-    """Says nothing of labels, and takes nothing away: without its noise it would say nothing either."""
+    """Mechanism whose release does not depend on the labels, with or without noise."""
 
     def claim(self) -> Claim:
         return Claim(epsilon=1.0)
@@ -226,7 +226,7 @@ def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: o
 
 
 class Silent(GaussianNaiveBayes):
-    """Counts records that it made up."""
+    """Learner that counts invented records."""
 
     def sums(self, train: Examples) -> ClassSums:
         made_up = np.random.default_rng(0)
@@ -258,8 +258,8 @@ def test_learners_are_played_without_their_noise(tmp_path: Path, learner: Gaussi
         assert could_reject(result, Claim(epsilon=4.0, relation=result.compared.claim.relation))
 
 
-def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_noise(tmp_path: Path) -> None:
-    """Played in 500 trials, labels as they are show less than is claimed; 40,000 noisy ones would have shown more."""
+def test_rejection_at_a_smaller_factor_outweighs_a_short_run_without_noise(tmp_path: Path) -> None:
+    """With 500 trials the exact labels give a bound below the claim; 40,000 noisy trials would give more."""
     game = LabelChannel(releases=100)
     entry = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
     (result,) = run(tmp_path, entry).results

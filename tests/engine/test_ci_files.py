@@ -1,4 +1,4 @@
-"""JUnit, SARIF and Markdown of a run, as a CI service reads them."""
+"""JUnit, SARIF and Markdown files of a run, as a CI service reads them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPEC = Path("examples/violations/half-scale.yaml")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """One claim that holds and one that is false."""
+    """Return a report with one true claim and one false claim."""
     spec: AuditSpec = load_spec(SPEC)
     return audit(replace(spec, run=replace(spec.run, figures=False)), output=tmp_path_factory.mktemp("run"), quiet=True)
 
@@ -58,7 +58,7 @@ def test_a_violation_fails_in_junit(report: Report, tmp_path: Path) -> None:
     assert failure.text == report.results[1].answer.text()
 
 
-def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report, tmp_path: Path) -> None:
+def test_violation_is_an_error_in_sarif_and_a_pass_is_omitted(report: Report, tmp_path: Path) -> None:
     write_for_ci(report, str(SPEC), sarif=tmp_path / "found.sarif")
     sarif = json.loads((tmp_path / "found.sarif").read_text())
     assert sarif["version"] == "2.1.0"
@@ -83,7 +83,7 @@ def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report
         ("a" * 5000, None),
     ],
 )
-def test_sarif_names_a_file_where_there_is_one(
+def test_sarif_names_the_file_if_it_exists(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: str, where: object
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def test_sarif_names_a_file_where_there_is_one(
     assert place.get("logicalLocations") == (None if where else [{"fullyQualifiedName": subject}])
 
 
-def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> None:
+def test_leak_location_is_in_every_file(report: Report, tmp_path: Path) -> None:
     honest, false = report.results
     located = replace(
         report, results=(replace(honest, leak_location=("nowhere",)), replace(false, leak_location=("in row 7.",)))
@@ -111,7 +111,7 @@ def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> No
         located.raise_for_verdict()
 
 
-def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> None:
+def test_summary_is_appended_to_the_file(report: Report, tmp_path: Path) -> None:
     (tmp_path / "summary.md").write_text("# Before\n\n")
     write_for_ci(report, str(SPEC), summary=tmp_path / "summary.md")
     text = (tmp_path / "summary.md").read_text()
@@ -136,7 +136,7 @@ NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)
         (Verdict.NO_CLAIM, 0, {"compared": ConvertedClaim(NOTHING_CLAIMED)}, "skipped", None),
     ],
 )
-def test_what_says_nothing_is_no_pass(
+def test_verdict_without_evidence_is_not_a_pass(
     report: Report, tmp_path: Path, verdict: Verdict, number: int, changes: Any, kind: str, level: str | None
 ) -> None:
     single = replace(report, results=(replace(report.results[number], **changes),))
@@ -148,7 +148,7 @@ def test_what_says_nothing_is_no_pass(
     assert [result["level"] for result in run["results"]] == ([level] if level else [])
 
 
-def test_a_side_finding_is_a_warning_beside_a_pass(report: Report, tmp_path: Path) -> None:
+def test_side_finding_is_a_warning_in_a_pass(report: Report, tmp_path: Path) -> None:
     honest, false = report.results
     digits, again = replace(false, name="digits"), replace(false, name="digits, confirmatory run")
     together = JointTest(side={"digits": Scope.FLOATING_POINT})
@@ -165,7 +165,7 @@ def test_a_side_finding_is_a_warning_beside_a_pass(report: Report, tmp_path: Pat
     assert "- ⚠ floating-point: " in files["summary"].read_text()
 
 
-def test_names_are_text_and_no_markup(report: Report, tmp_path: Path) -> None:
+def test_names_are_escaped(report: Report, tmp_path: Path) -> None:
     odd = replace(report, name="<b>&|\x1b[31m\x00", results=(replace(report.results[1], name="a|b <i> \x07"),))
     write_for_ci(odd, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif", summary=tmp_path / "s.md")
     ((case,),) = ET.parse(tmp_path / "j.xml").getroot()
@@ -186,7 +186,7 @@ HOSTILE = (
     "first\n\n# second\n- third\n\n    fourth",
 )  # fmt: skip
 LINKED_AFTERWARDS = re.compile(r"(?i)\w://|www\.|@\w|#\d|!\d")
-"""What services make links of in the text that is left when Markdown has been read."""
+"""Text that services turn into links after Markdown has been parsed."""
 
 
 def tokens_of(markdown: str) -> list[Token]:
@@ -195,7 +195,7 @@ def tokens_of(markdown: str) -> list[Token]:
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-def test_words_of_others_are_text_in_a_summary(report: Report, tmp_path: Path, words: str) -> None:
+def test_foreign_text_is_escaped_in_a_summary(report: Report, tmp_path: Path, words: str) -> None:
     def written(name: str, error: str) -> list[Token]:
         (tmp_path / "s.md").unlink(missing_ok=True)
         (renamed,) = (replace(report.results[1], name=name, leak_location=(error,)),)
@@ -215,19 +215,19 @@ def one_line(words: str) -> str:
     return " ".join(printable(words).split())
 
 
-def test_words_of_others_are_no_link_in_sarif(report: Report, tmp_path: Path) -> None:
+def test_foreign_text_is_not_a_link_in_sarif(report: Report, tmp_path: Path) -> None:
     odd = replace(report, results=(replace(report.results[1], name="[words](https://evil.example)"),))
     write_for_ci(odd, "it", sarif=tmp_path / "s.sarif")
     ((result,),) = (run["results"] for run in json.loads((tmp_path / "s.sarif").read_text())["runs"])
     assert result["message"]["text"].startswith("VIOLATION  [words] (https://evil.example)\n")
 
 
-def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) -> None:
+def test_unwritable_file_is_named(report: Report, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"must be a file that can be written, it is not: .*; the results are in"):
         write_for_ci(report, "it", junit=tmp_path / "none" / "j.xml")
 
 
-def test_a_command_writes_them_and_ends_with_the_code_of_the_verdict(tmp_path: Path) -> None:
+def test_command_writes_the_files_and_exits_with_the_code_of_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC.read_text())
     arguments = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--fail-on-violation"]
     files = [

@@ -1,4 +1,4 @@
-"""The game of a crafted crowd: the likelihood ratio against a slow twin, its power, and what it must not find."""
+"""The game of a crafted crowd: the likelihood ratio against a slow twin, its power, and its false positives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MODEL = {"name": "mlp", "hidden": [8], "epochs": 10, "batch_size": 70, "learning
 
 @pytest.mark.parametrize("once", [False, True])
 def test_the_likelihood_ratio_equals_its_slow_twin(once: bool) -> None:
-    """All the ways the canary may join four steps, written out; and a law that forgets who is driven out differs."""
+    """The twin enumerates all ways in which the canary may join four steps. A law without `driven_out` differs."""
     rng = np.random.default_rng(0)
     steps = CrowdSteps(rng.standard_normal((3, 4)), rng.uniform(0.5, 1, (3, 4)), -rng.uniform(0.3, 1, (3, 4)))
     joins = np.array([0.3, 0.7, 0.6, 0.4]) if once else np.array([0.1, 0.5, 0.25, 1.0])
@@ -59,7 +59,7 @@ def test_the_likelihood_ratio_equals_its_slow_twin(once: bool) -> None:
 
 
 def _likelihood(law: CrowdLaw, steps: CrowdSteps, row: int, is_member: bool) -> float:
-    """Sum over all sets of joined steps of their probability times the density of what is released."""
+    """Return the sum over all sets of joined steps of their probability times the density of the release."""
     total = 0.0
     for joined in itertools.product((False, True), repeat=4):
         if not is_member:
@@ -84,13 +84,13 @@ def _likelihood(law: CrowdLaw, steps: CrowdSteps, row: int, is_member: bool) -> 
 
 @dataclass(frozen=True)
 class Played:
-    """Steps drawn from a law, with no network: gradients of one clip."""
+    """Steps drawn from a law without a network; gradients have the length of the clip."""
 
     sampling: str
     noise: float = CLAIMED.noise_multiplier
 
     def steps(self, trials: int, rng: np.random.Generator) -> tuple[CrowdSteps, NDArray[np.bool_]]:
-        """Trainings and their worlds."""
+        """Return the steps of trainings, and their worlds."""
         truth = rng.random(trials) < 0.5
         crowd, canary = self._batches(truth, rng)
         ones = np.ones((trials, STEPS))
@@ -113,23 +113,23 @@ class Played:
         return counts[0], counts[1]
 
     def search(self, trials: int, rng: np.random.Generator) -> CrowdSearch:
-        """To learn from."""
+        """Return the search trainings."""
         return CrowdSearch(*self.steps(trials, rng), CLAIMED, RECORDS)
 
 
 @pytest.mark.parametrize(
     ("sampling", "learned"), [("fixed", "batches of fixed size"), ("shuffled", "changes the batch sizes")]
 )
-def test_what_the_coming_of_a_record_does_is_learned(sampling: str, learned: str) -> None:
-    """The seed is fixed; the laws are told apart by 1,000 trainings with room."""
+def test_effect_of_an_added_record_is_learned(sampling: str, learned: str) -> None:
+    """The seed is fixed. 1,000 trainings are more than enough to distinguish the laws."""
     search = Played(sampling).search(by_day(1_000, by_night=3_000), np.random.default_rng(1))
     gains = information_gains(search)
     (learned_hypothesis,) = (hypothesis for hypothesis in HYPOTHESES if learned in hypothesis.words)
     assert gains[learned_hypothesis] > gains[HYPOTHESES[0]] + 0.01
 
 
-def test_noise_that_is_smaller_is_seen_and_claimed_noise_is_believed() -> None:
-    """Variances of 3,000 trainings of 40 steps err by less than a tenth but for far less than one in 10^6."""
+def test_too_small_noise_is_detected_and_claimed_noise_is_not() -> None:
+    """Variances of 3,000 trainings of 40 steps err by more than a tenth with probability far below 10^-6."""
     rng = np.random.default_rng(2)
     for noise in (CLAIMED.noise_multiplier, CLAIMED.noise_multiplier / 2):
         law = fitted_law(HYPOTHESES[0], Played("poisson", noise).search(3_000, rng))
@@ -138,16 +138,16 @@ def test_noise_that_is_smaller_is_seen_and_claimed_noise_is_believed() -> None:
         assert total == pytest.approx(noise**2 + expected, rel=0.1)
 
 
-def test_steps_as_claimed_are_convicted_no_more_often_than_stated() -> None:
+def test_steps_as_claimed_are_rejected_no_more_often_than_stated() -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(honest, 0.05); defects exceed it."""
     honest, shuffled = by_day((8, 8), by_night=(40, 20))
     claim = Claim.of(SubsampledGaussian(2.0, 0.25, STEPS), relation=Relation.ADD_REMOVE, delta=1e-5)
     limit = binom.ppf(1 - 1e-6, honest, 0.05)
-    assert sum(_convicted("poisson", claim, seed) for seed in range(honest)) <= limit
-    assert sum(_convicted("shuffled", claim, seed) for seed in range(shuffled)) > limit
+    assert sum(_rejections("poisson", claim, seed) for seed in range(honest)) <= limit
+    assert sum(_rejections("shuffled", claim, seed) for seed in range(shuffled)) > limit
 
 
-def _convicted(sampling: str, claim: Claim, seed: int) -> bool:
+def _rejections(sampling: str, claim: Claim, seed: int) -> bool:
     rng = np.random.default_rng([seed, 3])
     played = Played(sampling)
     fresh, truth = played.steps(400, rng)
@@ -168,10 +168,10 @@ def _convicted(sampling: str, claim: Claim, seed: int) -> bool:
         pytest.param("dp-sgd", 14, 128, Verdict.NO_VIOLATION, marks=pytest.mark.nightly),
     ],
 )
-def test_batches_that_are_not_drawn_as_accounted_for_are_refuted(
+def test_batches_that_differ_from_the_accounting_are_rejected(
     mechanism: str, size: int, trials: int, verdict: Verdict, tmp_path: Path
 ) -> None:
-    """Trained for real. The seed is fixed; with another one DP-SGD would be flagged with probability <= 0.05."""
+    """Real trainings. The seed is fixed; with another seed DP-SGD would be flagged with probability <= 0.05."""
     entry = Audit(
         {"name": mechanism, "epsilon": 1.0, "sample_rate": 0.1, "model": MODEL},
         {"name": "gaussian-mixture", "classes": 2, "rows": 40},
@@ -182,14 +182,14 @@ def test_batches_that_are_not_drawn_as_accounted_for_are_refuted(
     assert result.verdict is verdict
 
 
-def test_sizes_are_those_around_which_batches_may_grow() -> None:
+def test_sizes_are_those_at_which_batches_may_grow() -> None:
     assert sizes_for(DpSgd(1.0, sample_rate=0.1), 500) == (2, 10, 14, 19)
     assert sizes_for(DpSgd(1.0, sample_rate=1.0), 500) == (1, 2)
 
 
 @dataclass(frozen=True)
 class ByRows(DpSgd):
-    """Whose steps depend on the number of rows, in tens; or on every row."""
+    """Claim whose number of steps depends on the number of rows: on tens of rows, or on every row."""
 
     each: int = 10
 
@@ -197,7 +197,7 @@ class ByRows(DpSgd):
         return ClaimedSteps(replace(self.private_steps(), sample_rate=1 / (2 + rows // self.each)), 10)
 
 
-def test_a_claim_that_depends_on_the_rows_is_tried_where_one_more_does_not_matter() -> None:
+def test_claim_that_depends_on_the_rows_is_tested_at_a_size_with_equal_claims() -> None:
     assert sizes_for(ByRows(1.0), 49) == (50,)
     with pytest.raises(SpecError, match="Set `sizes` explicitly"):
         sizes_for(ByRows(1.0, each=1), 49)
@@ -218,7 +218,7 @@ def test_epochs_are_passes_over_the_data() -> None:
     assert first_steps(3, 0.01).tolist() == [0, 3]
 
 
-def test_what_is_asked_for_must_make_sense() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(InputError, match="sizes of crowds must be >= 1"):
         OpposingGradients(sizes=(0,))
     with pytest.raises(InputError, match="length must be > 0"):

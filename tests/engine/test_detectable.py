@@ -1,4 +1,4 @@
-"""The smallest under-noising that an audit would refute: judged from scores, and true of mechanisms with that noise."""
+"""The smallest reduction of noise that an audit would reject: computed from scores, checked on mechanisms."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ IN_PROCESS = RunOptions(runner="in-process", figures=False)
 
 
 def response(rng: np.random.Generator, factor: float, trials: int, signal: float) -> Scores:
-    """Randomised response of epsilon 1, of which the attack sees a part."""
+    """Return scores of randomised response at epsilon = factor * signal."""
     truth = rng.random(trials) < 0.5
     right = rng.random(trials) < special.expit(factor * signal)
     return Scores(np.where(right == truth, 1.0, -1.0), truth)
 
 
 def laplace(rng: np.random.Generator, factor: float, trials: int, signal: float) -> Scores:
-    """Laplace noise of epsilon 1."""
+    """Return scores of Laplace noise at epsilon = factor * signal."""
     truth = rng.random(trials) < 0.5
     return Scores(np.where(truth, 0.5, -0.5) * signal + rng.laplace(0, 1 / factor, trials), truth)
 
 
 def gauss(rng: np.random.Generator, factor: float, trials: int, signal: float) -> Scores:
-    """Gaussian noise, mu = 1."""
+    """Return scores of Gaussian noise at mu = factor * signal."""
     truth = rng.random(trials) < 0.5
     return Scores(np.where(truth, 0.5, -0.5) * signal * factor + rng.normal(size=trials), truth)
 
@@ -55,10 +55,10 @@ CASES = [
 
 @pytest.mark.parametrize("signal", [1.0, pytest.param(0.5, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("law", "curve", "estimator"), CASES)
-def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, estimator, signal) -> None:  # type: ignore[no-untyped-def]
+def test_noise_scaled_down_by_the_stated_factor_is_rejected(law, curve, estimator, signal) -> None:  # type: ignore[no-untyped-def]
     """At least 85 of 100, by day 17 of 20; measured 91 % and more.
 
-    The seed is fixed: with another one and a probability of 0.91, fewer are found in 3 % of such tests, by day in 10 %.
+    The seed is fixed. With another seed and a probability of 0.91, 3 % of such tests would fail, by day 10 %.
     """
     laws = by_day(2, by_night=10)
     rng = np.random.default_rng(4)
@@ -73,7 +73,7 @@ def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, est
     assert np.mean(rejections) >= 0.85
 
 
-def test_no_factor_is_stated_where_scores_tell_nothing() -> None:
+def test_no_factor_is_stated_for_uninformative_scores() -> None:
     rng = np.random.default_rng(0)
     estimator, curve = FairCoins(confidence=0.999), PureDP(1.0)
     stated = [detectable_factor(estimator, [laplace(rng, 1.0, 1000, 0.0)], curve) for _ in range(40)]
@@ -83,7 +83,7 @@ def test_no_factor_is_stated_where_scores_tell_nothing() -> None:
     assert detectable_factor(estimator, [constant], curve) is None
 
 
-def test_more_trials_see_less_under_noising() -> None:
+def test_more_trials_detect_smaller_defects() -> None:
     rng = np.random.default_rng(1)
     few, many = (
         detectable_factor(FairCoins(), [response(rng, 1.0, trials, 1.0)], PureDP(1.0)) for trials in (300, 6000)
@@ -93,8 +93,8 @@ def test_more_trials_see_less_under_noising() -> None:
     assert 1 < many < few
 
 
-def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
-    """Randomised response of epsilon 1, then of as many times more as the first audit says that it would refute."""
+def test_factor_of_an_audit_is_stated_and_correct(tmp_path: Path) -> None:
+    """Randomised response of epsilon 1, then with the factor that the first audit states as detectable."""
     claim, data = Claim(1.0), GaussianMixture(rows=4000)
 
     def run(epsilon: float, seed: int, folder: str) -> tuple[Verdict, float | None, str]:
@@ -114,4 +114,4 @@ def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
     verdicts = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, by_day(5, by_night=9))]
     assert verdicts.count(Verdict.VIOLATION) >= 0.75 * len(
         verdicts
-    )  # fewer in 4 % of such tests, were it 0.9: the seeds are fixed
+    )  # at a power of 0.9, 4 % of such tests have fewer; the seeds are fixed

@@ -57,7 +57,7 @@ def nearest(*values: object) -> list[str]:
 
 
 def table(result: Result) -> list[list[str]]:
-    """The rows of numbers and words in what was printed."""
+    """Return the printed table rows, split into words."""
     assert result.exit_code == 0, result.output
     return [line.split() for line in result.output.splitlines() if line.startswith("  ")]
 
@@ -112,7 +112,7 @@ def test_one_run(estimate: Callable[..., Result], method: str, extra: list[str],
     assert result.output.startswith(f"epsilon >= {format_lower(value)} at delta=0.01 (0.9 confidence")
 
 
-def test_one_run_shows_the_families_parameter_too(estimate: Callable[..., Result]) -> None:
+def test_one_run_prints_the_parameter_of_the_family(estimate: Callable[..., Result]) -> None:
     result = estimate(GUESSES, "--method", "one-run-f-dp", "--delta", 1e-2)
     assert f"mu >= {down(f_dp_parameter(200, 190, canaries=200, confidence=0.95))}" in result.output
 
@@ -155,7 +155,7 @@ def test_k_cut(estimate: Callable[..., Result], intervals: str) -> None:
     assert table(result)[1] == ["32", *map(down, values), down(max(values))]
 
 
-def test_the_bootstrap_says_that_it_is_no_bound(estimate: Callable[..., Result]) -> None:
+def test_bootstrap_output_states_that_it_is_not_a_bound(estimate: Callable[..., Result]) -> None:
     same = "c1_a,c1_b,c1_c,c2_a,c2_b,c2_c\n500,300,200,500,300,200\n"
     result = estimate(same, *options("intervals=bootstrap", "orders=2"))
     assert "as-published; bootstrap" in result.output
@@ -172,7 +172,7 @@ def test_parquet_and_several_rows(tmp_path: Path) -> None:
     assert "two-cut, all 2 queries answered" in result.output
 
 
-def test_list_shows_the_functions_they_are_made_of() -> None:
+def test_list_names_the_functions_of_the_estimators() -> None:
     output = CliRunner().invoke(main, ["list", "estimators"], catch_exceptions=False).output
     for name in (
         "binomial.clopper_pearson", "binomial.jeffreys", "binomial.katz_log", "multinomial.goodman",
@@ -229,7 +229,7 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
         ("guesses,correct,canaries\n5,6,10\n", [], "correct must be <= guesses"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
+def test_bad_input_is_refused_in_one_sentence_with_exit_code_2(
     estimate: Callable[..., Result], text: str, words: list[object], message: str
 ) -> None:
     result = estimate(text, *words)

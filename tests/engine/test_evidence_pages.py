@@ -1,4 +1,4 @@
-"""Pages, cards and charts as a reader sees them: numbers of one point, rows with names, and nothing cut on a phone."""
+"""Pages, cards and charts: consistent numbers, rows with names, and nothing cut off on a phone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PHONE = 390
 
 
 def steps(right: int, count: int = 400) -> Bound:
-    """Return the finding of a training in which the coins of the last `right` steps were told."""
+    """Return the finding of a training in which the coins of the last `right` steps were guessed right."""
     coins = np.arange(count) % 2 == 0
     score = np.where(coins == (np.arange(count) >= count - right), 1.0, -1.0)
     finding = finding_of(StepMartingale(delta=1e-5), [StepScores.in_single_precision(coins, score)])
@@ -62,7 +62,7 @@ def unclipped() -> AuditResult:
     return replace(result(steps(398), claim), ceiling=Ceiling(steps(400), played=True))
 
 
-def test_lines_of_the_overview_are_in_the_quantity_of_the_bar() -> None:
+def test_lines_of_the_overview_use_the_quantity_of_the_bar() -> None:
     audit = unclipped()
     assert audit.own_comparison is not None
     assert audit.own_comparison.quantity == "total variation"
@@ -76,14 +76,14 @@ def test_lines_of_the_overview_are_in_the_quantity_of_the_bar() -> None:
     assert audit.row()["ceiling"] == max(places)
 
 
-def test_the_number_of_a_bar_does_not_stand_on_the_line_of_the_claim() -> None:
+def test_number_of_a_bar_does_not_overlap_the_line_of_the_claim() -> None:
     bound = Bound(0.95, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
     (axes,) = overview([result(bound, Claim(1.0))]).figure.axes
     (number,) = [text for text in axes.texts if text.get_text() == "0.950"]
     assert number.xy[0] == 1.0  # type: ignore[attr-defined]
 
 
-def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
+def test_side_finding_does_not_have_the_colour_of_a_violation() -> None:
     bound = Bound(2.0, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
     audit = result(bound, Claim(1.0))
     colours = []
@@ -94,7 +94,7 @@ def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
 
 
 def test_a_maximum_below_the_bound_is_not_printed() -> None:
-    """With fewer trials the noiseless run shows less than the run itself: "at least 3.7, at most 3.4" is nonsense."""
+    """With fewer trials the noiseless run may give less than the run: "at least 3.7, at most 3.4" is nonsense."""
     bound, maximum = (Bound(lower, 0.0, 0.95, "m", Validity.FINITE_SAMPLE) for lower in (3.731, 3.425))
     audit = replace(result(bound, Claim(1.0)), ceiling=Ceiling(maximum, played=True))
     assert audit.verdict is Verdict.VIOLATION
@@ -108,7 +108,7 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
     assert record.maximum_at(audit.record.comparison) is not None  # type: ignore[arg-type]
 
 
-def test_replays_that_all_show_nothing_are_not_drawn() -> None:
+def test_replays_with_bounds_of_0_have_no_figure() -> None:
     nothing = finding_of(OneRun(), [two_worlds(0.0, replay) for replay in range(3)])
     something = finding_of(OneRun(), [two_worlds(4.0, replay) for replay in range(3)])
     assert "replays" not in {picture.stem for picture in finding_figures(nothing, Claim(1.0))}
@@ -129,7 +129,7 @@ def test_few_scores_have_wide_bins_and_a_linear_axis() -> None:
     assert len(np.asarray(few.lines[0].get_xdata())) - 1 < 12, "edges of bins; the line begins at 0"
 
 
-def test_each_choice_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_each_choice_has_a_distinct_name(tmp_path: Path) -> None:
     chosen = ("tables chosen: of 30 pairs `a` was taken; bounds: 1", "to paste into a test: d = []", "a sentence alone")
     audit = replace(unclipped(), chosen=chosen)
     assert [label for label, _ in audit.choices] == ["tables chosen", "to paste into a test", "chosen"]
@@ -144,7 +144,7 @@ def test_metrics_are_printed_with_their_errors() -> None:
 
 
 def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label() -> None:
-    """The model predicts class 0, the class of 75 of 100 rows: accuracy 75 %, error sqrt(0.75 * 0.25 / 100)."""
+    """75 of 100 rows have class 0, which the model predicts for all: accuracy 75 %, error sqrt(0.75 * 0.25 / 100)."""
     test = Examples(np.zeros((100, 1), np.float32), (np.arange(100) % 4 == 3).astype(np.int64), classes=2)
     measured = utility(Constant(), test)
     assert (measured.test_accuracy, measured.majority_accuracy) == (0.75, 0.75)
@@ -154,7 +154,7 @@ def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label
 
 
 class Constant:
-    """A model that predicts class 0 with 90 % for every row."""
+    """Model that predicts 90 % for class 0 on every input."""
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         return np.tile([0.9, 0.1], (len(features), 1))
@@ -182,7 +182,7 @@ def test_a_sweep_shows_errors_the_majority_and_no_tiny_axis() -> None:
     assert high > 0.779
 
 
-def test_a_sweep_without_errors_or_majority_is_drawn_as_it_is() -> None:
+def test_sweep_without_errors_or_majority_has_no_extra_lines() -> None:
     (axes,) = frontier(TestSummaries().summary()).figure.axes
     assert not heights_of_rules(axes)
     assert math.isnan(TestSummaries().summary().majority)
@@ -218,7 +218,7 @@ def test_lines_of_one_label_are_kept_together_in_a_card() -> None:
 
 @pytest.mark.figures
 @pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
-def test_a_card_of_long_lines_is_one_page_that_holds_its_foot(tmp_path: Path) -> None:
+def test_card_of_long_lines_is_one_page_with_its_footer(tmp_path: Path) -> None:
     for count in (1, 3, 8):
         text = long_card(count).page()
         assert pages_of(text, tmp_path) == 1
@@ -229,7 +229,7 @@ def test_a_card_of_long_lines_is_one_page_that_holds_its_foot(tmp_path: Path) ->
 
 
 def long_card(count: int) -> ModelCard:
-    """Return a card of `count` verdicts in which every text is as long as it may be."""
+    """Return a card of `count` verdicts in which every text has the maximum length."""
     words = "longword " * 60
     labels = ("reason", "where", "caution", "floating-point", "sensitivity", "not run")
     printed = tuple((label, words) for label in labels)
@@ -242,7 +242,7 @@ def long_card(count: int) -> ModelCard:
     return ModelCard("run " * 30, lines, facts, "dpaudit run spec.yaml --seed 1", (words[:300],) * 2)
 
 
-def test_a_violation_has_no_word_of_low_bounds_over_it() -> None:
+def test_violation_has_no_warning_about_low_bounds() -> None:
     violation = replace(long_card(1), lines=long_card(1).lines[:1])
     assert violation.lines[0].verdict is Verdict.VIOLATION
     assert (violation.means, violation.caution) == (REJECTED, "")
@@ -296,7 +296,7 @@ def evaluated(text: str, expression: str, folder: Path, width: int) -> str:
 
 
 class Rows(HTMLParser):
-    """The rows of all tables of a page, as texts of their cells."""
+    """Rows of all tables of a page, as the texts of their cells."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Three kinds of evidence, three kinds of finding: each comes out of the same text, page and JSON."""
+"""Three kinds of evidence and of findings: all share the text, the page and the JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def released_labels(epsilon: float) -> Posteriors:
 
 
 def finding_of(estimator: Estimator, pieces: list) -> Finding:
-    """The whole way of the evidence: stored, read back, counted, stored, read back, found."""
+    """Return the finding after evidence and tallies have been stored and loaded, as in a run."""
     evidence, kind = type(pieces[0]), estimator.tally_type
     counted = encode((estimator.tally(piece) for piece in decode(encode(pieces, evidence), evidence)), kind)
     return estimator.find(decode(counted, kind))
@@ -102,47 +102,47 @@ KINDS = {
     ),
 }
 BY_NIGHT = ("scores of two worlds", "two-cut", "additive advantage")
-"""Others have the same figures, and more."""
+"""Kinds whose figures other kinds cover too."""
 
 
 @pytest.mark.figures
 @pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind not in BY_NIGHT), *too(*BY_NIGHT)])
-def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_finding_has_text_page_and_json(kind: str, tmp_path: Path) -> None:
     estimator, pieces, figures = KINDS[kind]
     finding = finding_of(estimator, pieces)
-    refuted = result(finding, Claim(0.05))
+    rejected = result(finding, Claim(0.05))
     not_rejected = result(finding, Claim(30.0), name="two")
-    assert refuted.verdict is Verdict.VIOLATION
+    assert rejected.verdict is Verdict.VIOLATION
     assert not_rejected.verdict is Verdict.NO_VIOLATION
-    assert refuted.violation_point is not None
-    assert refuted.violation_point.observed > refuted.violation_point.claimed
-    both = report(refuted, not_rejected)
-    assert refuted.violation_point.words in refuted.headline
-    assert refuted.violation_point.where.rpartition(" ")[2] in refuted.violation_point.words, (
+    assert rejected.violation_point is not None
+    assert rejected.violation_point.observed > rejected.violation_point.claimed
+    both = report(rejected, not_rejected)
+    assert rejected.violation_point.words in rejected.headline
+    assert rejected.violation_point.where.rpartition(" ")[2] in rejected.violation_point.words, (
         "observed and claimed are of one point"
     )
-    assert refuted.violation_point.words in refuted.answer.line("lower bound")
-    assert refuted.violation_point.quantity == "epsilon" or "where the claim allows" in refuted.answer.line(
+    assert rejected.violation_point.words in rejected.answer.line("lower bound")
+    assert rejected.violation_point.quantity == "epsilon" or "where the claim allows" in rejected.answer.line(
         "lower bound"
     )
-    assert all(line.text in str(both) for each in (refuted, not_rejected) for line in each.answer.lines)
+    assert all(line.text in str(both) for each in (rejected, not_rejected) for line in each.answer.lines)
     assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
-    assert plain[0]["violation_point"]["where"] == refuted.violation_point.where
+    assert plain[0]["violation_point"]["where"] == rejected.violation_point.where
     assert plain[1]["violation_point"] is None
     assert len(plain[0]["series"]) == len(finding.series) > 0
-    assert bounds_table(both).column("observed").to_pylist()[0] == refuted.violation_point.observed
+    assert bounds_table(both).column("observed").to_pylist()[0] == rejected.violation_point.observed
     write_page(both, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 1 + 2 * len(figures)
-    assert refuted.violation_point.where in page
+    assert rejected.violation_point.where in page
     figure_names = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
     assert figure_names == figures
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
 
 
 def test_the_trade_off_figure_draws_the_whole_claim() -> None:
-    """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
+    """A Gaussian claim is stricter than its point (epsilon, delta), so the figure draws a separate curve."""
     claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
     finding = finding_of(Band(), [two_worlds(3.0)])
     (picture,) = [picture for picture in finding_figures(finding, claim) if picture.stem == "trade-off"]
@@ -172,8 +172,8 @@ def test_a_set_of_answers_must_be_among_those_counted() -> None:
         TwoCutCounts(answers=(3,)).tally(ANSWERS[0])
 
 
-def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> None:
-    """Randomised response moves log-odds by epsilon to the last digit: rounding must not convict it."""
+def test_exact_advantages_reject_a_smaller_epsilon_but_not_the_true_epsilon() -> None:
+    """Randomised response moves log-odds by exactly epsilon: rounding must not cause a rejection."""
     for epsilon in (0.1, 1.0, 2.5, 7.0):
         finding = finding_of(LabelAdvantage(), [released_labels(epsilon)])
         assert finding.validity is Validity.EXACT
@@ -190,7 +190,7 @@ def test_a_lost_release_counts_as_no_advantage() -> None:
     assert estimator.find([tally], failed_replays=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
 
 
-def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None:
+def test_finding_as_published_is_never_a_violation(tmp_path: Path) -> None:
     estimator = KCutCounts(intervals="bootstrap")
     published = result(estimator.find(ANSWERS[:1]), Claim(0.05))
     assert published.finding is not None
@@ -199,7 +199,7 @@ def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None
     assert "WARNING" in str(published)
 
 
-def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
+def test_claim_that_implies_no_divergence_is_reported() -> None:
     approximate = result(finding_of(TwoCutCounts(), ANSWERS), Claim(1.0, 1e-5))
     assert approximate.verdict is Verdict.NO_VIOLATION
     assert approximate.headline.startswith("the claim says nothing about RDP")
@@ -215,7 +215,7 @@ def test_tallies_of_another_estimator_are_refused() -> None:
         decode(table, OneRun.tally_type)
 
 
-def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
+def test_text_in_a_page_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     finding = replace(finding_of(Band(), [two_worlds(1.0)]), notes=(evil,), method=evil)
     bad = replace(
@@ -241,12 +241,12 @@ def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
 
 
 def one_run_of(guesses: int, correct: int, claim: Claim) -> AuditResult:
-    """Of 1,000 records."""
+    """Return the result of a run with 1,000 canaries."""
     counts = (("guesses", guesses), ("correct", correct), ("canaries", 1000))
     return result(replace(finding_of(OneRun(), [two_worlds(4.0)]), counts=counts), claim)
 
 
-def test_what_an_attacker_can_do_is_said_plainly() -> None:
+def test_power_of_an_attacker_is_stated_plainly() -> None:
     answer = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL)).answer
     assert "which of two labels a record had, an attacker was right in 190 of 200 guesses" in answer.sentence
     assert (
@@ -265,7 +265,7 @@ def test_what_an_attacker_can_do_is_said_plainly() -> None:
 @pytest.mark.parametrize(
     "claim", [Claim(math.inf), Claim(1.0, 1e-5), Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)]
 )
-def test_a_share_of_right_guesses_is_stated_for_pure_epsilon_alone(claim: Claim) -> None:
+def test_share_of_right_guesses_is_stated_only_for_pure_epsilon(claim: Claim) -> None:
     assert one_run_of(200, 190, claim).answer.sentence.endswith("guessing gives 50 %.")
 
 
@@ -277,7 +277,7 @@ def test_findings_without_guesses_have_a_sentence_without_an_attacker() -> None:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_a_page_says_what_to_do_after_every_verdict(verdict: Verdict) -> None:
+def test_page_states_the_next_step_for_every_verdict(verdict: Verdict) -> None:
     assert NEXT[verdict].endswith(".")
     assert set(NEXT) == set(COLOURS) == set(Verdict)
 

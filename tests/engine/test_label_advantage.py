@@ -1,4 +1,4 @@
-"""The game of label advantages: priors nobody's own label decided, releases, beliefs, and what models learn."""
+"""The game of label advantages: cross-fitted priors, releases, beliefs, and the utility of models."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def audits(mechanisms: dict[str, object], **fields: object) -> AuditSpec:
     )  # type: ignore[arg-type]
 
 
-def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_truth(tmp_path: Path) -> None:
-    """Whether computed and realised gains part: false alarm < 0.003 a mechanism, the seed is fixed."""
+def test_computed_gains_of_four_mechanisms_agree_with_realised_gains(tmp_path: Path) -> None:
+    """Computed and realised gains differ with probability < 0.003 for each mechanism; the seed is fixed."""
     mechanisms = {
         "rr": RandomizedResponse(1.0),
         "llp": LabelProportions(size=8),
@@ -70,8 +70,8 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
     assert additive["llp-geometric"] < additive["llp"]
 
 
-def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> None:
-    """Labels that are pure chance: a model that has seen them recalls each, one that has not says a half or so."""
+def test_priors_are_cross_fitted() -> None:
+    """With random labels, a model trained on them recalls each label; a cross-fitted model predicts about a half."""
     rng = np.random.default_rng(0)
     data = Examples(rng.standard_normal((60, 50)).astype(np.float32), rng.integers(0, 2, 60), 2, "chance")
     spec = audits(
@@ -95,7 +95,7 @@ def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> Non
     assert ((prior > 0.5) == target.labels[rows]).sum() <= 49
 
 
-def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -> None:
+def test_calibrated_model_avoids_certainty_and_is_calibrated() -> None:
     rng = np.random.default_rng(1)
     features = rng.uniform(0, 1, (3000, 1)).astype(np.float32)
     labels = (rng.random(3000) < features[:, 0] ** 2).astype(np.int64)
@@ -110,7 +110,7 @@ def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -
         proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
 
 
-def test_bags_of_several_sizes_are_played_and_padded() -> None:
+def test_bags_of_several_sizes_are_padded() -> None:
     bags = Bags(np.array([0, 1, 0, LEFT_OUT, 1, 1]))
     assert [members.tolist() for members in members_by_size(bags)] == [[[0, 2]], [[1, 4, 5]]]
     rows, shares = padded(bags)
@@ -119,8 +119,8 @@ def test_bags_of_several_sizes_are_played_and_padded() -> None:
     assert shares[0].tolist() == [0.5, 0.5, 0.0]
 
 
-def test_models_learn_less_from_noisier_releases_and_the_best_rate_is_chosen_elsewhere(tmp_path: Path) -> None:
-    """Not random: one seed. The labels themselves teach more than randomised response with epsilon 0.3."""
+def test_models_learn_less_from_noisier_releases(tmp_path: Path) -> None:
+    """The seed is fixed. The exact labels teach more than randomised response with epsilon 0.3."""
     utility = Utility(Mlp(hidden=(8,), epochs=8, batch_size=64, optimizer="adam", standardise=True), (1e-5, 0.03), 2)
     spec = audits(
         {"labels": RandomizedResponse(math.inf), "rr": RandomizedResponse(0.3), "llp": LabelProportions(size=4)},
@@ -169,7 +169,7 @@ def test_auc_counts_pairs() -> None:
         ),
     ],
 )
-def test_what_cannot_be_played_is_refused_in_a_sentence(fields: dict[str, object], message: str) -> None:
+def test_invalid_games_are_refused_in_one_sentence(fields: dict[str, object], message: str) -> None:
     settings = dict(fields)
     mechanism = settings.pop("mechanism", RandomizedResponse(1.0))
     with pytest.raises((SpecError, InputError)) as caught:

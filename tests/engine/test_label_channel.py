@@ -1,4 +1,4 @@
-"""Label mechanisms by a learned channel, and by repeated releases: planted leaks are caught, honest ones are not."""
+"""Label mechanisms by a learned channel and by repeated releases: planted leaks and honest mechanisms."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tests.nightly import by_day
 Ints = NDArray[np.int64]
 REPEATS = by_day({"name": "label-repeats", "search": 200, "trials": 600}, by_night={"name": "label-repeats"})
 SURE = by_day(4, by_night=6)
-"""What a game of repeated releases shows at least where nothing is hidden."""
+"""Lower limit of the bound of repeated releases for a mechanism with no privacy."""
 
 
 def played(mechanism: Any, game: Any, folder: Path, *, classes: int = 10, seed: int = 1) -> Report:
-    """One audit against a claim of 1 on 2,000 rows, in this process."""
+    """Return the result of an audit of a claim of 1 on 2,000 rows, in this process."""
     entry = Audit(
         mechanism=mechanism,
         data=GaussianMixture(rows=2_000, classes=classes),
@@ -57,26 +57,26 @@ def played(mechanism: Any, game: Any, folder: Path, *, classes: int = 10, seed: 
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_twice_the_claim_is_refuted_with_2000_rows(classes: int, tmp_path: Path) -> None:
-    """Over 50 standard deviations of the right guesses beyond the claim."""
+def test_twice_the_claim_is_rejected_with_2000_rows(classes: int, tmp_path: Path) -> None:
+    """The right guesses exceed the claim by more than 50 standard deviations."""
     (result,) = played(RandomizedResponse(2.0), "label-channel", tmp_path, classes=classes).results
     assert result.verdict is Verdict.VIOLATION
     assert 1.7 < result.epsilon <= 2.0
 
 
-def test_honest_response_is_not_refuted(tmp_path: Path) -> None:
-    """The seed is fixed; with another one it would be with probability <= 0.05."""
+def test_honest_response_is_not_rejected(tmp_path: Path) -> None:
+    """The seed is fixed; with another seed a rejection has probability <= 0.05."""
     (result,) = played(RandomizedResponse(1.0), "label-channel", tmp_path).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.epsilon > 0.8
 
 
-def test_noise_shared_by_the_rows_of_a_label_is_seen_by_the_rows_that_are_known(tmp_path: Path) -> None:
+def test_noise_shared_by_the_rows_of_a_label_is_detected_by_known_rows(tmp_path: Path) -> None:
     (result,) = played(OneDrawPerLabelResponse(1.0), "label-channel", tmp_path).results
     assert result.epsilon > 6
 
 
-def test_noise_of_a_constant_seed_is_seen_by_both_games(tmp_path: Path) -> None:
+def test_noise_of_a_constant_seed_is_detected_by_both_games(tmp_path: Path) -> None:
     (channel,) = played(ConstantSeedResponse(1.0), "label-channel", tmp_path / "channel").results
     (repeats,) = played(ConstantSeedResponse(1.0), REPEATS, tmp_path / "repeats").results
     assert channel.epsilon > 6
@@ -86,15 +86,15 @@ def test_noise_of_a_constant_seed_is_seen_by_both_games(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class HashedSeedResponse(RandomizedResponse):
-    """Randomised response whose noise is seeded by a hash of all labels."""
+    """Randomised response with noise seeded by a hash of all labels."""
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """The same labels, the same noise."""
+        """Return labels whose noise depends on the labels only."""
         seed = int.from_bytes(hashlib.sha256(labels.tobytes()).digest()[:8], "little")
         return super().release(labels, classes=classes, rng=np.random.default_rng(seed))
 
 
-def test_noise_that_follows_the_labels_is_seen_by_repeating_them_only(tmp_path: Path) -> None:
+def test_noise_that_depends_on_the_labels_is_detected_only_by_repeats(tmp_path: Path) -> None:
     """Each single release looks honest."""
     (channel,) = played(HashedSeedResponse(1.0), "label-channel", tmp_path / "channel").results
     (repeats,) = played(HashedSeedResponse(1.0), REPEATS, tmp_path / "repeats").results
@@ -104,7 +104,7 @@ def test_noise_that_follows_the_labels_is_seen_by_repeating_them_only(tmp_path: 
 
 
 def test_repeats_of_an_honest_response_differ(tmp_path: Path) -> None:
-    """The seed is fixed; of 1 to 24 one accuses it (1), as 0.05 allows; 3 of 300 simulated games did."""
+    """The seed is fixed. Of the seeds 1 to 24 only 1 rejects it, as 0.05 allows; 3 of 300 simulated games did."""
     (result,) = played(RandomizedResponse(1.0), REPEATS, tmp_path, seed=2).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.metrics == {"same_labels_released_alike": 0.0}
@@ -112,29 +112,29 @@ def test_repeats_of_an_honest_response_differ(tmp_path: Path) -> None:
 
 @dataclass
 class Remembers:
-    """Its noise is drawn once, at its first release."""
+    """Randomised response whose noise is drawn once, at its first release."""
 
     noise: Ints | None = None
 
     def claim(self) -> Claim:
-        """One that holds for a single release."""
+        """Return a claim that holds for a single release."""
         return Claim(1.0)
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """Randomised response with the noise it has."""
+        """Return randomised response with the stored noise."""
         if self.noise is None:
             self.noise = RandomizedResponse(1.0).release(np.zeros_like(labels), classes=classes, rng=rng)
         return (labels + self.noise) % classes
 
 
 class Seeded(Remembers):
-    """A seed in the code, and labels that are no classes: it gives the same again, and keeps nothing."""
+    """Mechanism with a seed in its code and labels that are not classes. It repeats its output without state."""
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         return RandomizedResponse(1.0).release(labels, classes=classes, rng=np.random.default_rng(0)) + 100
 
 
-def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_path: Path) -> None:
+def test_state_of_a_mechanism_is_reset_between_releases(tmp_path: Path) -> None:
     mechanism = Remembers()
     report = played(mechanism, "label-channel", tmp_path)
     assert mechanism.noise is None  # each unit has a copy, whatever runs it
@@ -147,7 +147,7 @@ def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_pa
     assert "one object" not in str(honest)
 
 
-def test_a_class_of_ones_own_is_run_and_resumed(tmp_path: Path) -> None:
+def test_custom_class_is_run_and_resumed(tmp_path: Path) -> None:
     first = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
     again = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
     assert first.results[0].verdict is Verdict.VIOLATION
@@ -156,7 +156,7 @@ def test_a_class_of_ones_own_is_run_and_resumed(tmp_path: Path) -> None:
 
 
 def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
-    """One small game on binary randomised response, without the engine."""
+    """Return a small game on binary randomised response, without the engine."""
     rows, search, fresh, classes = 300, 4, 2, 2
     response = RandomizedResponse(epsilon)
     labels = rng.integers(0, classes, (search + fresh, rows))
@@ -176,7 +176,7 @@ GAMES = by_day(12, by_night=24)
 
 
 def exceeded(epsilon: float, truth: float) -> int:
-    """In how many small games the bound on randomised response exceeds a supposed truth."""
+    """Return the number of small games in which the bound on randomised response exceeds a supposed truth."""
     rng = np.random.default_rng(5)
     estimator = SimultaneousGuessCount()
     bounds = [estimator.bound([estimator.tally(simulated(epsilon, rng))]).lower for _ in range(GAMES)]
@@ -188,13 +188,13 @@ def test_bounds_hold_with_their_stated_probability() -> None:
     assert exceeded(1.0, 1.0) <= binom.ppf(1 - 1e-4, GAMES, 0.05)
 
 
-def test_a_leak_twice_as_large_is_not_taken_for_one() -> None:
-    """The same count says no where the claim is half the truth: missed below 1e-6 (nearly all games exceed it)."""
+def test_claim_of_half_the_truth_is_detected() -> None:
+    """Nearly all games exceed a claim of half the truth; the count misses this with probability < 1e-6."""
     assert exceeded(2.0, 1.0) > binom.ppf(1 - 1e-4, GAMES, 0.05)
 
 
-def test_lags_of_related_noise_are_found_and_none_elsewhere() -> None:
-    """None: a false lag would need 5 standard deviations at one of 500 distances, below 3e-4."""
+def test_lags_of_related_noise_are_found_without_false_lags() -> None:
+    """A false lag needs 5 standard deviations at one of 500 distances, which has probability < 3e-4."""
     rng = np.random.default_rng(3)
     noise = rng.integers(0, 10, (8, 1_000))
     assert related_lags(noise, 10) == []
@@ -203,7 +203,7 @@ def test_lags_of_related_noise_are_found_and_none_elsewhere() -> None:
     assert len(related_lags(reused, 10)) == 3
 
 
-def test_a_release_that_was_seen_is_scored_by_the_whole_and_others_by_the_canary() -> None:
+def test_repeated_release_is_scored_as_a_whole_and_others_by_the_canary() -> None:
     search = np.array([[0, 1, 9], [0, 1, 9], [1, 1, 9], [1, 0, 9]])
     view = RepeatsView(search, np.array([True, True, False, False]), np.array([[0, 1, 9], [1, 0, 9], [0, 0, 9]]), 0)
     first, second, third = RecognisedRelease().score(view)
@@ -213,7 +213,7 @@ def test_a_release_that_was_seen_is_scored_by_the_whole_and_others_by_the_canary
 
 
 def test_levels_of_a_pair_are_those_of_randomised_response() -> None:
-    """The share of canaries whose release is one of the two labels shown, drawn."""
+    """The levels are compared with the simulated share of canaries whose release is one of the two labels."""
     rng = np.random.default_rng(2)
     levels = PairedLabels(5).levels(1.0)
     planted = rng.integers(0, 5, 200_000)
@@ -226,10 +226,10 @@ def test_levels_of_a_pair_are_those_of_randomised_response() -> None:
 
 @dataclass(frozen=True)
 class FailsAtRandom(RandomizedResponse):
-    """Randomised response that fails at random, or that says all it has in another type."""
+    """Randomised response that fails at random, or returns its labels as another type."""
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Any:
-        """Fails at one in four releases."""
+        """Return a randomised response, or fail at one in four releases."""
         chance = rng.random()
         if chance < 0.25:
             raise OSError("the disk is busy")
@@ -238,8 +238,8 @@ class FailsAtRandom(RandomizedResponse):
 
 
 @pytest.mark.parametrize("game", ["label-channel", REPEATS], ids=["label-channel", "label-repeats"])
-def test_releases_that_fail_at_random_cost_their_share_and_convict_nobody(tmp_path: Path, game: Any) -> None:
-    """The seed is fixed; with another one it would be convicted with probability <= 0.05."""
+def test_releases_that_fail_at_random_cost_their_share_without_false_violations(tmp_path: Path, game: Any) -> None:
+    """The seed is fixed; with another seed a rejection has probability <= 0.05."""
     (result,) = played(FailsAtRandom(1.0), game, tmp_path).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert 0 < result.epsilon < 1
@@ -249,7 +249,7 @@ def test_releases_that_fail_at_random_cost_their_share_and_convict_nobody(tmp_pa
 
 @dataclass(frozen=True)
 class TellsByFailing(RandomizedResponse):
-    """Raises where the label in one place is 0, else randomised response; exactly one label decides."""
+    """Randomised response that raises if the label at one place is 0, so a single label decides."""
 
     place: int = 0
 
@@ -260,8 +260,8 @@ class TellsByFailing(RandomizedResponse):
         return super().release(labels, classes=classes, rng=rng)
 
 
-def test_what_failed_is_a_symbol_and_a_form() -> None:
-    """A failure, a type, a wrong length and numbers that are no labels are outcomes."""
+def test_failures_are_outcomes_with_a_symbol_and_a_form() -> None:
+    """A failure, a type, a wrong length and numbers that are not labels are outcomes."""
     train = Examples(np.zeros((3, 1), np.float32), np.array([0, 1, 2]), 3)
 
     @dataclass
@@ -286,7 +286,7 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
     assert len({outcome(output).form for output in forms}) == len(forms)
 
 
-def test_a_release_that_always_fails_is_no_outcome(tmp_path: Path) -> None:
+def test_release_that_always_fails_is_not_an_outcome(tmp_path: Path) -> None:
     labels = Examples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64), 3)
     with pytest.raises(RunError, match="each of 4 releases failed, the first with ValueError: no 0 here"):
         release_all(TellsByFailing(1.0), [labels] * 4, Seed(0))
@@ -294,22 +294,22 @@ def test_a_release_that_always_fails_is_no_outcome(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class FewPlacesBare(RandomizedResponse):
-    """Randomised response that leaves out one row in 97."""
+    """Randomised response that releases one row in 97 without noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """Labels at rows 96, 193, ... as they are."""
+        """Return labels without noise at rows 96, 193, ..."""
         symbols = super().release(labels, classes=classes, rng=rng)
         symbols[96::97] = labels[96::97]
         return symbols
 
 
 def test_one_row_in_97_is_found(tmp_path: Path) -> None:
-    """Seven such canaries a release: missed below 1e-6."""
+    """A release has seven such canaries, so a miss has probability < 1e-6."""
     (result,) = played(FewPlacesBare(1.0), "label-channel", tmp_path).results
     assert result.epsilon > 2
 
 
-def test_releases_of_labels_are_compared_by_what_they_say() -> None:
+def test_releases_of_labels_are_compared_by_content() -> None:
     """Honest noise differs between two calls, and so do calls that fail."""
     train = Examples(np.zeros((300, 1), np.float32), np.arange(300) % 10, 10)
     for honest in (RandomizedResponse(1.0), TellsByFailing(1.0)):

@@ -1,4 +1,4 @@
-"""Small data sets made for the purpose: what is made, what is taken, what shows there, and what must not."""
+"""Small designed data sets: their construction, the choice of a design, its power and false positives."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def played(
 
 @dataclass(frozen=True)
 class Majority:
-    """A learner for so many examples, no more and no less, that says of every point what most labels are."""
+    """Learner for exactly `voters` examples that predicts the majority label at every point."""
 
     voters: int = 20
     fails: float = 0.0
@@ -107,7 +107,7 @@ def test_labels_are_what_the_design_says() -> None:
     assert [Design(20).canaries, Design(20, canary_rows=1).canaries, Design(1).canaries] == [10, 1, 1]
 
 
-def test_points_are_far_apart_and_the_others_at_one() -> None:
+def test_canary_points_are_far_apart_and_other_points_coincide() -> None:
     images = np.full((3, 1, 4, 4), 2.0, np.float32)
     assert point_count(images) == 32
     points = crafted_features(images, Design(32, 5))
@@ -123,21 +123,21 @@ def test_points_are_far_apart_and_the_others_at_one() -> None:
     assert table["colour"].to_pylist() == ["red", "blue", "green", "green", "green"]
 
 
-def test_sizes_that_a_mechanism_states_are_tried() -> None:
+def test_sizes_stated_by_a_mechanism_are_tried() -> None:
     assert public_sizes(PATE(1.0, teachers=20, queries=600)) == [20, 600]
     assert public_sizes(RandomizedResponse(1.0)) == []
     assert public_sizes(object()) == []
 
 
-def test_half_of_the_first_rows_are_hidden_and_no_others() -> None:
+def test_only_half_of_the_first_rows_are_hidden() -> None:
     known_labels, canaries = hide_half(np.arange(10) % 2, np.random.default_rng(3), canary_rows=4)
     assert canaries.size == 2
     assert canaries.max() < 4
     assert np.flatnonzero(known_labels == HIDDEN).tolist() == canaries.tolist()
 
 
-def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
-    """Symbols are even for class 0 and odd for class 1, the surer the larger."""
+def test_symbol_of_a_model_is_its_class_and_confidence() -> None:
+    """Symbols are even for class 0 and odd for class 1, and grow with the confidence."""
     features = np.eye(4, dtype=np.float32)
     design = Design(4, labels="two")
 
@@ -157,8 +157,8 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
 
 
 @pytest.mark.nightly
-def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
-    """In 6 games for each size the 95 % bound is above the truth in at most 2; more, by chance, one time in 150."""
+def test_bound_on_randomised_response_of_few_rows_is_near_the_truth() -> None:
+    """In 6 games for each size the 95 % bound exceeds the truth at most twice; more have probability 1 in 150."""
     rng = np.random.default_rng(5)
     for rows in (1, 2, 3):
         bounds = []
@@ -171,8 +171,8 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
         assert np.median(bounds) > 1.2
 
 
-def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None:
-    """Of the honest one the seed is fixed; with another it would be refuted with probability <= 0.05."""
+def test_noise_shared_by_two_rows_is_detected_with_two_rows(tmp_path: Path) -> None:
+    """The seed of the honest mechanism is fixed; with another seed a rejection has probability <= 0.05."""
     few = {"search": 90, "releases": 100, "canaries": 300}
     reused = played(LP2STReusedRandomness(1.0, model=Recall()), tmp_path / "reused", **few)
     assert reused.verdict is Verdict.VIOLATION
@@ -240,8 +240,8 @@ def test_too_few_releases_to_try_all_data_sets_are_refused(tmp_path: Path) -> No
         LabelCrafted(search=3)
 
 
-def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone() -> None:
-    """A game of one training, or an attack that may look at several releases at once, is charged for all together."""
+def test_releases_are_charged_for_delta_separately_if_guessed_separately() -> None:
+    """A game of one training, or an attack on several releases at once, is charged for all releases together."""
 
     def sharing(**fields: Any) -> int | None:
         learner = {"name": "pate", "epsilon": 1.0, "teachers": 2, "queries": 50}
@@ -259,7 +259,7 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
 
 
 def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None:
-    """The halves that weights are learned on find other distances than all releases do."""
+    """The halves used to learn weights find different distances from those of all releases."""
     rng = np.random.default_rng(2)
     planted = rng.integers(0, 2, (12, 40))
     noise = (rng.random((12, 40)) < 0.3).astype(np.int64)
@@ -414,7 +414,7 @@ def test_labels_of_one_release_have_consecutive_numbers() -> None:
     ],
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
-    """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
+    """Leaks at many borders, by one other row, in few releases: bounds of 1.2 and more, honest mechanisms at most 1."""
     bounds = {}
     for each in ("", kind):
         tried = tried_alone(LabelsOfOneKind(1.0, each), 1_500, design, seed=1)
@@ -424,8 +424,8 @@ def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, desig
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> None:
-    """Right in 0.84 of 1,000 at best; columns that hardly moved among the hundred must not decide afterwards."""
+def test_weights_learned_from_a_hundred_small_releases_generalise(seed: int) -> None:
+    """The best accuracy on 1,000 is 0.84. Columns that hardly changed among the hundred must not decide afterwards."""
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
     tried = tried_alone(mechanism, 100, design, seed=seed)
     assert tried.releases is not None

@@ -1,4 +1,4 @@
-"""The game `neighbours`: two data sets, summaries of trainings, an output set that is learned from them."""
+"""The game `neighbours`: two data sets, summaries of trainings, and an output set learned from the summaries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from dpaudit.registry import catalogue, load
 from tests import nightly
 
 CONFIDENCE = 1 - 1e-6
-"""Of the bounds below: an honest mechanism exceeds its truth less often than once in 10^6."""
+"""Confidence of the bounds in this file: a bound exceeds the truth less often than once in 10^6."""
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ def test_interrupt_during_a_training_ends_the_run(tmp_path: Path, request: pytes
 
 
 def test_influence_record_moves_a_regression_more_than_any_row() -> None:
-    """Compared is the exact change of the minimiser, for rows of the same class."""
+    """The test compares the exact change of the minimiser for rows of the same class."""
     data = as_numbers(BreastCancer().load(), "ball")
     surrogate = Surrogate.fit(data, 1, 0.01)
     worlds = Influence().worlds(data, 1, np.random.default_rng(0))

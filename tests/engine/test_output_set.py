@@ -1,4 +1,4 @@
-"""The learned output set: which world a vector is from, told from search samples."""
+"""The learned output set: classification of vectors by world, learned from search samples."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_constant_numbers_are_uninformative() -> None:
 
 @pytest.mark.parametrize(("leaking", "shift"), [(5, 1.0), (20_000, 0.1)])
 def test_leak_in_few_or_all_of_many_numbers_is_detected(leaking: int, shift: float) -> None:
-    """200 + 200 summaries of 20,000 numbers: the best guess is right in 87 % of the trials, or always.
+    """200 + 200 summaries of 20,000 numbers. The best guess is right in 87 % of the trials, or always.
 
-    Were numbers chosen on the samples that the classifier learns from, it would believe them and be right in half.
+    If numbers were selected on the classifier's training samples, it would overfit and be right in half.
     """
     rng, n = np.random.default_rng(2), 400
     truth = rng.random(n) < 0.5

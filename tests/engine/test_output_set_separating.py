@@ -1,4 +1,4 @@
-"""What occurs in one world only is found exactly: low bits of floating-point noise, multiples of 1/n, limits."""
+"""Exact detection of events of a single world: low bits of floating-point noise, multiples of 1/n, limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.nightly import too
 
 Floats = NDArray[np.float64]
 Draw = Callable[[float, int, np.random.Generator], Floats]
-"""Releases of a number with sensitivity 1 and epsilon 1: its value, how many, from what they are drawn."""
+"""Function of a value, a number of releases and a generator: releases with sensitivity 1 and epsilon 1."""
 
 
 def low_bits(numbers: Floats) -> Floats:
@@ -36,7 +36,7 @@ def laplace(value: float, count: int, rng: np.random.Generator) -> Floats:
 
 
 def gaussian(value: float, count: int, rng: np.random.Generator) -> Floats:
-    """Return more noise than epsilon 1 needs, at a delta that the low bits exceed."""
+    """Return releases with more noise than epsilon 1 needs, at a delta that the low bits exceed."""
     return value + rng.normal(0, 3.7, count)
 
 
@@ -46,7 +46,7 @@ def discrete(value: float, count: int, rng: np.random.Generator) -> Floats:
 
 
 def on_a_grid(value: float, count: int, rng: np.random.Generator) -> Floats:
-    """Rounded to multiples of 2^-10, as OpenDP does."""
+    """Return releases rounded to multiples of 2^-10, as OpenDP does."""
     return np.round(laplace(value, count, rng) * 1024) / 1024
 
 
@@ -110,8 +110,10 @@ def test_event_of_one_world_is_ranked_first() -> None:
 
 
 def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:
-    """One number lies beyond all of the other world in half of the releases, and now and then in the wrong one; two
-    others sum to the world exactly."""
+    """In half of the releases one number is beyond all numbers of the other world, sometimes in the wrong world.
+
+    Two other numbers sum to the world exactly.
+    """
     rng = np.random.default_rng(3)
     truth = rng.random(20_000) < 0.5
     hidden = rng.normal(0, 10, 20_000)
@@ -124,7 +126,7 @@ def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 def test_chance_makes_no_rule(dtype: Any) -> None:
-    """40 numbers with the same law in both worlds, whole ones or not: a rule in at most 1 of 100 tables."""
+    """40 numbers with the same law in both worlds, integers or not: a rule in at most 1 of 100 tables."""
     rng = np.random.default_rng(4)
     rules = 0
     for _ in range(40):

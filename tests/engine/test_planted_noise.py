@@ -1,4 +1,4 @@
-"""What an audit says it would have seen, of mechanisms that state their law: by noise that is planted, and true."""
+"""Sensitivity of audits of mechanisms that state their law, checked with planted noise."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
 def test_stated_noise_factor_is_detected() -> None:
     """Detected with 20 of 20 other seeds; the seeds are fixed.
 
-    Were it 0.9, fewer than 8 of 10 were refuted in 7 % of such tests, fewer than 3 of 4 in 5 %.
+    At a power of 0.9, fewer than 8 of 10 are rejected in 7 % of such tests, fewer than 3 of 4 in 5 %.
     """
     audits, fewest = by_day((4, 3), by_night=(10, 8))
     worlds = few_rows()

@@ -1,4 +1,4 @@
-"""Poisonings that search, climb, bend and come: what each is for, and that the search takes what shows."""
+"""Poisonings: the strength of each kind, and the search among them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Refusing:
 
 @dataclass(frozen=True)
 class Among:
-    """A search among given poisonings."""
+    """Search among a fixed list of poisonings."""
 
     offered: tuple[tuple[str, Any], ...]
     relation: Relation = Relation.REPLACE
@@ -100,7 +100,7 @@ def audited(folder: Path, mechanism: Any, poisoning: Any, **fields: Any) -> Any:
 
 
 def test_search_chooses_the_poisoning_with_evidence(tmp_path: Path) -> None:
-    """For a sum of features, changed labels give no evidence and a replaced row does. Fixed seed."""
+    """A replaced row gives evidence about a sum of features, changed labels do not. Fixed seed."""
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
     (note,) = result.chosen
@@ -181,7 +181,7 @@ def test_added_records_are_those_of_world_1(copies: int) -> None:
 
 
 def test_curvature_changes_the_hessian_most() -> None:
-    """For a squared loss, the crafted row adds more along its direction than any row of the data."""
+    """The crafted row adds more to a squared loss along its direction than any row of the data."""
     data = as_numbers(BreastCancer().load(), "ball")
     worlds = Curvature().worlds(data, 1, RNG(0))
     assert isinstance(worlds, Worlds)
@@ -195,7 +195,7 @@ def test_curvature_changes_the_hessian_most() -> None:
 
 @pytest.mark.parametrize("moved", ["coefficients", "slope"])
 def test_opposing_records_move_the_minimiser_more_than_a_changed_class(moved: Any) -> None:
-    """A changed class moves the gradient by at most a record's length, the two records by more; all in the ball."""
+    """A changed class moves the gradient by at most a record's length, the two records by more. All are in the ball."""
     data = first_species("ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
     poisoning = for_learner(OpposingRecords(moved=moved), learner)
@@ -231,7 +231,7 @@ def test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row() -> None:
     learner = PrivateForest(4.0, trees=1, depth=8)
 
     def separation(poisoning: Any) -> float:
-        """By how much the chance of the second class's answer differs between the worlds."""
+        """Return the difference between the worlds in the probability of the second class."""
         worlds = poisoning.worlds(data, 1, RNG(0))
         chances = [
             learner.sample_summaries(world, worlds.points, 4_000, seed=SeedSequence(1), compute=Compute())[:, 1].mean()
@@ -286,7 +286,7 @@ def test_check_covers_every_summarised_learner() -> None:
 
 
 def test_dp_sgd_is_summarised_by_predictions_at_clip_bkd_points(tmp_path: Path) -> None:
-    """Points: the crafted one, zero and rows of the data. With little noise, a small claim is rejected."""
+    """The points are the crafted point, zero and rows of the data. With little noise, a small claim is rejected."""
     network = Mlp(hidden=(4,), epochs=3, batch_size=60, learning_rate=0.5, momentum=0.0)
     game = Neighbours(trials=60, search=40, stack=60, poisoning=ClipBackdoorPair(asked=2), copies=8)
     learner = DpSgd(500.0, sample_rate=0.5, model=network)

@@ -1,4 +1,4 @@
-"""A leak that is rare: the tail of one number, which tells little of a table, and gives it away where it comes."""
+"""Rare leaks: the tail of a single number, which is seldom informative but then identifies the world."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_both_tails_of_scores_count(swapped: bool) -> None:
 
 
 def test_tight_claim_is_rarely_exceeded() -> None:
-    """Laplace noise with epsilon 1: the largest excess over all tails and levels, exceeded in one of five, measured."""
+    """Laplace noise at epsilon 1: the largest excess over tails and levels is clear in a fifth of the samples."""
     rng = np.random.default_rng(1)
     moved = np.array([[[0.0]], [[1.0]]])
     pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]

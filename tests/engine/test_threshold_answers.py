@@ -44,7 +44,7 @@ WORLDS = Worlds(AlikeTeachers(34, SHARES, MOVED), AlikeTeachers(34, SHARES, SHAR
 
 @workdps(30)
 def algorithm_2(release: ConfidentArgmax, votes: NDArray[np.int64]) -> list[float]:
-    """Papernot et al. (2018), algorithms 1 and 2, in thirty digits."""
+    """Return the law by Papernot et al. (2018), algorithms 1 and 2, in thirty digits."""
     expected_votes = release.expected if isinstance(release, InteractiveArgmax) else (0,) * len(votes)
     largest = max(mpf(int(count)) - mpf(subtracted) for count, subtracted in zip(votes, expected_votes, strict=True))
     passed = ncdf((largest - mpf(release.threshold)) / mpf(release.threshold_sigma))
@@ -76,8 +76,8 @@ def test_the_law_with_no_answer_is_exact(release: ConfidentArgmax) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=NAMES)
-def test_answers_one_by_one_have_that_law(release: ConfidentArgmax) -> None:
-    """False failure 1e-6 each; an answer that the law gives no probability would fail by division."""
+def test_simulated_answers_have_the_exact_law(release: ConfidentArgmax) -> None:
+    """False failure 1e-6 each. An answer of probability 0 in the law would fail by a division by 0."""
     laws = answer_laws(WORLDS, release, Seed(1))
     assert laws is not None
     counts, expected = simulated(WORLDS.one, release, 60_000, np.random.default_rng(2)), 60_000 * laws.one
@@ -88,7 +88,7 @@ def test_answers_one_by_one_have_that_law(release: ConfidentArgmax) -> None:
     assert slack * ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 3)
 
 
-def test_planted_defect_without_the_student_is_another_law() -> None:
+def test_planted_defect_without_the_student_is_detected() -> None:
     laws = answer_laws(WORLDS, UNSURE, Seed(1))
     assert laws is not None
     forgets = InteractiveArgmax(4.0, 2.5, 3.0, expected=(0.0, 0.0, 0.0))
@@ -96,13 +96,13 @@ def test_planted_defect_without_the_student_is_another_law() -> None:
     assert ((counts - expected) ** 2 / expected).sum() / 31 > chi2.ppf(1 - 1e-6, 3)
 
 
-def test_without_expectations_it_is_confident() -> None:
+def test_zero_expectations_give_confident_gnmax() -> None:
     alike = InteractiveArgmax(4.0, 12.5, 3.0, expected=(0.0, 0.0, 0.0))
     np.testing.assert_array_equal(release_law(alike, VOTES[None]), release_law(CONFIDENT, VOTES[None]))
     assert alike.curve() == CONFIDENT.curve() == UNSURE.curve()
 
 
-def test_no_vote_that_moves_tells_more_than_is_claimed_or_charged() -> None:
+def test_no_moved_vote_exceeds_the_claim_or_the_charge() -> None:
     """Every move of one vote from many histograms: exact <= data-dependent <= claimed, both ways."""
     rng = np.random.default_rng(3)
     tighter = 0
@@ -142,8 +142,8 @@ def query_of(worlds: Worlds, release: ConfidentArgmax) -> AnsweredQuery:
 
 
 @workdps(30)
-def test_the_charge_by_a_twin() -> None:
-    """Theorem 6 for the answer, and again for the threshold, whose cost is that of sqrt(2) times its noise."""
+def test_charge_agrees_with_its_slow_twin() -> None:
+    """Theorem 6 for the answer and for the threshold, whose cost is that of sqrt(2) times its noise."""
     votes = np.array([38, 1, 1])
     release = ConfidentArgmax(4.0, 24.0, 3.0)
     tally = Answers(orders=(1.5, 2.0, 3.0)).tally(query_of(Worlds(KnownVotes(votes), KnownVotes(votes)), release))
@@ -157,7 +157,7 @@ def test_the_charge_by_a_twin() -> None:
 
 
 def test_an_audit_with_a_student(tmp_path: Path) -> None:
-    """Where the student expects the teachers' votes they hardly ever speak; the law with its class in place of none."""
+    """Teachers rarely answer if the student expects their votes: the law has the student's class instead of none."""
     data = GaussianMixture(classes=2, rows=200)
     game = {"name": "private-prediction", "queries": 6, "runs": 1, "moved_runs": 1, "resamples": 0}
     plain = CaPC(teachers=20, sigma=10.0, threshold=12.0, threshold_sigma=4.0, model=LogisticRegression())
@@ -175,7 +175,7 @@ def test_an_audit_with_a_student(tmp_path: Path) -> None:
     assert by_confidence[0.5].finding.exact.larger.max() <= by_confidence[1.0].finding.exact.larger.max() + 1e-12
 
 
-def test_a_student_needs_a_threshold_and_something_public() -> None:
+def test_student_needs_a_threshold_and_public_data() -> None:
     with pytest.raises(InputError, match="a student needs a threshold"):
         CaPC(student=LogisticRegression())
     with pytest.raises(InputError, match="without a threshold"):

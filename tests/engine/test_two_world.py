@@ -1,4 +1,4 @@
-"""Two-world games: what a trial trains on, the same scores however trials are stacked, bounds below known truths."""
+"""Two-world games: the training data of a trial, scores independent of stacking, bounds below known truths."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
 
 
 def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Path, tmp_path: Path) -> None:
-    """In one spec, and over runs in one folder: another attack runs two units, its scores and their counts."""
+    """In one spec, and across runs in one folder: another attack runs two units, its scores and their counts."""
     folder = shutil.copytree(finished, tmp_path / "copy")
     attacks = ["lira-online", "lira-offline", {"name": "rmia", "offline": True}, "loss"]
     audits = [{"name": str(number), "attack": attack} for number, attack in enumerate(attacks)]
@@ -153,7 +153,7 @@ def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: 
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: Path, tmp_path: Path) -> None:
-    """The worker is killed while the first stack of trials runs: what was done is not done again."""
+    """The worker is killed while the first stack of trials runs: finished units are not repeated."""
     killed = threading.Event()
 
     def kill(event: Event) -> None:
@@ -255,7 +255,7 @@ class CountOnly:
     """Release the number of examples with label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
 
     Attributes:
-        epsilon: What it claims, under add/remove.
+        epsilon: The claim, under add/remove.
         weaker: DEFECT ON PURPOSE: divides the noise, so that the truth is weaker * epsilon.
     """
 
@@ -274,7 +274,7 @@ class CountOnly:
 
 @dataclass(frozen=True)
 class Counted:
-    """Its confidence in label 0 is the released number."""
+    """Model whose confidence in label 0 is the released number."""
 
     phi: float
 
@@ -391,7 +391,7 @@ def digits() -> Examples:
 
 
 def test_observed_canary_without_noise_counts_its_steps() -> None:
-    """A Dirac canary on a weight that is otherwise still: the product is the number of steps that drew it."""
+    """A Dirac canary on an otherwise constant weight: the product is the number of steps that sampled it."""
     learner = DpSgd(math.inf, sample_rate=0.25, clip=2.0, model=replace(DIGITS, epochs=5))
     data = digits()
     gradient = np.zeros((6, parameter_count(learner, data)), np.float32)
@@ -409,7 +409,7 @@ def test_observed_canary_without_noise_counts_its_steps() -> None:
 
 
 def test_observed_example_gives_its_clipped_gradient() -> None:
-    """Trained on the example alone, one step, no noise: the product is the squared norm of its clipped gradient."""
+    """One step on the example alone, without noise: the product is the squared norm of its clipped gradient."""
     data = digits()
     for clip in (0.5, 100.0):
         learner = DpSgd(math.inf, sample_rate=1.0, clip=clip, model=DIGITS)

@@ -1,4 +1,4 @@
-"""Posteriors and advantages: every bag small enough is enumerated, every integral done again in high precision."""
+"""Posteriors and advantages: small bags are enumerated, integrals are recomputed in high precision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def clipped_geometric(release: int, total: NDArray[np.int64], k: int, epsilon: f
 
 
 def enumerated(eta: Floats, likelihood: Callable[[NDArray[np.int64]], Floats]) -> tuple[float, Floats]:
-    """Probability (or density) of a release and the posteriors given it, over all 2^k labellings."""
+    """Return the probability (or density) of a release and the posteriors given it, over all 2^k labellings."""
     labels = np.array(list(product([0, 1], repeat=len(eta))))
     weights = np.prod(np.where(labels == 1, eta, 1 - eta), axis=1) * likelihood(labels.sum(axis=1))
     return float(weights.sum()), weights @ labels / weights.sum()
@@ -57,7 +57,7 @@ def law_of_sum(eta: Floats) -> Floats:
 
 
 def bags(seed: int, k: int, number: int = 4) -> Floats:
-    """Priors of four kinds: anywhere, rare positives, balanced, and with certain labels among them."""
+    """Return priors of four kinds: uniform, rare positives, balanced, and with some certain labels."""
     rng = np.random.default_rng(seed)
     rows = [
         rng.random(k),
@@ -126,7 +126,7 @@ def test_posteriors_are_bayes_over_all_labellings(k: int) -> None:
 
 
 def test_posteriors_average_to_the_prior() -> None:
-    """E over the released value of the posterior is the prior: for LLP over s, for the clipped geometric over 0..k."""
+    """The mean over the released value is the prior: for LLP over s, for the clipped geometric over 0..k."""
     eta, k = bags(2, 40)[0], 40
     law = law_of_sum(eta)
     plain = llp_posterior(np.tile(eta, (k + 1, 1)), np.arange(k + 1))
@@ -152,14 +152,14 @@ def test_laplace_posteriors_average_to_the_prior() -> None:
 
 
 def test_posteriors_sum_to_the_number_of_positives() -> None:
-    """Given s positive labels in a bag, the expected number of positive labels is s."""
+    """The expected number of positive labels in a bag with s positive labels is s."""
     for k in (5, 60, 400):
         prior = bags(3, k, number=3)
         positives = [k // 3, k // 10, k // 2]
         assert llp_posterior(prior, positives).sum(axis=1) == pytest.approx(positives, rel=1e-12, abs=1e-12)
 
 
-def test_bags_too_improbable_for_floats_are_still_right() -> None:
+def test_bags_too_improbable_for_floats_are_exact() -> None:
     """Equal priors: by symmetry the posterior is s/k, though the bag's probability is about 1e-2400."""
     assert llp_posterior(np.full(1000, 1e-3), 900) == pytest.approx(np.full(1000, 0.9), rel=1e-11)
     assert llp_posterior(np.r_[np.full(999, 1e-3), 0.0], 999)[[0, -1]] == pytest.approx([1.0, 0.0], abs=1e-12)
@@ -169,7 +169,7 @@ def test_bags_too_improbable_for_floats_are_still_right() -> None:
     assert llp_posterior(half, 40).sum() == pytest.approx(40, rel=1e-11)
 
 
-def test_little_noise_is_no_noise_and_much_noise_tells_nothing() -> None:
+def test_little_noise_equals_no_noise_and_much_noise_reveals_nothing() -> None:
     prior = bags(4, 9, number=3)
     counts = np.array([2, 1, 5])
     for posterior in (llp_geometric_posterior, llp_laplace_posterior):
@@ -200,8 +200,8 @@ def test_noisy_releases_move_log_odds_by_at_most_epsilon() -> None:
             assert np.max(np.abs(moved)) <= epsilon + 1e-12
 
 
-def test_planted_defect_noise_calibrated_to_the_proportion_is_seen() -> None:
-    """Noise of scale 1/epsilon on the *count* is epsilon-private; a bag that adds 1/(k epsilon) to it is not."""
+def test_planted_defect_noise_calibrated_to_the_proportion_is_detected() -> None:
+    """Noise of scale 1/epsilon on the *count* is epsilon-private; noise of scale 1/(k epsilon) is not."""
     prior, epsilon, k = np.full((1, 10), 0.5), 1.0, 10
     moved = multiplicative_advantage(prior, llp_laplace_posterior(prior, 0.0, epsilon=epsilon * k))
     assert np.max(np.abs(moved)) > epsilon + 1
@@ -233,7 +233,7 @@ def _possible(eta: Floats, s: int) -> bool:
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.7, 3.0, 40.0])
-def test_laplace_advantage_is_the_integral_of_what_the_best_guess_gains(epsilon: float) -> None:
+def test_laplace_advantage_is_the_integral_of_the_best_guess_gain(epsilon: float) -> None:
     eta = bags(7, 5)[0]
     got = llp_laplace_additive_advantage(eta, epsilon=epsilon)
     for i in range(5):
@@ -242,7 +242,7 @@ def test_laplace_advantage_is_the_integral_of_what_the_best_guess_gains(epsilon:
 
 
 def test_advantages_of_larger_bags_agree_with_posteriors() -> None:
-    """k = 60, over the 61 sums (and 61 clipped releases): 1e-12 leaves a wide margin over rounding."""
+    """k = 60, over the 61 sums (and 61 clipped releases). 1e-12 leaves a wide margin over rounding."""
     k = 60
     for eta in bags(8, k):
         law = law_of_sum(eta)
@@ -278,8 +278,8 @@ def test_labels_independent_of_features_are_theorem_3_2() -> None:
         assert llp_additive_advantage(np.full(k, p)) == pytest.approx(np.full(k, expected), abs=1e-13)
 
 
-def test_planted_defect_dividing_factors_out_loses_the_answer() -> None:
-    """The quick way to "all but one", dividing its factor out of the whole law, fails at k = 200."""
+def test_planted_defect_dividing_factors_out_is_inaccurate() -> None:
+    """Dividing one label's factor out of the law of all labels is quick but fails at k = 200."""
     eta = np.r_[np.linspace(0.2, 0.8, 199), 0.5]
     law = law_of_sum(eta)
     sums = []
@@ -344,6 +344,6 @@ def test_distribution_of_randomized_response_is_one_step_at_epsilon() -> None:
         (lambda: advantage_cdf([math.nan], 0.5), "must not be NaN"),
     ],
 )
-def test_bad_input_gets_one_sentence(call: Callable[[], object], says: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(call: Callable[[], object], says: str) -> None:
     with pytest.raises(InputError, match=says):
         call()

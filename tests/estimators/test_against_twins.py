@@ -1,7 +1,7 @@
-"""The estimators against their slow twins, written from the papers' definitions by an author who had not seen them.
+"""The estimators against slow twins, which were written from the papers' definitions independently of the estimators.
 
-Values that took long are written here; the comment above each table names the twin and the call that made them. Twins
-that take tenths of a second are recorded (`tests/twins/answers.py`): read by day, run by night.
+Slow values are listed in this file; the comment above each table names the twin and the call. Answers of faster twins
+are recorded (`tests/twins/answers.py`): quick tests read them, nightly tests recompute them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT_TWIN = 1e-12
 
 
 def is_lower_bound(bound: float, exact: float | mpf, *, within: float, twin_error: float = 0.0) -> bool:
-    """Whether the bound is below the exact value, and close to it."""
+    """True if the bound is below the exact value, and close to it."""
     return bool(mpf(exact) - within <= bound <= mpf(exact) + twin_error)
 
 
@@ -92,7 +92,7 @@ def test_proportions_of_large_samples(
     jeffreys_low: float,
     jeffreys_high: float,
 ) -> None:
-    """To 1e-9 of themselves as well: on a log scale that is what epsilon sees."""
+    """Relative error 1e-9 as well, because epsilon is a log ratio of proportions."""
     for computed, expected in (
         (binomial.clopper_pearson(k, n, confidence=confidence), (exact_low, exact_high)),
         (binomial.jeffreys(k, n, confidence=confidence), (jeffreys_low, jeffreys_high)),
@@ -303,7 +303,7 @@ WITH_DELTA = [
 
 @pytest.mark.parametrize(("guesses", "correct", "canaries", "delta", "confidence"), WITH_DELTA)
 def test_one_run_with_delta(guesses: int, correct: int, canaries: int, delta: float, confidence: float) -> None:
-    """Equal to the twins, and never above the optimum over every mechanism (its program solved to about 1e-7)."""
+    """Equal to the twins, and never above the optimum over every mechanism (a linear program solved to about 1e-7)."""
     settings = {"canaries": canaries, "delta": delta, "confidence": confidence}
     by_algorithm_3 = one_run.one_run_epsilon(guesses, correct, method="f-dp", **settings)
     exact = f_dp_twin.f_dp_parameter_in_doubles(guesses, correct, family="approx-dp", **settings)
@@ -416,7 +416,7 @@ def test_f_dp_parameter_of_few_guesses(family: str, guesses: int, correct: int, 
 
 
 def test_f_dp_at_ten_thousand_of_a_million() -> None:
-    """Twin: f_dp_parameter_in_doubles(10000, 9584, canaries=10**6, confidence=0.95), a loop of 10,000 steps a try."""
+    """Twin: f_dp_parameter_in_doubles(10000, 9584, canaries=10**6, confidence=0.95), 10,000 steps a candidate."""
     parameter = f_dp.f_dp_parameter(10_000, 9_584, canaries=10**6, confidence=0.95)
     assert parameter == pytest.approx(0.7959461148, abs=ROOT)
 
@@ -532,7 +532,7 @@ def test_k_cut_as_published(counts1: list[int], counts2: list[int], method: str)
 
 @pytest.mark.parametrize(("counts1", "counts2"), K_CUTS)
 def test_k_cut_of_finite_samples(counts1: list[int], counts2: list[int]) -> None:
-    """Against the minimum over both boxes of laws; the general-purpose minimiser is good to about 1e-7."""
+    """The twin minimises over both boxes of laws; its general-purpose minimiser is accurate to about 1e-7."""
     bound = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method="clopper-pearson")
     error = (1 - 0.95) / (2 * len(counts1)) / 2
     limits1, limits2 = (
@@ -656,7 +656,7 @@ def test_laplace_additive_advantage(bag: list[float], epsilon: float) -> None:
 
 
 def test_bags_keep_their_places() -> None:
-    """Shape (bags, k) in, the same out, each bag as if alone."""
+    """Shape (bags, k) to (bags, k), each bag independent of the others."""
     bags, counts = [[0.1, 0.5, 0.3], [0.9, 0.2, 0.6]], [1, 3]
     exact = [
         advantage_twin.posterior(b, advantage_twin.geometric(c, 3, 1.0)) for b, c in zip(bags, counts, strict=True)

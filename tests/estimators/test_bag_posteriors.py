@@ -1,4 +1,4 @@
-"""Posteriors under any law of a bag's sum: what holds for every mechanism, and what beliefs gain when played."""
+"""Posteriors under any law of a bag's sum: properties of every mechanism, and realised gains of beliefs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def exactly(released: int, k: int) -> Floats:
 
 
 def geometric(released: int, k: int, epsilon: float) -> Floats:
-    """log P[released | s], normalised, ends as in FINDINGS."""
+    """log P[released | s], normalised, with the clipped mass at both ends."""
     a, s = math.exp(-epsilon), np.arange(k + 1)
     ends = {0: s, k: k - s}
     return np.log((1 / (1 + a) if released in ends else (1 - a) / (1 + a)) * a ** ends.get(released, abs(s - released)))
@@ -101,7 +101,7 @@ def test_additive_advantages_stay_between_0_and_the_rarer_label() -> None:
 
 
 def test_private_releases_move_log_odds_by_epsilon_at_most() -> None:
-    """Also where posteriors round to 1, which the shift itself does not."""
+    """Also if posteriors round to 1: the shift itself does not."""
     eta = np.array([[1 - 1e-16, 0.9, 1e-15, 0.5], [0.3, 0.6, 0.9, 0.1]])
     for released in range(5):
         shifts = bag_log_ratio(eta, np.tile(geometric(released, 4, 30.0), (2, 1)))
@@ -119,7 +119,7 @@ def test_theorem_3_2_is_the_advantage_of_bags_of_one_kind() -> None:
 
 
 def played(prior: Floats, truth: Floats, seed: int) -> Posteriors:
-    """One release of bags of 5, labels drawn from `truth`, the attacker believing `prior`."""
+    """Return one release of bags of 5, with labels drawn from `truth` and an attacker who believes `prior`."""
     rng = np.random.default_rng(seed)
     labels = (rng.random(prior.size) < truth).astype(np.int64)
     bags = prior.reshape(-1, 5)
@@ -127,7 +127,7 @@ def played(prior: Floats, truth: Floats, seed: int) -> Posteriors:
     return Posteriors(prior, llp_posterior(bags, sums).ravel(), np.arange(prior.size) // 5, labels=labels)
 
 
-def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_others() -> None:
+def test_computed_and_realised_gains_agree_only_for_calibrated_priors() -> None:
     """False failure < 0.003 by the normal law of 4,000 bags; the seed is fixed, so it fails always or never."""
     truth = np.random.default_rng(3).uniform(0.05, 0.95, 20_000)
     honest = LabelAdvantage().find([LabelAdvantage().tally(played(truth, truth, 4))])
@@ -147,7 +147,7 @@ def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_ot
     assert any("not calibrated" in note for note in blind.notes)
 
 
-def test_left_out_examples_are_counted_apart_and_infinite_ones_are_shown() -> None:
+def test_left_out_and_infinite_examples_are_counted_separately() -> None:
     evidence = Posteriors(
         np.array([0.5, 0.5, 0.2]), np.array([1.0, 0.5, 0.2]), np.array([0, 0, -1]), shift=np.array([math.inf, 0.0, 0.0])
     )
@@ -171,7 +171,7 @@ def test_left_out_examples_are_counted_apart_and_infinite_ones_are_shown() -> No
         ({"expected": np.array([0.1])}, "expected must be as long as prior"),
     ],
 )
-def test_what_are_no_posteriors_is_refused(change: dict[str, Floats], message: str) -> None:
+def test_invalid_posteriors_are_refused(change: dict[str, Floats], message: str) -> None:
     settings = {"prior": np.array([0.2, 0.3]), "posterior": np.array([0.2, 0.3]), "bag": np.array([0, 0])} | change
     with pytest.raises(InputError) as caught:
         Posteriors(**settings)  # type: ignore[arg-type]

@@ -42,15 +42,15 @@ def staying_probability_twin(limits: list[Fraction]) -> Fraction:
 @pytest.mark.parametrize("weight", list(WEIGHTS))
 @pytest.mark.parametrize("level", [1e-4, 0.01, 0.2])
 def test_crossing_probability_is_exact(n: int, weight: str, level: float) -> None:
-    """To the 1e-9 of the staying probability that is given away on purpose and the 1e-7 beyond six deviations."""
+    """Tolerances: 1e-9 of the staying probability is dropped on purpose, and 1e-7 lies beyond six deviations."""
     limits = bands._limits(n, np.arange(1, n + 1), level, weight)
     exact = float(1 - staying_probability_twin([Fraction(limit) for limit in limits]))
     computed = crossing_probability(n, level, weight)
     assert exact <= computed <= exact + 2e-7
 
 
-def test_one_score_has_its_own_limit() -> None:
-    """n = 1: the band is Pr[U > u] = error, to the 2 % of the error that may stay unused."""
+def test_limit_of_a_single_score() -> None:
+    """n = 1: the band is Pr[U > u] = error, except that 2 % of the error may stay unused."""
     upper = upper_rates(1, error=0.05)
     assert upper[1] == 1.0
     assert 0.95 <= upper[0] <= 0.95 + 0.05 * 0.021
@@ -58,7 +58,7 @@ def test_one_score_has_its_own_limit() -> None:
 
 @pytest.mark.parametrize("weight", list(WEIGHTS))
 @pytest.mark.parametrize(("n", "error"), [(2, 0.05), (30, 0.4), (100, 0.0125), (1_000, 0.025), (4_000, 0.005)])
-def test_the_level_uses_up_the_error_and_no_more(weight: str, n: int, error: float) -> None:
+def test_level_spends_all_of_the_error_and_no_more(weight: str, n: int, error: float) -> None:
     level = local_level(n, error=error, weight=weight)
     assert 0.98 * error <= crossing_probability(n, level, weight) <= error
 
@@ -66,27 +66,27 @@ def test_the_level_uses_up_the_error_and_no_more(weight: str, n: int, error: flo
 @pytest.mark.parametrize(
     ("n", "error"), [(10_000, 0.025), (13_931, 0.28), (30_011, 1e-4), *too((10_007, 1.1e-5), (70_001, 0.0084))]
 )
-def test_a_level_that_was_fitted_spends_nearly_the_error_and_no_more(n: int, error: float) -> None:
-    """By the recursion, at numbers and errors that were not fitted to; a level a fiftieth higher would spend more."""
+def test_fitted_level_spends_nearly_all_of_the_error_and_no_more(n: int, error: float) -> None:
+    """The recursion checks sizes and errors outside the fit. A level 2 % higher would overspend the error."""
     level = bands.fitted_level(n, error, "low")
     assert level == local_level(n, error=error, weight="low")
     assert 0.95 * error <= crossing_probability(n, level, "low") <= error
     assert crossing_probability(n, 1.03 * level, "low") > error
 
 
-def test_a_beta_quantile_that_is_wrong_does_no_harm() -> None:
-    """Rank 1,000 of 87,270 at this level is one by scipy 1.17.1: out of order, the recursion would break off."""
+def test_wrong_beta_quantile_of_scipy_does_no_harm() -> None:
+    """scipy 1.17.1 returns 1 for rank 1,000 of 87,270. Limits out of order would stop the recursion early."""
     level = 7.225211180896089e-08
     neighbour = crossing_probability(87_271, level, "low") if nightly.on() else 1.594799e-4
     assert crossing_probability(87_270, level, "low") == pytest.approx(neighbour, rel=1e-4)
 
 
-def test_levels_are_fitted_for_many_scores_and_the_default_weight_alone() -> None:
+def test_levels_are_fitted_only_for_many_scores_and_the_default_weight() -> None:
     for n, error, weight in ((9_999, 0.02, "low"), (10**7, 0.02, "low"), (10**4, 1e-6, "low"), (10**4, 0.02, "flat")):
         assert bands.fitted_level(n, error, weight) is None
 
 
-def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_ranks_err_little_and_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = crossing_probability(2_500, 0.0004, "low")
     monkeypatch.setattr(bands, "_EXACT_UP_TO", 10)
     blocks = crossing_probability(2_500, 0.0004, "low")
@@ -94,8 +94,8 @@ def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("n", "weight"), [(300, "low"), (300, "flat"), (30_000, "low"), *too((30_000, "flat"))])
-def test_crossings_added_up_are_never_fewer_and_cost_little(n: int, weight: str) -> None:
-    """What reads more scores than the recursion can follow in time: a higher probability, so a lower level."""
+def test_sum_of_crossings_is_an_upper_bound_and_costs_little(n: int, weight: str) -> None:
+    """The approximation for very many scores overstates the crossing probability, which lowers the level."""
     for level in (1e-5, 1e-3):
         assert bands.union_crossing_probability(n, level, weight) >= bands.crossing_probability(n, level, weight)
     followed = bands.local_level(n, error=0.02, weight=weight)
@@ -106,7 +106,7 @@ def test_crossings_added_up_are_never_fewer_and_cost_little(n: int, weight: str)
 
 
 def test_ten_million_scores_have_a_level_at_once() -> None:
-    """Narrower than the level of two million that was followed, for a hundred times the work; by day 2.5 million."""
+    """The level is below that of two million, which takes the recursion 100 times the work; by day 2.5 million."""
     n = by_day(2_500_000, by_night=10_000_000)
     level = bands.local_level(n, error=0.0125, weight="low")
     assert 1e-9 < level < 2e-5
@@ -138,7 +138,7 @@ def test_bands_hold_at_all_thresholds_together(ties: bool) -> None:
 
 
 def _worst_excess(level: np.ndarray, upper: np.ndarray, ties: bool) -> np.ndarray:
-    """Largest Pr[score < t] - limit over thresholds t, with the score's own distribution function as its value."""
+    """Return the largest Pr[score < t] - limit over thresholds t; `level` holds each score's distribution function."""
     n = level.shape[1]
     thresholds = np.arange(1, 8) / 7 if ties else None
     if thresholds is not None:
@@ -155,7 +155,7 @@ def test_a_band_for_a_hundred_thousand_scores_is_near_the_known_rate() -> None:
 
 @pytest.mark.parametrize("n", [8192, *too(16384)])
 def test_a_band_for_a_power_of_two_is_like_its_neighbours(n: int) -> None:
-    """There the fifth power of n is a multiple of 2 ** 64."""
+    """For these n the fifth power is a multiple of 2 ** 64, so integers would overflow to 0."""
     assert local_level(n, error=0.025) == pytest.approx(local_level(n + 1, error=0.025), rel=0.02)
 
 
@@ -174,8 +174,8 @@ def test_bad_input_is_refused(arguments: dict[str, object], message: str) -> Non
 
 
 @pytest.mark.parametrize("shift", [1.0, 3.0])
-def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(shift: float) -> None:
-    """40,000 scores: at every delta within what may be given away of the best of all, and never above it."""
+def test_best_threshold_is_found_among_few_candidates(shift: float) -> None:
+    """40,000 scores: at every delta within 1e-3 of the best of all thresholds, and never above it."""
     rng = np.random.default_rng(3)
     truth = rng.random(40_000) < 0.5
     band = Band(1e-5)
@@ -192,7 +192,7 @@ def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(sh
     assert bound.lower == region.epsilon(1e-5)
 
 
-def test_an_epsilon_of_two_rates_is_rounded_down_and_hardly() -> None:
+def test_epsilon_of_two_rates_is_rounded_down_slightly() -> None:
     for alarm, miss, delta in ((0.01, 0.3, 0.0), (0.3, 0.01, 1e-5), (1e-9, 0.5, 0.1), (0.2, 0.2, 0.05)):
         with mp.workdps(30):
             exact = max(mp.log((1 - mpf(delta) - b) / a) for a, b in ((alarm, miss), (miss, alarm)))
@@ -200,7 +200,7 @@ def test_an_epsilon_of_two_rates_is_rounded_down_and_hardly() -> None:
         assert exact - 1e-9 < epsilon < exact
 
 
-def test_few_thresholds_are_all_looked_at() -> None:
+def test_few_thresholds_are_all_evaluated() -> None:
     rng = np.random.default_rng(4)
     truth = rng.random(3_000) < 0.5
     band = Band()

@@ -1,4 +1,4 @@
-"""The betting test: a supermartingale by enumeration, its slow twin, false refutations, a planted defect, its power."""
+"""The betting test: a supermartingale by enumeration, its slow twin, false rejections, a planted defect, its power."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEST = Betting()
 
 
 def pairs_of(ones: Floats, zeros: Floats) -> Scores:
-    """Trials in turn from world 1 and world 0."""
+    """Return trials alternating between world 1 and world 0."""
     score = np.column_stack([ones, zeros]).ravel()
     return Scores(score, np.arange(score.size) % 2 == 0)
 
@@ -44,7 +44,7 @@ def randomised_response(epsilon: float, pairs: int, rng: np.random.Generator) ->
 
 
 def raised(law: tuple[float, ...], score: int, to: float) -> tuple[float, ...]:
-    """The law with this score's probability changed, the others in proportion."""
+    """Return the law with the probability of `score` set to `to`, and the others rescaled."""
     return tuple(to if i == score else p * (1 - to) / (1 - law[score]) for i, p in enumerate(law))
 
 
@@ -68,11 +68,11 @@ LAWS = [
 def test_the_wealth_of_a_true_claim_is_a_supermartingale(
     epsilon: float, delta: float, law_one: tuple[float, ...], zero: tuple[float, ...]
 ) -> None:
-    """Over all 9^3 streams of three pairs: whatever went before, the next pair gains nothing on average."""
+    """Over all 9^3 streams of three pairs: given any past, the next pair gains nothing on average."""
     some = [subset for size in (1, 2) for subset in itertools.combinations(range(3), size)]
     rates = [(sum(law_one[i] for i in subset), sum(zero[i] for i in subset)) for subset in some]
     leaks = [max(p - math.exp(epsilon) * q, q - math.exp(epsilon) * p) for p, q in rates]
-    assert max(leaks) == pytest.approx(delta, abs=1e-12), "the law must be private, and just so"
+    assert max(leaks) == pytest.approx(delta, abs=1e-12), "the law must attain its privacy exactly"
     test = Betting(delta=delta)
     chance = {(i, j): law_one[i] * zero[j] for i in range(3) for j in range(3) if law_one[i] * zero[j] > 0}
 
@@ -87,7 +87,7 @@ def test_the_wealth_of_a_true_claim_is_a_supermartingale(
 
 
 def test_the_chance_of_ever_exceeding_the_truth_is_exact() -> None:
-    """All 2^12 streams of six pairs of RR(1), at the error at which six pairs can just refute it."""
+    """All 2^12 streams of six pairs of RR(1), at the largest error at which six pairs can reject the claim."""
     test, keep = Betting(confidence=0.5), 1 / (1 + math.exp(-1.0))
     error = 0.0
     for bits in itertools.product([True, False], repeat=12):
@@ -109,10 +109,10 @@ def test_agrees_with_its_slow_twin(delta: float, digits: int) -> None:
         assert math.exp(test.log_wealth(played(ones, zeros, test), epsilon)) == pytest.approx(expected, rel=1e-10)
 
 
-def test_a_true_claim_is_refuted_no_more_often_than_stated() -> None:
-    """RR(1), 2,000 streams looked at after each of 150 pairs. False failure < 1e-6: the binomial quantile.
+def test_true_claim_is_rejected_no_more_often_than_stated() -> None:
+    """RR(1), 2,000 streams tested after each of 150 pairs. False failure < 1e-6: the binomial quantile.
 
-    `make test` looks at the first 100; the planted defect refutes nearly every one.
+    `make test` runs the first 100 streams. The planted defect rejects nearly every stream.
     """
     games = nightly_games(2000)
     limit = stats.binom.ppf(1 - 1e-6, games, 0.05)
@@ -120,12 +120,12 @@ def test_a_true_claim_is_refuted_no_more_often_than_stated() -> None:
     streams = [randomised_response(1.0, 150, rng) for _ in range(games)]
     misses = sum(Betting().lower(played(*stream)) > 1 for stream in streams)
     assert misses <= limit
-    assert misses >= 1, "the test can refute at all"
-    assert sum(refuted_after_peeking(*stream) for stream in streams) > limit
+    assert misses >= 1, "the test can reject"
+    assert sum(rejected_after_peeking(*stream) for stream in streams) > limit
 
 
-def refuted_after_peeking(ones: Floats, zeros: Floats) -> bool:
-    """The planted defect: whether to bet on a pair is decided when it has been seen."""
+def rejected_after_peeking(ones: Floats, zeros: Floats) -> bool:
+    """Planted defect: return True if a test that sees a pair before it bets on that pair rejects the claim."""
     counts = np.zeros((3, 2, 1), np.int64)
     for one_score, zero in zip(ones, zeros, strict=True):
         won = one_score >= 0 and zero < 0
@@ -136,9 +136,9 @@ def refuted_after_peeking(ones: Floats, zeros: Floats) -> bool:
     return False
 
 
-def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
-    """(1, 0.05)-DP on its border: with probability delta the world is told. 1,000 streams, of which `make test`
-    plays 100; false failure < 1e-6. Defect: it is told five times as often."""
+def test_true_claim_with_delta_is_rejected_no_more_often_than_stated() -> None:
+    """Exactly (1, 0.05)-DP: with probability delta the world is revealed. 1,000 streams, of which `make test` runs
+    100; false failure < 1e-6. Defect: the world is revealed five times as often."""
     test, games = Betting(delta=0.05), nightly_games(1000)
 
     def refuted(told_share: float) -> int:
@@ -155,8 +155,8 @@ def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
     assert refuted(0.05) <= stats.binom.ppf(1 - 1e-6, games, 0.05) < refuted(0.25)
 
 
-def fixed_size_refutes(estimator: ClopperPearson | Band, epsilon: float, pairs: int) -> bool:
-    """Whether at least 18 of 20 audits of so many pairs refute a claim of 1 against RR(epsilon)."""
+def fixed_size_rejects(estimator: ClopperPearson | Band, epsilon: float, pairs: int) -> bool:
+    """True if at least 18 of 20 audits of `pairs` pairs reject a claim of 1 against RR(epsilon)."""
     rejections = 0
     for seed in range(20):
         rows = pairs_of(*randomised_response(epsilon, pairs, np.random.default_rng(seed)))
@@ -165,12 +165,12 @@ def fixed_size_refutes(estimator: ClopperPearson | Band, epsilon: float, pairs: 
 
 
 @pytest.mark.parametrize("estimator", [ClopperPearson(), Band()], ids=["clopper-pearson", "band"])
-def test_a_leak_is_found_with_a_fifth_of_the_trials_of_a_planned_audit(estimator: ClopperPearson | Band) -> None:
-    """The fixed size is what a claim that is wrong by a factor of two needs: the leak is not known when it is chosen.
+def test_leak_is_detected_with_a_fifth_of_the_trials_of_a_planned_audit(estimator: ClopperPearson | Band) -> None:
+    """The fixed size is that for a claim wrong by a factor of two, because the leak is unknown in advance.
 
-    The non-private learner: scores of a well-tuned likelihood-ratio attack, four deviations apart. Median of 20.
+    The audited learner is not private: scores of a likelihood-ratio attack, four deviations apart. Median of 20.
     """
-    planned = next(pairs for pairs in range(20, 400, 5) if fixed_size_refutes(estimator, 2.0, pairs))
+    planned = next(pairs for pairs in range(20, 400, 5) if fixed_size_rejects(estimator, 2.0, pairs))
     needed = []
     for seed in range(20):
         rng = np.random.default_rng(1000 + seed)
@@ -179,7 +179,7 @@ def test_a_leak_is_found_with_a_fifth_of_the_trials_of_a_planned_audit(estimator
     assert np.median(needed) <= planned / 5
 
 
-def test_one_trial_at_a_time_ends_like_all_at_once() -> None:
+def test_trials_in_sequence_give_the_result_of_all_at_once() -> None:
     rng = np.random.default_rng(3)
     truth = rng.random(300) < 0.5
     score = rng.normal(size=300) + 2 * truth
@@ -197,7 +197,7 @@ def test_one_trial_at_a_time_ends_like_all_at_once() -> None:
     assert state.trials == 300
 
 
-def test_tallies_in_any_order_are_one_stream_in_the_order_of_the_trials() -> None:
+def test_tallies_are_sorted_into_the_order_of_the_trials() -> None:
     rng = np.random.default_rng(4)
     truth = rng.random(200) < 0.5
     rows = Scores(rng.normal(size=200) + 3 * truth, truth)
@@ -226,7 +226,7 @@ def test_replays_combine_by_their_median_at_half_the_error() -> None:
 
 
 def test_leaks_on_either_side_are_found() -> None:
-    """A third of the members stand out, or a third of the non-members do."""
+    """A third of the members have distinct scores, or a third of the non-members."""
     rng = np.random.default_rng(7)
     ones, zeros = rng.normal(0, 1, 300), rng.normal(0, 1, 300)
     out = rng.random(300) < 0.35
@@ -235,8 +235,8 @@ def test_leaks_on_either_side_are_found() -> None:
     assert Betting().lower(low) > 2
 
 
-def test_infinite_scores_are_scores() -> None:
-    """Failed trainings come as the worst guess, infinitely wrong; a leak that outweighs them is still found."""
+def test_infinite_scores_are_accepted() -> None:
+    """Failed trainings count as infinitely wrong guesses. A leak that outweighs them is still detected."""
     rng = np.random.default_rng(8)
     ones, zeros = rng.normal(8, 1, 100), rng.normal(0, 1, 100)
     ones[5], zeros[9] = -np.inf, np.inf
@@ -246,12 +246,12 @@ def test_infinite_scores_are_scores() -> None:
 
 
 def test_the_bound_comes_close_to_the_truth() -> None:
-    """RR(2), 20,000 pairs: within 0.1 of the truth and not above (which has probability < 0.05; the seed is fixed)."""
+    """RR(2), 20,000 pairs: at most 0.1 below the truth and not above it (probability < 0.05; the seed is fixed)."""
     state = played(*randomised_response(2.0, 20_000, np.random.default_rng(9)))
     assert 1.9 < Betting().lower(state) <= 2.0
 
 
-def test_a_bound_says_in_what_sense_it_holds() -> None:
+def test_bound_states_its_validity() -> None:
     bound = Betting(delta=1e-5).bound([pairs_of(np.arange(20.0) + 50, np.arange(20.0))])
     assert bound.validity is Validity.FINITE_SAMPLE
     assert "anytime-valid" in bound.notes[0]

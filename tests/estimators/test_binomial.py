@@ -18,7 +18,7 @@ from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
     ("k", "n"), [(1, 1), (3, 10), (50, 100), (1345, 5000), (7, 10_000_000), (4_999_990, 5_000_000)]
 )
 def test_clopper_pearson_ends_leave_their_tail(k: int, n: int) -> None:
-    """The definition: Pr[Bin(n, lower) >= k] = Pr[Bin(n, upper) <= k] = alpha / 2, never more."""
+    """By definition Pr[Bin(n, lower) >= k] = Pr[Bin(n, upper) <= k] = alpha / 2, never more."""
     lower, upper = clopper_pearson(k, n, confidence=0.95)
     # Moving an end by 1e-13 of itself moves the tail by up to 1e-13 n of itself, beside SciPy's own rounding.
     assert stats.binom.sf(k - 1, n, lower) == pytest.approx(0.025, rel=1e-12 * n + 1e-10)
@@ -43,7 +43,7 @@ def test_one_sided_intervals_spend_all_error_on_one_end() -> None:
 
 
 def test_clopper_pearson_covers_exactly() -> None:
-    """Summed over all outcomes, so nothing is random: the miss probability is <= alpha at every proportion."""
+    """Exact sum over all outcomes: the miss probability is <= alpha at every proportion."""
     n, k = 40, np.arange(41)
     lower, upper = clopper_pearson(k, n, confidence=0.9)
     for p in np.linspace(0.01, 0.99, 99):
@@ -135,7 +135,7 @@ def test_sison_glaz_against_slow_sums(counts: list[int], confidence: float) -> N
 
 
 def test_sison_glaz_keeps_its_digits_at_7e8_trials() -> None:
-    """Half-widths grow with sqrt n, up to half a count for continuity in the 250 of the slow one."""
+    """Half-widths grow with sqrt n, up to the continuity correction of half a count."""
     upper = np.asarray(sison_glaz([10**8] * 7, confidence=0.95).upper)
     slow_upper = _slow_sison_glaz([10**4] * 7, 0.95)[1]
     assert (upper[0] - 1 / 7) * 1e2 == pytest.approx(slow_upper[0] - 1 / 7, rel=1 / 250)
@@ -162,7 +162,7 @@ def test_scalars_give_floats_and_arrays_broadcast() -> None:
         ([1, 2], [3, 4, 5], 0.95, "shapes that broadcast"),
     ],
 )
-def test_bad_input_gets_a_sentence(k: object, n: object, confidence: float, message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(k: object, n: object, confidence: float, message: str) -> None:
     with pytest.raises(InputError, match=message):
         clopper_pearson(k, n, confidence=confidence)  # type: ignore[arg-type]
 

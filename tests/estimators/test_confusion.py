@@ -26,7 +26,7 @@ PAPER = {"tp": 65, "fp": 25, "tn": 75, "fn": 35}
 
 
 def test_papers_example() -> None:
-    """[0.522, 1.268] in print, whose upper end is off by 1.4e-3; the rectangles as printed."""
+    """The paper prints [0.522, 1.268], whose upper end is off by 1.4e-3. The rectangles agree with the paper."""
     assert epsilon_interval(**PAPER, delta=0.05, confidence=0.95) == pytest.approx((0.52179, 1.26665), abs=5e-6)
     rectangle = epsilon_interval(**PAPER, delta=0.05, confidence=0.95, method="clopper-pearson")
     assert rectangle == pytest.approx((0.29515, 1.48873), abs=5e-6)
@@ -47,8 +47,8 @@ def test_perfect_attack_over_2000_trials(method: str, side: str, expected: float
 
 @pytest.mark.parametrize("method", ["bayesian", "clopper-pearson", "jeffreys"])
 @pytest.mark.parametrize("table", [(0, 100, 0, 100), (3, 180, 20, 97), (50, 40, 50, 60), (5, 5, 5, 5)])
-def test_an_attack_and_its_inversion_show_the_same(method: str, table: tuple[int, int, int, int]) -> None:
-    """The region's four edges: guesses taken back are as much evidence; 100 of 100 wrong is not an epsilon of 0."""
+def test_attack_and_its_inversion_give_the_same_bound(method: str, table: tuple[int, int, int, int]) -> None:
+    """The region has four edges: inverted guesses are equal evidence, so 100 of 100 wrong guesses give epsilon > 0."""
     tp, fp, tn, fn = table
     straight, inverted = (
         epsilon_interval(*counts, delta=1e-5, confidence=0.95, method=method)
@@ -59,8 +59,8 @@ def test_an_attack_and_its_inversion_show_the_same(method: str, table: tuple[int
         assert straight.lower > 3
 
 
-def test_an_inverted_attack_is_claimed_falsely_no_more_often_than_stated() -> None:
-    """Exact sums at wrong answers under randomised response, whose four limits share the error."""
+def test_false_claims_of_an_inverted_attack_are_no_more_frequent_than_stated() -> None:
+    """Exact sums over wrong answers under randomised response; the four limits share the error."""
     for epsilon in (0.0, 0.05, 1.0):
         rate = math.exp(epsilon) / (1 + math.exp(epsilon))
         wrong = _false_claims(
@@ -118,13 +118,13 @@ def test_tightness_at_the_median_outcome(
 
 
 def _outcomes(n: int, rate: float) -> tuple[NDArray[np.int64], Floats]:
-    """Error counts and their probabilities, all but 1e-9 of them."""
+    """Return error counts and their probabilities, which sum to at least 1 - 1e-9."""
     counts = np.arange(int(stats.binom.ppf(5e-10, n, rate)), int(stats.binom.isf(5e-10, n, rate)) + 1)
     return counts, stats.binom.pmf(counts, n, rate)
 
 
 def _false_claims(n: int, fnr: float, fpr: float, wrong: Callable[..., NDArray[np.bool_]]) -> float:
-    """Exact Pr[wrong(tp, fp, tn, fn)] over both binomials."""
+    """Return the exact Pr[wrong(tp, fp, tn, fn)] over both binomials."""
     fn, weight_fn = _outcomes(n, fnr)
     fp, weight_fp = _outcomes(n, fpr)
     rows, columns = fn[:, None], fp[None, :]
@@ -198,7 +198,7 @@ def test_exact_rate_of_false_claims(
 
 
 def test_planted_defect_claims_falsely_too_often() -> None:
-    """The same bound with its limits at confidence ~0, the plug-in estimate, claims too much in most games."""
+    """Planted defect: with limits at confidence ~0, the plug-in estimate, the bound claims too much in most games."""
     rate = _false_claims(
         1000,
         *_rr(1.0)[1:],
@@ -221,14 +221,14 @@ def test_planted_defect_claims_falsely_too_often() -> None:
     ],
 )
 def test_cdf_against_30_digits(epsilon: float, table: tuple[int, int, int, int], delta: float) -> None:
-    """1e-11 is what is promised; the slow one's last panels at the square roots leave 2^-30."""
+    """The documented accuracy is 1e-11. The slow twin's last panels at the square roots leave 2^-30."""
     assert epsilon_posterior_cdf(epsilon, *table, delta=delta) == pytest.approx(
         confusion_twin.cdf_by_panels(epsilon, *table, delta), abs=1e-11
     )
 
 
 def _dense_outside(epsilon: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> float:
-    """Mass outside the region by 40,000 points in FPR's angle; for rates that are both far from 0, 1 and delta."""
+    """Return the mass outside the region by 40,000 points in FPR's angle; both rates are far from 0, 1 and delta."""
     mode, width = math.atan2(math.sqrt(fp), math.sqrt(tn)), 0.5 / math.sqrt(fp + tn)
     nodes, weights = np.polynomial.legendre.leggauss(20)
     cuts = np.linspace(mode - 9 * width, mode + 9 * width, 2001)
@@ -256,7 +256,7 @@ def test_cdf_at_many_trials_against_dense_sums(n: int, delta: float) -> None:
 
 
 def _random_tables(count: int, most: int, seed: int) -> tuple[NDArray[np.int64], ...]:
-    """Tables up to `most` a class, among them many with no errors, only errors, or few of either."""
+    """Return tables with up to `most` trials a class. Many have no errors, only errors, or few of either."""
     rng = np.random.default_rng(seed)
     sides = []
     for _ in range(2):
@@ -270,7 +270,7 @@ def _random_tables(count: int, most: int, seed: int) -> tuple[NDArray[np.int64],
 
 
 def test_interval_ends_are_the_posteriors_quantiles() -> None:
-    """No end is on the wrong side, and none is further off than the 1e-8 (relative) it is rounded by."""
+    """Each end is on the safe side, within the relative 1e-8 by which it is rounded."""
     count = by_day(400, by_night=2_000)
     tables = _random_tables(count, 10**7, seed=1)
     delta = np.random.default_rng(2).choice([0, 1e-10, 1e-5, 1e-3, 0.05, 0.1], count)
@@ -294,7 +294,7 @@ def test_upper_ends_reach_far_beyond_20_nats() -> None:
 
 
 def test_pdf_is_the_cdfs_derivative() -> None:
-    """Central differences of step h: h^2/6 times the third derivative, at most ~30, beside 1e-12 / h of rounding."""
+    """Central differences of step h err by h^2/6 times the third derivative (~30 at most), plus rounding, 1e-12 / h."""
     epsilon, step = np.linspace(0.1, 2.5, 25), 1e-4
     ahead, behind = (np.asarray(epsilon_posterior_cdf(epsilon + s, **PAPER, delta=0.05)) for s in (step, -step))
     slope = (ahead - behind) / (2 * step)
@@ -302,7 +302,7 @@ def test_pdf_is_the_cdfs_derivative() -> None:
 
 
 def test_posterior_is_symmetric() -> None:
-    """Exchanging the worlds, or taking every guess back, leaves the privacy region and so the posterior as it is."""
+    """Exchanging the worlds or inverting every guess does not change the privacy region, nor the posterior."""
     tp, fp, tn, fn = _random_tables(200, 10_000, seed=3)
     values = epsilon_posterior_cdf(0.8, tp, fp, tn, fn, delta=0.01)
     assert epsilon_posterior_cdf(0.8, tn, fn, tp, fp, delta=0.01) == pytest.approx(values, abs=1e-11)
@@ -319,7 +319,7 @@ def test_best_epsilon_is_the_largest_lower_bound(method: str, delta: float) -> N
     assert value == lower[index]
 
 
-def test_best_epsilon_where_nothing_is_shown() -> None:
+def test_best_epsilon_without_evidence() -> None:
     assert best_epsilon([5, 6], [5, 6], [5, 4], [5, 4], delta=0.5, confidence=0.95)[1] == 0.0
 
 
@@ -347,6 +347,6 @@ def test_scalars_give_floats_and_arrays_broadcast() -> None:
         ({"tp": [1, 2], "fp": [1, 2, 3]}, "must have shapes that broadcast"),
     ],
 )
-def test_bad_input_gets_a_sentence(changed: dict[str, object], message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(changed: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         epsilon_interval(**{**PAPER, "delta": 0.05, "confidence": 0.95, **changed})  # type: ignore[arg-type]

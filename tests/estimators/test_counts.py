@@ -1,4 +1,4 @@
-"""Tables of counts: what each estimator reads, that it reads what the functions compute, and refuses what cannot be."""
+"""Tables of counts: the columns of each estimator, its agreement with the functions, and its errors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ TABLES = {
         (KCutCounts(), "k-cut", {"c1_a": [0], "c1_b": [0]}, "must hold at least one"),
     ],
 )
-def test_counts_that_cannot_be_are_refused_in_one_sentence(
+def test_impossible_counts_are_refused_in_one_sentence(
     estimator: Bayesian, table: str, change: dict[str, object], message: str
 ) -> None:
     columns = {name: column for name, column in (TABLES[table] | change).items() if column is not None}
@@ -163,7 +163,7 @@ def test_fields_out_of_range_are_refused(kind: type[Bound], fields: dict[str, ob
         (lambda: advantage_cdf([0.2], np.nan), "at must be thresholds >= 0"),
     ],
 )
-def test_empty_unequal_and_endless_arguments_are_refused_in_one_sentence(
+def test_empty_unequal_and_infinite_arguments_are_refused_in_one_sentence(
     call: Callable[[], object], message: str
 ) -> None:
     with pytest.raises(InputError) as refused:

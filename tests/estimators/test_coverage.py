@@ -1,9 +1,6 @@
-"""Bounds hold as often as they say, against mechanisms with exactly known privacy; planted defects are caught.
+"""Coverage of the bounds on mechanisms with exactly known privacy; planted defects are detected.
 
-The games are seeded, so a test that passes keeps passing; "false failure" is the probability that a correct bound would
-have failed, had the seed been drawn at random. `make test` plays the first 100 of the games stated
-(`tests/nightly.py`). The limit follows the number of games, so a false failure stays as rare; a bound that is a little
-off is caught by night.
+test_one_run_bounds_hold_with_delta_and_fail_if_delta_is_ignored
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Evidence against the whole curve of a claim: what breaks it elsewhere than at the printed delta, and what must not.
+"""Evidence against the whole curve of a claim: violations away from the printed delta, and false positives.
 
-Games are seeded; "false failure" is the probability that a correct verdict would have failed, had the seed been drawn.
+Games are seeded; "false failure" is the probability that a correct verdict would have failed with a random seed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Attack = Callable[[np.random.Generator], Scores]
 
 
 def limit(games: int) -> int:
-    """A correct verdict is a violation in more games than this with probability < 1e-6."""
+    """Return the number of games that false violations of a correct verdict exceed with probability < 1e-6."""
     return int(stats.binom.ppf(1 - 1e-6, games, ERROR))
 
 
 def gaussian(mu: float, rows: int) -> Attack:
-    """Fair coins, and scores of two unit normal laws mu apart, centred on 0."""
+    """Return an attack with fair coins and scores from two unit normal laws mu apart, centred on 0."""
 
     def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
@@ -43,7 +43,7 @@ def gaussian(mu: float, rows: int) -> Attack:
 
 
 def two_worlds(mu: float, rows: int) -> Attack:
-    """The same with as many trials in each world: their limits are computed once for all games."""
+    """Return the attack of `gaussian` with equal trials in each world, whose limits are computed once for all games."""
 
     def attack(rng: np.random.Generator) -> Scores:
         truth = np.arange(rows) % 2 == 0
@@ -53,7 +53,7 @@ def two_worlds(mu: float, rows: int) -> Attack:
 
 
 def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, steps: int = 100) -> Attack:
-    """The Neyman-Pearson attack on a canary of a given norm in a Poisson-subsampled Gaussian, in units of the clip."""
+    """Return the Neyman-Pearson attack on a canary in a Poisson-subsampled Gaussian; `norm` is in units of the clip."""
 
     def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
@@ -66,8 +66,8 @@ def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, ste
     return attack
 
 
-def broken(estimator: ScoreEstimator[Any], attack: Attack, curve: PrivacyCurve, games: int) -> int:
-    """In how many games the claim is refuted."""
+def violations(estimator: ScoreEstimator[Any], attack: Attack, curve: PrivacyCurve, games: int) -> int:
+    """Return the number of games in which the claim is rejected."""
     count = 0
     for seed in np.random.SeedSequence(5).spawn(games):
         bound = estimator.bound([estimator.tally(attack(np.random.default_rng(seed)))])
@@ -79,8 +79,8 @@ DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
 
 
 @pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
-def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator[Any]) -> None:
-    """The bound at 1e-5 stays below the claimed 4.377; each of 20 runs, by day 6, breaks the curve elsewhere."""
+def test_only_the_curve_rejects_twice_the_claimed_mu(estimator: ScoreEstimator[Any]) -> None:
+    """The bound at 1e-5 stays below the claimed 4.377. Each of 20 runs, by day 6, violates the curve elsewhere."""
     attack, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
     for seed in np.random.SeedSequence(1).spawn(by_day(6, by_night=20)):
         bound = estimator.bound([estimator.tally(attack(np.random.default_rng(seed)))])
@@ -91,49 +91,51 @@ def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEsti
         assert violation_point.observed > violation_point.claimed
 
 
-def test_an_honest_gaussian_keeps_its_curve() -> None:
-    """300 games by the band (by day 40), 300 by counts. False failure < 2e-6; a mu of 2.5 breaks most."""
+def test_honest_gaussian_does_not_violate_its_curve() -> None:
+    """300 games by the band (by day 40) and by counts. False failure < 2e-6. At mu = 2.5 most games are violations."""
     band, counts = (Band(delta=1e-5), two_worlds), (OneRun(delta=1e-5), gaussian)
     for (estimator, attack), games in ((band, by_day(40, by_night=300)), (counts, nightly_games(300))):
-        assert broken(estimator, attack(1.0, 400), GaussianDP(1.0), games) <= limit(games)
-        assert broken(estimator, attack(2.5, 400), GaussianDP(1.0), 20) > limit(20)
+        assert violations(estimator, attack(1.0, 400), GaussianDP(1.0), games) <= limit(games)
+        assert violations(estimator, attack(2.5, 400), GaussianDP(1.0), 20) > limit(20)
 
 
-def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
-    """Randomised response fills its curve: 80 (by day 40) and 300 games of a sharp claim. False failure < 2e-6."""
+def test_mechanism_on_its_curve_is_rejected_no_more_often_than_stated() -> None:
+    """Randomised response attains its curve: 80 (by day 40) and 300 games of a tight claim. False failure < 2e-6."""
 
     def attack(rng: np.random.Generator) -> Scores:
         truth = rng.random(300) < 0.5
         return Scores(np.where(truth ^ (rng.random(300) >= special.expit(1.0)), 1.0, -1.0), truth)
 
     for estimator, games in ((FairCoins(), by_day(40, by_night=80)), (OneRun(), nightly_games(300))):
-        assert broken(estimator, attack, PureDP(1.0), games) <= limit(games)
-        assert broken(estimator, attack, PureDP(0.3), 20) > limit(20), "less than what is spent"
+        assert violations(estimator, attack, PureDP(1.0), games) <= limit(games)
+        assert violations(estimator, attack, PureDP(0.3), 20) > limit(20), "a claim below the privacy loss"
 
 
-def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:
-    """512 trials each; a norm of 1.5 clips is what clipping by coordinate may let through. False failure < 1e-6."""
+def test_the_curve_rejects_only_dp_sgd_with_half_the_noise_or_a_larger_norm() -> None:
+    """512 trials each. Clipping by coordinate may leave a norm of 1.5 clips. False failure < 1e-6."""
     estimator = FairCoins(delta=1e-5)
     few, games = by_day(4, by_night=10), by_day(20, by_night=40)
-    assert broken(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, few) == few
-    assert broken(estimator, dp_sgd(512, noise=0.99, norm=1.5), DP_SGD, few) == few
-    assert broken(estimator, dp_sgd(512, noise=0.99), DP_SGD, games) <= limit(games)
+    assert violations(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, few) == few
+    assert violations(estimator, dp_sgd(512, noise=0.99, norm=1.5), DP_SGD, few) == few
+    assert violations(estimator, dp_sgd(512, noise=0.99), DP_SGD, games) <= limit(games)
     half = [
         estimator.bound([estimator.tally(dp_sgd(512, noise=0.99 / 2)(np.random.default_rng(seed)))])
         for seed in range(3)
     ]
-    assert max(bound.lower for bound in half) < DP_SGD.epsilon(1e-5), "not seen at the printed delta"
+    assert max(bound.lower for bound in half) < DP_SGD.epsilon(1e-5), "no violation at the printed delta"
 
 
-def test_counts_of_one_training_refute_a_curve_that_epsilon_does_not() -> None:
+def test_counts_of_one_training_reject_a_curve_but_not_its_epsilon() -> None:
     attack, claim = gaussian(2.5, 1_000), GaussianDP(1.0)
     estimator = OneRun(delta=1e-5)
-    assert broken(estimator, attack, claim, 20) >= 18
-    assert broken(estimator, attack, ApproximateDP(claim.epsilon(1e-5), 1e-5), 20) == 0, "the one point is kept"
+    assert violations(estimator, attack, claim, 20) >= 18
+    assert violations(estimator, attack, ApproximateDP(claim.epsilon(1e-5), 1e-5), 20) == 0, (
+        "the single point is not violated"
+    )
 
 
 @pytest.mark.parametrize("curve", [GaussianDP(1.0), PureDP(1.5), DP_SGD, ApproximateDP(1.0, 0.01)], ids=str)
-def test_lines_lie_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> None:
+def test_tangents_are_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> None:
     lines = tangents(curve)
     for power in (1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
         line = int(np.searchsorted(lines[0], power, side="right")) - 1
@@ -159,7 +161,7 @@ def test_counts_against_a_curve_share_the_error_over_their_candidates_and_replay
         assert counts.error == pytest.approx(0.05 / share)  # type: ignore[attr-defined]
 
 
-def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> None:
+def test_regions_of_replays_combine_by_the_median_and_lost_replays_count_as_0() -> None:
     strong, weak = (np.array([0.01]), np.array([0.05])), (np.array([0.4]), np.array([0.55]))
     assert RateRegions((strong, weak, strong)).comparison(GaussianDP(1.0)).exceeds
     assert not RateRegions((strong, weak, weak)).comparison(GaussianDP(1.0)).exceeds
@@ -175,7 +177,7 @@ def test_accuracy_bounds_total_variation_exactly() -> None:
     assert GuessAccuracy(np.array([0]), np.array([500]), 0.05).total_variation == 0
 
 
-def test_nothing_published_or_chosen_on_a_split_speaks_against_a_curve() -> None:
+def test_published_and_split_selections_give_no_evidence_against_a_curve() -> None:
     scores = gaussian(4.0, 1_000)(np.random.default_rng(0))
     for selection in (AsPublished(), Split()):
         estimator = OneRun(selection=selection)
@@ -185,14 +187,14 @@ def test_nothing_published_or_chosen_on_a_split_speaks_against_a_curve() -> None
     assert bound.violation_point(GaussianDP(1.0)) is None
 
 
-def test_a_bound_that_takes_a_proxy_for_the_truth_leaves_the_curve_alone() -> None:
+def test_bound_that_relies_on_a_proxy_gives_no_evidence_against_a_curve() -> None:
     estimator = OneRun(delta=1e-5)
     bound = estimator.bound([estimator.tally(gaussian(4.0, 1_000)(np.random.default_rng(0)))])
     assert bound.violation_point(GaussianDP(0.5)) is not None
     assert bound.conditional_on_proxy().evidence == ()
 
 
-def test_a_standing_along_the_curve_is_shown_where_the_claim_says_nothing_at_the_bounds_delta() -> None:
+def test_comparison_with_the_curve_is_shown_if_the_claim_is_void_at_the_bounds_delta() -> None:
     bound = Band().bound([Band().tally(gaussian(0.5, 200)(np.random.default_rng(1)))])
     comparison = bound.comparison(GaussianDP(1.0))  # no epsilon at delta = 0
     assert np.isfinite(comparison.claimed)

@@ -48,7 +48,7 @@ def slow_rate(family: str, parameter: float, delta: float, r: mp.mpf) -> mp.mpf:
 def slow_rejects(
     family: str, parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int, alpha: float
 ) -> bool:
-    """The listing of Algorithm 3 to its last step; only a sum of 1 or more, where f^-1 ends, stops it early."""
+    """The listing of Algorithm 3 to its last step. Only a sum of 1 or more, where f^-1 ends, stops it early."""
     with mp.workdps(40):
         target = mp.mpf(guesses) / canaries
         r, h = mp.mpf(alpha) * correct / canaries, mp.mpf(alpha) * (guesses - correct) / canaries
@@ -62,7 +62,7 @@ def slow_rejects(
 
 @pytest.mark.parametrize("seed", [*range(60), *too(*range(60, 150))])
 def test_the_parameter_is_where_the_listing_turns(seed: int) -> None:
-    """Rejected at the bound, accepted 2.2e-9 (1 + bound) above it: the search's width and its safety, and no more."""
+    """Rejected at the bound, accepted 2.2e-9 (1 + bound) above it: the search's width plus its safety margin."""
     rng = np.random.default_rng(seed)
     family = ("gaussian", "laplace", "approx-dp")[seed % 3]
     canaries = int(rng.choice([3, 20, 60, 120]))
@@ -80,10 +80,10 @@ def test_the_parameter_is_where_the_listing_turns(seed: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace", "approx-dp"])
-def test_a_verdict_reached_early_is_the_verdict(family: str) -> None:
-    """Stopping at the target, at the first fall, and by the geometric bound: the plain listing agrees, in floats.
+def test_early_verdict_equals_the_full_verdict(family: str) -> None:
+    """Stopping at the target, at the first decrease, and by the geometric bound: the plain listing agrees, in floats.
 
-    Parameters within 1e-3 of the turning point, where walks are longest; ties at 1e-9 are left to the test above.
+    Parameters are within 1e-3 of the turning point, where walks are longest. The test above covers ties at 1e-9.
     """
     from dpaudit.estimators.one_run._f_dp_walk import RATES, REJECTS
 
@@ -107,14 +107,14 @@ def test_a_verdict_reached_early_is_the_verdict(family: str) -> None:
 
 
 def gaussian_accuracy(share: float) -> float:
-    """Of guesses by sign on the share of canaries with the largest |likelihood ratio|, two unit normals one apart."""
+    """Return the accuracy of guesses by sign on the share of canaries with the largest |likelihood ratio| at mu = 1."""
     if share == 1:
         return float(norm.cdf(0.5))
     cut = brentq(lambda t: norm.cdf(0.5 - t) + norm.cdf(-0.5 - t) - share, 0, 10)
     return float(norm.cdf(0.5 - cut) / share)
 
 
-def test_with_every_canary_guessed_no_number_of_them_is_tight() -> None:
+def test_bound_from_guesses_on_all_canaries_is_not_tight_for_any_number() -> None:
     """The limit Phi^-1(alpha a) - Phi^-1(alpha (1 - a)) = 0.3415 at accuracy a = Phi(1/2), not mu = 1."""
     a = norm.cdf(0.5)
     limit = norm.ppf(0.05 * a) - norm.ppf(0.05 * (1 - a))
@@ -127,7 +127,7 @@ def test_with_every_canary_guessed_no_number_of_them_is_tight() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "claimed"), [(1, 1.65), (2, 3.43), (4, 6.87)])
-def test_the_gaussian_family_is_no_bound_on_randomised_response(epsilon: int, claimed: float) -> None:
+def test_gaussian_family_is_not_a_bound_for_randomised_response(epsilon: int, claimed: float) -> None:
     """Pure epsilon-DP, a million canaries; the unconditional family stays below the truth."""
     correct = round(10**6 / (1 + math.exp(-epsilon)))
     counts = {"canaries": 10**6, "delta": 1e-5, "confidence": 0.95}
@@ -167,16 +167,16 @@ def test_gaussian_epsilon_of_a_barely_leaking_mechanism(mu: float, share: float)
         assert profile(epsilon + 2e-12) <= delta
 
 
-def test_a_row_that_shows_next_to_nothing_has_an_epsilon() -> None:
-    """152 more right than a coin would be, of 30,000: mu >= 8.86e-5."""
+def test_very_weak_evidence_has_an_epsilon() -> None:
+    """152 more right guesses of 30,000 than a coin makes: mu >= 8.86e-5."""
     counts = {"canaries": 30_000, "confidence": 0.95}
     assert f_dp_parameter(30_000, 15_152, **counts) == pytest.approx(8.8609e-5, rel=1e-4)
     assert 0 < f_dp_epsilon(30_000, 15_152, delta=1e-5, **counts) < 8.9e-5
 
 
 @pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
-def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | ApproximateDP) -> None:
-    """Inverse, epsilon and the compiled rate against the bare function f: maxima and roots are searched for instead."""
+def test_trade_off_functions_are_consistent(f: Gaussian | Laplace | ApproximateDP) -> None:
+    """Inverse, epsilon and the compiled rate agree with searches for maxima and roots of the bare function f."""
     from dpaudit.estimators.one_run._f_dp_walk import RATES
 
     bare = Inverted(f)
@@ -191,7 +191,7 @@ def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | Appro
     assert f.epsilon(0.999) == 0.0  # log(1 - delta) < 0 is raised to 0
 
 
-def test_no_pure_dp_where_there_is_none() -> None:
+def test_epsilon_is_infinite_only_without_pure_dp() -> None:
     assert Gaussian(1.0).epsilon(0.0) == math.inf
     assert Gaussian(0.0).epsilon(0.0) == 0.0
     assert Laplace(1.5).epsilon(0.0) == 1.5
@@ -200,8 +200,8 @@ def test_no_pure_dp_where_there_is_none() -> None:
     assert Inverted(Gaussian(1.0)).epsilon(1e-3) < Inverted(Gaussian(1.0)).epsilon(1e-4)
 
 
-def test_a_family_of_the_users() -> None:
-    """An object, a bare function, and a privacy profile of the Gaussian all come to the built-in Gaussian's bound."""
+def test_custom_families() -> None:
+    """An object, a bare function and a privacy profile of the Gaussian all give the built-in Gaussian's bound."""
     counts = {"canaries": 1000, "confidence": 0.95}
     built_in = f_dp_parameter(300, 280, **counts)
     assert f_dp_parameter(300, 280, family=Gaussian, **counts) == pytest.approx(built_in, abs=4e-9)
@@ -227,14 +227,14 @@ def test_dp_sgd_in_one_full_batch_is_the_gaussian_mechanism() -> None:
     assert epsilon == pytest.approx(Gaussian(1.0).epsilon(1e-5), abs=1e-3)
 
 
-def test_dp_sgd_says_what_it_needs() -> None:
+def test_dp_sgd_refuses_invalid_parameters() -> None:
     with pytest.raises(InputError, match="sampling_rate must be in"):
         dp_sgd(0.0, 10)
     with pytest.raises(InputError, match="steps must be >= 1, got 0"):
         dp_sgd(0.1, 0)
 
 
-def test_a_shift_takes_away_all_that_few_guesses_prove() -> None:
+def test_large_shift_removes_the_evidence_of_few_guesses() -> None:
     """Theorem 10 rejects nothing once guesses / canaries <= 1 - f(tau), nor for tau >= alpha (2 c - c') / m = 0.049."""
     shifts = [0.0, 0.01, 0.02, 0.045, 0.048, 0.049]
     bounds = f_dp_parameter(1000, 990, canaries=1000, confidence=0.95, tau=shifts)
@@ -247,15 +247,15 @@ def test_a_shift_takes_away_all_that_few_guesses_prove() -> None:
         assert guesses / 1000 > 1 - Gaussian(mu)(0.01)
 
 
-def test_the_shift_holds_where_the_multiplicative_one_does_not() -> None:
-    """Epsilon = 0 and tau = 0.1: always right on the label the proxy never draws."""
+def test_shift_holds_if_the_multiplicative_correction_fails() -> None:
+    """Epsilon = 0 and tau = 0.1: guesses are always right on the label that the proxy never draws."""
     guesses = np.random.default_rng(3).binomial(10_000, 0.05, 200)
     for family, delta in (("gaussian", None), ("approx-dp", 0.0)):
         bounds = f_dp_parameter(guesses, guesses, canaries=10_000, confidence=0.95, family=family, tau=0.1, delta=delta)
         assert np.all(bounds == 0)
 
 
-def test_a_sweep_finds_what_looking_at_every_candidate_finds() -> None:
+def test_sweep_equals_the_maximum_over_all_candidates() -> None:
     rng = np.random.default_rng(4)
     guesses = np.broadcast_to(np.array([20, 50, 100, 200, 500, 1000]), (8, 6))
     correct = rng.binomial(guesses, np.linspace(0.97, 0.7, 6))
@@ -268,7 +268,7 @@ def test_a_sweep_finds_what_looking_at_every_candidate_finds() -> None:
     assert (single.candidate.shape, float(single.parameter)) == ((), 0.0)
 
 
-def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_needs_about_one_verdict_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 fractions of a Gaussian game: one search of about 35 verdicts, and one verdict for each other candidate."""
     calls = 0
     original = f_dp._rejects
@@ -290,7 +290,7 @@ def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPa
     assert calls < 100 + 4 * 40
 
 
-def test_p_values_are_where_the_significance_turns() -> None:
+def test_p_value_is_the_significance_at_which_the_verdict_changes() -> None:
     for family, parameter, delta in (("gaussian", 1.0, None), ("laplace", 3.0, None), ("approx-dp", 1.0, 1e-3)):
         arguments = {"canaries": 400, "family": family, "delta": delta}
         p_value = f_dp_p_value(200, 197, parameter=parameter, **arguments)
@@ -319,7 +319,7 @@ def test_p_values_are_where_the_significance_turns() -> None:
         ({"correct": 11}, "correct must be <= guesses"),
     ],
 )
-def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(change: dict[str, object], message: str) -> None:
     arguments = {"guesses": 10, "correct": 9, "canaries": 100, "confidence": 0.95} | change
     with pytest.raises(InputError) as raised:
         f_dp_parameter(arguments.pop("guesses"), arguments.pop("correct"), **arguments)
@@ -327,7 +327,7 @@ def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> N
 
 
 def gaussian_counts(rng: np.random.Generator, games: int, guesses: int, canaries: int) -> np.ndarray:
-    """Right guesses in games on the Gaussian mechanism with mu = 1, surest canaries first."""
+    """Return the right guesses in games on the Gaussian mechanism with mu = 1, surest canaries first."""
     shifted = rng.normal(0.5, 1.0, (games, canaries))  # the score in the direction of the truth
     surest = np.argsort(-np.abs(shifted), axis=1)[:, :guesses]
     return np.sum(np.take_along_axis(shifted, surest, axis=1) > 0, axis=1)
@@ -340,8 +340,8 @@ def test_bound_holds_with_its_stated_probability() -> None:
     assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, GAMES, 0.05)
 
 
-def test_planted_defects_are_seen() -> None:
-    """The point estimate in place of the bound, and bits no fair coin decided, err more often than stated.
+def test_planted_defects_are_detected() -> None:
+    """The point estimate instead of the bound, and bits without fair coins, err more often than stated.
 
     False failure < 1e-6 each: both err in more than 0.3 of the games.
     """

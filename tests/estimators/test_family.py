@@ -1,4 +1,4 @@
-"""Bounds under a family: much tighter inside it, never too large there, and wrong outside of it, as their word says."""
+"""Bounds under a family: much tighter and valid inside the family, wrong outside, as their validity states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gaussian(rng: np.random.Generator, rows: int) -> Scores:
     return Scores(rng.normal(0, 1, rows) + truth, truth)
 
 
-def test_inside_the_family_it_is_far_tighter_and_holds() -> None:
+def test_bound_inside_the_family_is_much_tighter_and_holds() -> None:
     """100 games of mu = 1, by day 25. False failure < 1e-6."""
     games = by_day(25, by_night=100)
     truth, estimator = GaussianDP(1.0).epsilon(1e-5), BandFamily()
@@ -33,8 +33,8 @@ def test_inside_the_family_it_is_far_tighter_and_holds() -> None:
     assert estimator.bound(tallies[:1]).validity is Validity.CONDITIONAL_ON_FAMILY
 
 
-def test_off_the_family_it_is_wrong_every_time() -> None:
-    """Randomised response of pure epsilon 1 as a Gaussian: wrong in 20 of 20 games, by day in 6 of 6."""
+def test_bound_outside_the_family_is_always_wrong() -> None:
+    """Randomised response of pure epsilon 1 analysed as a Gaussian: wrong in 20 of 20 games, by day in 6 of 6."""
     estimator, rng = BandFamily(), np.random.default_rng(1)
     for _ in range(by_day(6, by_night=20)):
         truth = rng.random(1_000) < 0.5
@@ -42,7 +42,7 @@ def test_off_the_family_it_is_wrong_every_time() -> None:
         assert estimator.bound([estimator.tally(Scores(answered, truth))]).lower > 2
 
 
-def test_the_accountants_own_curve_says_how_much_noise_there_is() -> None:
+def test_curve_of_the_accountant_bounds_the_noise() -> None:
     rng, trials, rate, steps, noise = np.random.default_rng(2), 1_024, 0.1, 20, 0.8
     truth, score = rng.random(trials) < 0.5, np.zeros(trials)
     for _ in range(steps):
@@ -58,13 +58,13 @@ def test_the_accountants_own_curve_says_how_much_noise_there_is() -> None:
     assert 0.8 < float(family_bound.member.split("<=")[1]) < 1.6
 
 
-def test_a_family_is_told_by_the_claim_and_needs_a_delta() -> None:
+def test_claim_determines_the_family_and_delta_is_required() -> None:
     assert family_of(PureDP(1.0)).name == "Gaussian"
     with pytest.raises(InputError, match="delta must be in"):
         BandFamily(delta=0.0)
 
 
-def test_nothing_seen_is_a_bound_of_nothing() -> None:
+def test_constant_scores_give_a_bound_of_0() -> None:
     estimator = BandFamily()
     truth = np.arange(200) < 100
     assert estimator.bound([estimator.tally(Scores(np.zeros(200), truth))]).lower == 0

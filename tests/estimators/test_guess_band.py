@@ -50,7 +50,7 @@ def test_p_value_is_exact(guesses: int, epsilon: float) -> None:
 
 
 def test_crossing_probability_skips_guesses_between_looks() -> None:
-    """Twelve guesses looked at after 3, 7 and 12, against every walk."""
+    """Twelve guesses counted after 3, 7 and 12, against every walk."""
     guess_counts, limits, p = np.array([3, 7, 12]), np.array([3, 6, 9]), 0.6
     total = 0.0
     for walk in range(2**12):
@@ -72,7 +72,7 @@ def test_bound_is_the_first_epsilon_that_is_not_rejected() -> None:
 @pytest.mark.parametrize("significance", [0.05, 1e-4])
 @pytest.mark.parametrize("share", [0.6, 0.9, 0.99])
 def test_bound_is_where_the_exact_p_value_reaches_the_error(share: float, significance: float) -> None:
-    """Of 300 guesses, where the chance to cross is that of no single look, nor their sum."""
+    """At 300 guesses the crossing probability is neither that of a single look nor the sum over looks."""
     guess_counts = guess_looks(300)
     right = np.cumsum(np.random.default_rng(1).random(300) < share)[guess_counts - 1]
     bound = guess_band_epsilon(right, guess_counts, significance=significance)
@@ -82,7 +82,7 @@ def test_bound_is_where_the_exact_p_value_reaches_the_error(share: float, signif
 
 
 def walks(rng: np.random.Generator, games: int, chance: float, guess_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Right guesses at the looks, shape (games, looks)."""
+    """Return the right guesses at each number of guesses, shape (games, guess_counts)."""
     between = np.diff(guess_counts, prepend=0)
     return np.cumsum(rng.binomial(between, chance, (games, guess_counts.size)), axis=1)
 
@@ -95,7 +95,9 @@ def misses_at_the_truth(epsilon: float, canaries: int, games: int, significance:
 
 
 @pytest.mark.parametrize(("epsilon", "canaries", "used"), [(0.0, 100, 0.04), (1.0, 1_000, 0.04), (3.0, 300, 0.006)])
-def test_no_more_false_claims_than_stated_and_little_error_unused(epsilon: float, canaries: int, used: float) -> None:
+def test_false_claims_are_no_more_frequent_than_stated_and_little_error_is_unused(
+    epsilon: float, canaries: int, used: float
+) -> None:
     """False failure < 1e-6 each way. A bound that exceeds epsilon rejects it, so this counts every false claim.
 
     Few canaries at a large epsilon are almost all right, so few p-values exist and much of the error cannot be used.
@@ -106,10 +108,10 @@ def test_no_more_false_claims_than_stated_and_little_error_unused(epsilon: float
     assert misses >= binom.ppf(1e-6, games, used)
 
 
-def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted defect: each look at the level of the last one. 200 games."""
+def test_planted_defect_without_the_price_of_many_looks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: each look uses the level of a single test. 200 games."""
     games = nightly_games(200)
-    monkeypatch.setattr(guess_band, "_step_levels", guess_band._step_levels.__wrapped__)  # nothing is remembered
+    monkeypatch.setattr(guess_band, "_step_levels", guess_band._step_levels.__wrapped__)  # without the cache
     monkeypatch.setattr(
         guess_band,
         "_largest_p_value",
@@ -118,10 +120,10 @@ def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytes
     assert misses_at_the_truth(1.0, 1_000, games, 0.05) > binom.ppf(1 - 1e-6, games, 0.05)
 
 
-def bits_shown(
+def revealed_bits(
     rng: np.random.Generator, canaries: int, epsilon: float, delta: float, how: Literal["singly", "together"]
 ) -> NDArray[np.bool_]:
-    """Right guesses in the order of certainty: bits shown outright with probability delta come first."""
+    """Return right guesses in the order of certainty: bits revealed with probability delta come first."""
     revealed = canaries * (rng.random() < delta) if how == "together" else rng.binomial(canaries, delta)
     answered = rng.random(canaries - revealed) < 1 / (1 + math.exp(-epsilon))
     return np.concatenate([np.ones(revealed, np.bool_), answered])
@@ -129,14 +131,14 @@ def bits_shown(
 
 @pytest.mark.parametrize("how", ["singly", "together"])
 @pytest.mark.parametrize("delta", [1e-2, *too(1e-4)])
-def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> None:
-    """(1, delta)-DP mechanisms that show bits outright, alone or all at once; false failure < 1e-6."""
+def test_bound_holds_at_delta(how: Literal["singly", "together"], delta: float) -> None:
+    """(1, delta)-DP mechanisms that reveal bits one by one or all at once; false failure < 1e-6."""
     rng, guess_counts, games = np.random.default_rng(7), guess_looks(500), 80
     kinds = [OneTraining(500, delta)] + ([IndependentTrials(500, delta)] if how == "singly" else [])
     for bad in kinds:
         misses = 0
         for _ in range(games):
-            right = np.cumsum(bits_shown(rng, 500, 1.0, delta, how))[guess_counts - 1]
+            right = np.cumsum(revealed_bits(rng, 500, 1.0, delta, how))[guess_counts - 1]
             misses += guess_band_epsilon(right, guess_counts, significance=0.05, delta_allowance=bad) > 1.0
         assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
@@ -144,8 +146,8 @@ def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> 
 @pytest.mark.parametrize(
     ("trainings", "sharing", "delta"), [(50, 10, 1e-2), (94, 32, 1e-5), (4, 5, 0.1), (1, 300, 1e-2)]
 )
-def test_trainings_that_tell_all_they_hold_are_paid_for(trainings: int, sharing: int, delta: float) -> None:
-    """(epsilon, delta) allows a training to add all its canaries with probability delta / (1 + e^epsilon), exactly."""
+def test_allowance_covers_trainings_that_reveal_all_their_canaries(trainings: int, sharing: int, delta: float) -> None:
+    """(epsilon, delta)-DP allows a training to reveal all canaries with probability exactly delta / (1 + e^epsilon)."""
     bad = SeveralTrainings(trainings * sharing, sharing, delta)
     for epsilon in (0.0, 1.0, 4.0):
         for significance in (0.05, 3e-4):
@@ -159,15 +161,15 @@ def test_trainings_that_tell_all_they_hold_are_paid_for(trainings: int, sharing:
             assert (leaks > allowed).mean() <= cost + 6 * math.sqrt(cost / 20_000) + 1e-3
 
 
-def test_a_few_canaries_a_training_cost_less_than_one_training_of_all() -> None:
-    """The data set of tied votes: 3,000 canaries, 32 a release, at the confidence of a second game."""
+def test_few_canaries_in_each_training_cost_less_than_one_training_of_all() -> None:
+    """The data set of tied votes has 3,000 canaries, 32 a release, tested at the confidence of a second game."""
     assert OneTraining(3_000, 1e-5).allowance(0.0, 3.3e-4)[0] >= 128
     assert SeveralTrainings(3_000, 32, 1e-5).allowance(0.0, 3.3e-4)[0] == 32
 
 
 @dataclass(frozen=True)
 class OnlyCost:
-    """Bad guesses that add nothing, but may with this probability."""
+    """Delta allowance without extra guesses, at a cost of this probability."""
 
     cost: float
 
@@ -175,7 +177,7 @@ class OnlyCost:
         return 0, self.cost
 
 
-def test_what_delta_may_cost_is_taken_off_the_error() -> None:
+def test_cost_of_delta_is_subtracted_from_the_error() -> None:
     guess_counts = guess_looks(100)
     right = np.floor(0.9 * guess_counts).astype(np.int64)
     strict, paid, lax = (
@@ -185,8 +187,8 @@ def test_what_delta_may_cost_is_taken_off_the_error() -> None:
     assert strict == paid < lax - 0.05
 
 
-def test_trainings_are_paid_for_where_some_show_everything() -> None:
-    """(1, 0.01)-DP releases of ten bits, each of which shows all with probability delta; false failure < 1e-6."""
+def test_bound_holds_if_some_trainings_reveal_everything() -> None:
+    """(1, 0.01)-DP releases of ten bits, each of which reveals all with probability delta; false failure < 1e-6."""
     rng, guess_counts, games, misses = np.random.default_rng(9), guess_looks(500), 80, 0
     for _ in range(games):
         revealed = 10 * rng.binomial(50, 0.01)
@@ -209,8 +211,8 @@ def test_trainings_are_paid_for_where_some_show_everything() -> None:
         SeveralTrainings(3_000, 32, 1e-4, ((0, 3, 32), (0, 5, 64), (0, 7, 90))),
     ],
 )
-def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials | SeveralTrainings) -> None:
-    """The search rejects a whole step of epsilons by the count and cost of its lowest, which must cover the rest."""
+def test_cost_of_delta_never_grows_with_epsilon(bad: OneTraining | IndependentTrials | SeveralTrainings) -> None:
+    """The search rejects a step of epsilons by the count and cost of the lowest one, which must cover the others."""
     allowances = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
     for covered in (
         np.array([count + np.zeros(3) for count, _ in allowances]),
@@ -223,7 +225,7 @@ def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | Independen
 def answers(
     rng: np.random.Generator, trainings: int, sharing: int, delta: float, how: Literal["singly", "together"]
 ) -> Scores:
-    """(1, delta)-DP: randomised response, but with probability delta a bit, or all of a training, is told outright."""
+    """Return (1, delta)-DP scores: randomised response that reveals a bit, or a training, with probability delta."""
     truth = rng.random((trainings, sharing)) < 0.5
     revealed = rng.random((trainings, 1 if how == "together" else sharing)) < np.full((trainings, sharing), delta)
     right = revealed | (rng.random(truth.shape) < 1 / (1 + math.exp(-1.0)))
@@ -244,10 +246,10 @@ def answers(
         ),
     ],
 )
-def test_the_fullest_trainings_pay_for_those_that_tell(
+def test_allowance_of_the_fullest_trainings_covers_revealed_trainings(
     trainings: int, sharing: int, delta: float, how: Literal["singly", "together"]
 ) -> None:
-    """Covers at the truth (false failure < 1e-6); planted defect: with nothing allowed for, it does not."""
+    """Valid at the truth (false failure < 1e-6). Planted defect: without the allowance it is not."""
     method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), nightly_games(120)
     tallies = [method.tally(answers(rng, trainings, sharing, delta, how)) for _ in range(games)]
     bounds = bounds_of_guesses(tallies, method._delta_allowance, 0.1)
@@ -258,8 +260,8 @@ def test_the_fullest_trainings_pay_for_those_that_tell(
         assert np.count_nonzero(careless > 1.0) > binom.ppf(1 - 1e-6, games, 0.1)
 
 
-def test_as_many_trainings_are_allowed_for_as_the_error_asks() -> None:
-    """More of them may tell no oftener than a tenth of the error; their number is the smallest of which that holds."""
+def test_number_of_allowed_trainings_follows_from_the_error() -> None:
+    """The number is the smallest that is exceeded with probability at most a tenth of the error."""
     fullest = tuple((count,) for count in (3, 5, 7, 8, 9, 10, 11, 12))
     for canaries, delta, significance in ((16_000, 1e-5, 3.3e-4), (16_000, 1e-4, 0.05), (2_000, 1e-5, 1e-6)):
         chance = delta / 2
@@ -270,8 +272,8 @@ def test_as_many_trainings_are_allowed_for_as_the_error_asks() -> None:
         assert tails[bad - 1] > 0.1 * significance
 
 
-def test_numbers_say_which_training_a_canary_is_of() -> None:
-    """Three trainings of at most four canaries, with gaps, in any order of rows."""
+def test_canary_numbers_give_the_training() -> None:
+    """Three trainings of at most four canaries, with gaps, in any row order."""
     canary = np.array([9, 0, 4, 1, 8, 2])
     scores = Scores(np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]), np.ones(6, np.bool_), 0, canary)
     tally = SimultaneousGuessCount(1e-5, sharing=4).tally(scores)
@@ -279,8 +281,8 @@ def test_numbers_say_which_training_a_canary_is_of() -> None:
     assert tally.fullest.tolist() == [[1, 1, 1, 2, 2, 3], [1, 2, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]]
 
 
-def test_the_fullest_trainings_are_counted_as_by_hand() -> None:
-    """A slow twin: one guess after the other."""
+def test_fullest_trainings_agree_with_a_slow_count() -> None:
+    """The slow twin counts the guesses one by one."""
     rng = np.random.default_rng(12)
     for _ in range(20):
         truth, score = rng.random(60) < 0.5, np.round(rng.normal(size=60), 1)
@@ -296,8 +298,8 @@ def test_the_fullest_trainings_are_counted_as_by_hand() -> None:
             assert computed[:, place].tolist() == np.cumsum([*most, 0, 0, 0, 0][:4]).tolist()
 
 
-def test_ties_that_many_trainings_show_are_not_charged_as_one_training() -> None:
-    """Votes of few teachers: 188 sure guesses in 500 trainings of 32, at the confidence of a second game."""
+def test_ties_across_many_trainings_are_not_charged_as_one_training() -> None:
+    """Votes of few teachers: 188 certain guesses in 500 trainings of 32, at the confidence of a second game."""
     rng = np.random.default_rng(13)
     truth = rng.random(16_000) < 0.5
     score = np.zeros(16_000)
@@ -309,10 +311,10 @@ def test_ties_that_many_trainings_show_are_not_charged_as_one_training() -> None
     assert method.bound([replace(tally, fullest=np.zeros((0, 0), np.int64))]).lower < 1.0
 
 
-def test_forgetting_delta_is_noticed() -> None:
-    """Planted defect: the same mechanism judged as if delta were 0 claims too much in almost every game."""
+def test_planted_defect_ignoring_delta_is_detected() -> None:
+    """Planted defect: an analysis with delta = 0 claims too much in almost every game."""
     rng, guess_counts = np.random.default_rng(8), guess_looks(500)
-    rights = [np.cumsum(bits_shown(rng, 500, 1.0, 0.05, "singly"))[guess_counts - 1] for _ in range(30)]
+    rights = [np.cumsum(revealed_bits(rng, 500, 1.0, 0.05, "singly"))[guess_counts - 1] for _ in range(30)]
     assert sum(guess_band_epsilon(right, guess_counts, significance=0.05) > 1.0 for right in rights) > 20
 
 
@@ -326,7 +328,7 @@ def test_a_leak_is_found_and_the_bound_grows_with_the_evidence(guesses: int, eps
 
 
 def test_the_largest_bound_of_all_right_guesses() -> None:
-    """All m right: p^m falls below what is spent at m, so the bound is about log(m / log(1 / significance))."""
+    """If all m are right, p^m is below the local level at m, so the bound is about log(m / log(1 / significance))."""
     guess_counts = guess_looks(10**6)
     assert (
         11.5 < guess_band_epsilon(guess_counts, guess_counts, significance=0.05) < math.log(10**6 / math.log(1 / 0.05))
@@ -342,20 +344,20 @@ def test_the_largest_bound_of_all_right_guesses() -> None:
         ([1, 0], [1, 2], "at most the guesses made"),
     ],
 )
-def test_counts_that_cannot_be(right: list[int], guess_counts: list[int], message: str) -> None:
+def test_impossible_counts_are_refused(right: list[int], guess_counts: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         guess_band_epsilon(np.array(right), np.array(guess_counts), significance=0.05)
 
 
-def test_a_limit_of_no_guess_at_all_ends_the_search_of_the_others() -> None:
-    """A level of 1 allows every count; it went on for ever beside one that does not."""
+def test_search_ends_if_one_limit_is_0() -> None:
+    """A level of 1 allows every count. The search for the other limits must still end."""
     limits = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
     assert limits.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
 
 
 @pytest.mark.parametrize(("guesses", "p"), [(10, 0.6), (300, 0.73), (20_000, 0.9), (20_000, 1 - 1e-6)])
-def test_few_walks_are_followed_without_compiled_code(guesses: int, p: float) -> None:
-    """The same probability, and never a smaller one than is exact but for the mass that is given away."""
+def test_array_code_bounds_the_exact_probability(guesses: int, p: float) -> None:
+    """The array code gives the exact probability from above, apart from the mass that it drops."""
     guess_counts, rng = guess_looks(guesses), np.random.default_rng(guesses)
     for error in (0.3, 1e-3):
         limits = guess_band._limits(guess_counts, p, error / guess_counts.size * rng.uniform(0.5, 2, guess_counts.size))
@@ -367,7 +369,7 @@ def test_few_walks_are_followed_without_compiled_code(guesses: int, p: float) ->
         assert exact * (1 - 1e-7) - 1e-15 <= computed <= exact + 3 * guess_counts.size * given_away + 1e-7 * exact
 
 
-def test_long_walks_are_followed_by_transforms() -> None:
+def test_long_walks_use_transforms() -> None:
     guess_counts, p = guess_looks(500_000), 0.6
     limits = guess_band._limits(guess_counts, p, 0.05 / guess_counts.size / np.sqrt(guess_counts))
     exact = crossing_probability(guess_counts, limits, p, 1e-9)
@@ -376,8 +378,8 @@ def test_long_walks_are_followed_by_transforms() -> None:
 
 
 @pytest.mark.parametrize("follow", [guess_band.crossing_in_arrays, crossing_compared])
-def test_a_walk_is_followed_until_it_is_decided(follow: Callable[..., float]) -> None:
-    """What is returned is on the side of the error on which the probability is, and a limit of it on that side."""
+def test_walk_stops_as_soon_as_it_is_decided(follow: Callable[..., float]) -> None:
+    """The returned value is on the same side of the error as the probability, and bounds the probability."""
     guess_counts, p = guess_looks(3_000), 0.7
     limits = guess_band._limits(guess_counts, p, 0.05 / np.sqrt(guess_counts))
     tails = guess_band._upper_tails(limits, guess_counts, p)
@@ -391,7 +393,7 @@ def test_a_walk_is_followed_until_it_is_decided(follow: Callable[..., float]) ->
     assert follow(guess_counts, limits, p, 1e-16, later, 0.0, 0.5 * exact) < exact, "it is not followed to its end"
 
 
-def test_the_bound_is_that_of_walks_followed_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_equals_that_of_complete_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     guess_counts = guess_looks(20_000)
     rng = np.random.default_rng(3)
     rights = [np.minimum(guess_counts, 10) + (np.maximum(guess_counts - 10, 0) // 2)]
@@ -406,7 +408,7 @@ def test_the_bound_is_that_of_walks_followed_to_their_end(monkeypatch: pytest.Mo
     guess_band._step_levels.cache_clear()
 
 
-def test_few_bounds_are_those_of_many() -> None:
+def test_numpy_and_compiled_code_give_equal_bounds() -> None:
     guess_counts, rng = guess_looks(2_000), np.random.default_rng(5)
     for share in (0.6, 0.8, 0.99):
         right = np.concatenate([[0], np.cumsum(rng.random(2_000) < share)])[guess_counts]
@@ -415,7 +417,7 @@ def test_few_bounds_are_those_of_many() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17, 1_000])
-def test_few_rows_are_counted_as_many_are(rows: int) -> None:
+def test_numpy_and_compiled_counts_agree(rows: int) -> None:
     rng = np.random.default_rng(rows)
     keys = rng.integers(0, 2**32, max(1, rows // 3), dtype=np.uint32)[rng.integers(0, max(1, rows // 3), rows)]
     ranks, right, firsts = rng.permutation(rows), rng.random(rows) < 0.5, np.unique(rng.integers(0, rows + 1, 9))

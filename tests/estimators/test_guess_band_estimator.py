@@ -1,4 +1,4 @@
-"""The guess band as an estimator: it holds as often as it says, over replays and at delta > 0, and wastes little."""
+"""The guess band as an estimator: its coverage over replays and at delta > 0, and its tightness."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tests.nightly import by_day
 
 
 def released(rng: np.random.Generator, rows: int, epsilon: float, revealed: float = 0.0) -> Scores:
-    """Bits by randomised response, some shown outright: exactly (epsilon, shown)."""
+    """Return randomised response with some bits revealed: exactly (epsilon, revealed)-DP."""
     truth = rng.random(rows) < 0.5
     answer = np.where(truth ^ (rng.random(rows) >= special.expit(epsilon)), 1.0, -1.0)
     return Scores(np.where(rng.random(rows) < revealed, np.where(truth, 2.0, -2.0), answer), truth)
 
 
 def bounded(estimator: ScoreEstimator[Any], scores: Scores) -> float:
-    """The bound from one game."""
+    """Return the bound from a single game."""
     return estimator.bound([estimator.tally(scores)]).lower
 
 
 def limit(games: int) -> int:
-    """A correct bound exceeds the truth in more games than this with probability < 1e-6."""
+    """Return the number of games that the false claims of a correct bound exceed with probability < 1e-6."""
     return int(stats.binom.ppf(1 - 1e-6, games, 0.05))
 
 
 @pytest.mark.parametrize("guess", ["signed", "both-tails"])
-def test_it_holds_and_wastes_little_at_the_truth(guess: GuessRule) -> None:
+def test_bound_holds_and_is_tight_at_the_truth(guess: GuessRule) -> None:
     """100 games of RR(1). False failure < 2e-6."""
     estimator = SimultaneousGuessCount(guess=guess)
     rng = np.random.default_rng(3)
@@ -49,7 +49,7 @@ def test_it_holds_and_wastes_little_at_the_truth(guess: GuessRule) -> None:
 @pytest.mark.parametrize(
     "estimator", [SimultaneousGuessCount(delta=0.01), FairCoins(delta=0.01)], ids=["one training", "trials"]
 )
-def test_it_holds_with_delta_and_not_when_it_is_forgotten(estimator: ScoreEstimator[Any]) -> None:
+def test_bound_holds_with_delta_and_fails_if_delta_is_ignored(estimator: ScoreEstimator[Any]) -> None:
     """The hardest (0.5, 0.01) mechanism, 60 games, by day 30. False failure < 1e-6."""
     rng = np.random.default_rng(4)
     games = [released(rng, 1_000, 0.5, revealed=0.01) for _ in range(by_day(30, by_night=60))]
@@ -58,8 +58,8 @@ def test_it_holds_with_delta_and_not_when_it_is_forgotten(estimator: ScoreEstima
     assert sum(bounded(forgotten, game) > 0.5 for game in games) > limit(len(games))
 
 
-def test_the_median_of_replays_holds_when_they_err_together() -> None:
-    """Five releases of the same bits that share half of their noise, 30 games. False failure < 1e-6."""
+def test_median_of_replays_holds_if_replays_err_together() -> None:
+    """Five releases of the same bits share half of their noise, 30 games. False failure < 1e-6."""
     misses, estimator = 0, SimultaneousGuessCount()
     for seed in np.random.SeedSequence(12).spawn(30):
         rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_the_median_of_replays_holds_when_they_err_together() -> None:
     assert misses <= limit(30)
 
 
-def test_it_sees_a_leak_of_few_canaries_better_than_a_grid() -> None:
+def test_leak_of_few_canaries_is_detected_better_than_by_a_grid() -> None:
     rng = np.random.default_rng(0)
     truth = rng.random(512) < 0.5
     leaks = np.where(rng.random(512) < 0.05, 10.0 * (truth - 0.5), rng.normal(0, 0.1, 512))
@@ -81,7 +81,7 @@ def test_it_sees_a_leak_of_few_canaries_better_than_a_grid() -> None:
     assert ours.bound([ours.tally(scores)]).lower > grid.bound([grid.tally(scores)]).lower + 0.2
 
 
-def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
+def test_lost_replays_count_as_0_and_no_replay_is_refused() -> None:
     estimator, rng = SimultaneousGuessCount(), np.random.default_rng(5)
     tallies = [estimator.tally(released(rng, 500, 3.0)) for _ in range(2)]
     assert estimator.bound(tallies, failed_replays=3).lower == 0
@@ -92,8 +92,8 @@ def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
         estimator.bound([])
 
 
-def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> None:
-    """Decided by the number of canaries and delta alone."""
+def test_one_run_reads_the_counts_if_delta_may_reveal_many_canaries() -> None:
+    """The choice depends on the number of canaries and delta only."""
     game, few = released(np.random.default_rng(6), 1_000, 2.0), 0.05 / 1_000
     for delta in (0.2 / 1_000, 3.0 / 1_000):
         ours, fixed = SimultaneousGuessCount(delta=delta), OneRun(delta=delta)
@@ -105,7 +105,7 @@ def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> N
     )
 
 
-def test_replays_are_drawn_and_their_mean_is_said() -> None:
+def test_replays_have_a_figure_and_their_mean_is_stated() -> None:
     rng, estimator = np.random.default_rng(7), SimultaneousGuessCount()
     tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
     finding = estimator.find(tallies, failed_replays=2)
@@ -118,8 +118,8 @@ def test_replays_are_drawn_and_their_mean_is_said() -> None:
     assert f"mean {np.mean(alone):.3f}" in finding.notes[0]
 
 
-def test_the_counts_are_those_that_decide() -> None:
-    """Forty sure guesses that are right, and nothing else: forty are named, not the hundreds that chance explains."""
+def test_reported_counts_are_those_that_decide_the_bound() -> None:
+    """Forty certain guesses are right and the others are random: the bound names forty, not hundreds."""
     truth = np.random.default_rng(8).random(400) < 0.5
     noise = np.random.default_rng(9).normal(0, 1e-3, 400)
     bound = SimultaneousGuessCount().bound(
@@ -130,15 +130,15 @@ def test_the_counts_are_those_that_decide() -> None:
     assert counts["correct"] >= counts["guesses"] - 3
 
 
-def test_constant_scores_show_nothing() -> None:
+def test_constant_scores_give_a_bound_of_0() -> None:
     truth = np.arange(972) < 486
     assert bounded(SimultaneousGuessCount(guess="both-tails"), Scores(np.zeros(972), truth)) < 0.2
     assert bounded(FairCoins(), Scores(np.zeros(972), truth)) < 0.2
 
 
 @pytest.mark.parametrize(("members", "others"), [(50, 50), (500, 500), (100, 400), (1, 3)])
-def test_two_samples_are_drawn_as_coins_would_have_made_them(members: int, others: int) -> None:
-    """As many as leave a sample short in a twentieth of the error at most, halved for a median; one more would not."""
+def test_two_samples_draw_as_many_trials_as_coins_allow(members: int, others: int) -> None:
+    """The number leaves a sample short with probability at most a twentieth of the error, halved for a median."""
     truth = np.arange(members + others) < members
     scores = Scores(np.random.default_rng(members).normal(size=truth.size), truth)
     guess_count = int(TwoSamples().tally(scores).looks[-1])
@@ -149,7 +149,7 @@ def test_two_samples_are_drawn_as_coins_would_have_made_them(members: int, other
     assert short(guess_count) <= 0.05 * 0.05 / 2 < short(guess_count + 1)
 
 
-def test_two_samples_do_not_mind_the_order_of_rows() -> None:
+def test_two_samples_do_not_depend_on_the_row_order() -> None:
     rng = np.random.default_rng(4)
     truth = np.arange(400) < 150
     scores, rows = rng.normal(size=400) + truth, rng.permutation(400)
@@ -157,7 +157,7 @@ def test_two_samples_do_not_mind_the_order_of_rows() -> None:
 
 
 def test_two_samples_lose_less_than_thresholds_alone() -> None:
-    """RR(1), 50 + 50: limits for both samples leave 0.1 of it, guesses 0.5. Spread of the mean below 0.05."""
+    """RR(1), 50 + 50 trials: limits for both samples give about 0.1, guesses about 0.5. Standard error below 0.05."""
     rng, truth = np.random.default_rng(6), np.arange(100) < 50
     bounds = []
     for _ in range(60):

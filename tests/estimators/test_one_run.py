@@ -68,7 +68,7 @@ def test_no_mechanism_is_right_more_often_than_the_p_value_says(seed: int) -> No
 
 @pytest.mark.parametrize(("guesses", "epsilon", "delta"), [(100, 1.0, 1e-3), (200, 1.0, 1e-4), (200, 2.0, 1e-4)])
 def test_exact_coverage_at_the_worst_approximate_dp_mechanism(guesses: int, epsilon: float, delta: float) -> None:
-    """False claims at the mechanism made to provoke them, .035 to .048 for Theorem 16."""
+    """False claims at the worst-case mechanism: .035 to .048 for Theorem 16."""
     counts = np.arange(guesses // 2, guesses + 1)
     for method in ("f-dp", "theorem-16", "auto"):
         bounds = one_run_epsilon(guesses, counts, canaries=guesses, delta=delta, confidence=0.95, method=method)
@@ -76,8 +76,8 @@ def test_exact_coverage_at_the_worst_approximate_dp_mechanism(guesses: int, epsi
         assert 0.02 < largest_tail(guesses, least, guesses, epsilon, delta) <= 0.05 + 1e-8
 
 
-def test_the_larger_of_both_bounds_is_taken_and_makes_no_false_claim() -> None:
-    """Where Theorem 16 is the larger one, and where Algorithm 3 is; the best of all mechanisms errs seldom enough."""
+def test_larger_of_both_bounds_is_used_and_makes_no_false_claim() -> None:
+    """Cases where Theorem 16 is larger and where Algorithm 3 is: no mechanism causes too many false claims."""
     larger = set()
     for guesses, canaries, delta in ((20, 20, 1e-3), (20, 200, 1e-4), (60, 60, 1e-3), (100, 1_000, 1e-4)):
         counts = np.arange(guesses // 2, guesses + 1)
@@ -201,7 +201,7 @@ def test_bounds_grow_with_right_guesses_and_fall_with_delta_and_confidence() -> 
     assert np.all(np.diff(levels) < 0)
 
 
-def test_a_pointwise_likelihood_ratio_takes_its_log_off() -> None:
+def test_pointwise_likelihood_ratio_subtracts_its_log() -> None:
     plain = one_run_epsilon(1000, 950, canaries=1000, delta=0.0, confidence=0.95)
     shifted = one_run_epsilon(1000, 950, canaries=1000, delta=0.0, confidence=0.95, likelihood_ratio=1.5)
     assert shifted == pytest.approx(plain - np.log(1.5), abs=1e-11)
@@ -225,7 +225,7 @@ def test_arguments_broadcast() -> None:
 
 
 @pytest.mark.parametrize("method", ["binomial", "theorem-16", "f-dp"])
-def test_no_guess_and_no_right_guess_show_nothing(method: str) -> None:
+def test_no_guess_and_no_right_guess_give_0(method: str) -> None:
     for guesses in (0, 5):
         bound = one_run_epsilon(guesses, 0, canaries=10, delta=0.0, confidence=0.95, method=method)
         assert bound == 0
@@ -255,7 +255,7 @@ def test_no_guess_and_no_right_guess_show_nothing(method: str) -> None:
         ),
     ],
 )
-def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(change: dict[str, object], message: str) -> None:
     arguments = {"guesses": 10, "correct": 9, "canaries": 100, "delta": 0.0, "confidence": 0.95} | change
     with pytest.raises(InputError) as raised:
         one_run_epsilon(arguments.pop("guesses"), arguments.pop("correct"), **arguments)
@@ -263,7 +263,7 @@ def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> N
     assert "\n" not in str(raised.value)
 
 
-def test_counts_are_checked_whole() -> None:
+def test_all_counts_are_checked() -> None:
     n, k, m = checked_counts(3.0, [1, 2], np.int32(5))
     assert (n.tolist(), k.tolist(), m.tolist()) == ([3, 3], [1, 2], [5, 5])
     assert n.dtype == np.int64
@@ -284,7 +284,7 @@ def test_exact_coverage_at_randomised_response(guesses: int, epsilon: float) -> 
 
 
 def worst_case_counts(rng: np.random.Generator, games: int, guesses: int, epsilon: float, delta: float) -> np.ndarray:
-    """Right guesses against an (epsilon, delta)-DP mechanism: names a bit with probability delta, else RR."""
+    """Return right guesses on an (epsilon, delta)-DP mechanism: it reveals a bit with probability delta, else RR."""
     named = rng.binomial(guesses, delta, games)
     return named + rng.binomial(guesses - named, 1 / (1 + np.exp(-epsilon)))
 
@@ -298,7 +298,7 @@ def test_bound_holds_with_its_stated_probability(method: str, delta: float) -> N
     assert times[bounds > 1.0].sum() <= binom.ppf(1 - 1e-6, 4000, 0.05)
 
 
-def test_planted_defects_are_seen() -> None:
+def test_planted_defects_are_detected() -> None:
     """Without the confidence correction, without the delta term, or at the best of many looks: more false claims.
 
     False failure < 1e-6 each: the true rates are above 0.15, the limit is at 0.068 of 4000 games.
@@ -318,9 +318,9 @@ def test_planted_defects_are_seen() -> None:
 
 
 def test_a_shift_in_total_variation_bounds_no_ratio_once_the_adversary_abstains() -> None:
-    """FINDINGS 3.5: ten labels, the proxy never draws one (tau = 0.1); guessing on that one only is always right.
+    """Ten labels, of which the proxy never draws one (tau = 0.1). Guesses on that label only are always right.
 
-    No output is used, so epsilon = 0; the multiplicative tau claims more in every run, which is why it is not offered.
+    No output is used, so epsilon = 0, but the multiplicative tau claims more in every run. It is therefore not offered.
     """
     guesses = np.random.default_rng(3).binomial(10_000, 0.05, 200)
     tau = 0.1

@@ -1,4 +1,4 @@
-"""Checked values that no test of a single module holds: what papers print, what exact sums and simulation give."""
+"""Published values against exact sums and simulation, where no test of a single module covers them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_footnote_1_prints_the_weaker_of_two_terms() -> None:
     assert math.log((1 - 1e-5 - miss) / alarm) == pytest.approx(3.12437, abs=5e-6)
 
 
-def test_as_many_trials_as_canaries_show_nothing() -> None:
+def test_p_value_with_as_many_trials_as_canaries_is_1() -> None:
     """Theorem 17 prints a sum over all 10,000 canaries: a p-value of 1 for 94 right of 100 guesses, at epsilon = 0."""
     assert binom.sf(93, 10_000, 0.5) == 1.0
     assert one_run_p_value(100, 94, epsilon=0.0, canaries=10_000, delta=0.0) < 1e-20
@@ -76,7 +76,7 @@ def test_an_epsilon_below_0_is_raised_to_0() -> None:
 def test_gaussian_mechanism_at_the_expected_counts(
     canaries: int, guesses: int, correct: int, mu: float, epsilon: float, theorem_16: float
 ) -> None:
-    """The printed rows (.342, 1.307, 2.860, 3.367, 3.433, 2.865) are of drawn counts; these are of the mean ones."""
+    """The printed rows (.342, 1.307, 2.860, 3.367, 3.433, 2.865) use drawn counts; this test uses mean counts."""
     counts = {"canaries": canaries, "confidence": 0.95}
     assert f_dp_parameter(guesses, correct, **counts) == pytest.approx(mu, abs=5.1e-6)
     assert f_dp_epsilon(guesses, correct, delta=1e-5, **counts) == pytest.approx(epsilon, abs=5.1e-6)
@@ -96,8 +96,8 @@ def test_two_cut_at_the_expected_counts(n: int, termwise: float, corner: float) 
 
 
 @pytest.mark.parametrize(("epsilon", "worst"), [(0.5, 0.0247), (1.0, 0.0245), (2.0, 0.0243), (4.0, 0.0241)])
-def test_katz_errs_with_less_than_its_half_of_alpha(epsilon: float, worst: float) -> None:
-    """Summed exactly over both binomials; 0.0243 in print, which is its largest at epsilon 2."""
+def test_katz_errs_less_often_than_half_of_alpha(epsilon: float, worst: float) -> None:
+    """Exact sums over both binomials. The paper prints 0.0243, the largest rate, at epsilon 2."""
     rates = [
         _katz_false_claims(math.exp(epsilon) * hits / trials, hits / trials, trials)
         for trials in (10**4, 10**5, 10**6)
@@ -115,16 +115,16 @@ def _katz_false_claims(p1: float, p0: float, trials: int) -> float:
 
 
 def _outcomes(n: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and their probabilities, all but 1e-9 of them."""
+    """Return counts and their probabilities, which sum to at least 1 - 1e-9."""
     counts = np.arange(int(binom.ppf(5e-10, n, rate)), int(binom.isf(5e-10, n, rate)) + 1)
     return counts, binom.pmf(counts, n, rate)
 
 
 @pytest.mark.parametrize(("n", "exact", "katz"), [(100, 0.032, 0.287), (1000, 0.068, 0.449)])
 def test_the_best_threshold_uncorrected_claims_falsely(n: int, exact: float, katz: float) -> None:
-    """Nothing leaks, delta 0, the best of all thresholds on the reporting sample; 800 games, by day 200.
+    """No leak, delta 0, the best of all thresholds on the reporting sample; 800 games, by day 200.
 
-    The printed rates were simulated as well, in 800 games or more: two rates p from n and 800 games differ by more than
+    The printed rates were simulated too, in at least 800 games. Two rates p from n and 800 games differ by more than
     5 sqrt(p (1 - p) (1 / n + 1 / 800)) about once in a million times.
     """
     rng, games = np.random.default_rng(7), by_day(200, by_night=800)

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 def enumerated(voters: int, shares: list[float], others: list[list[float]], sigma: float) -> Floats:
-    """The mean of the exact laws over every outcome of every vote."""
+    """Return the mean of the exact laws over every outcome of every vote."""
     classes = len(shares)
     total = np.zeros(classes)
     for counts in itertools.product(range(voters + 1), repeat=classes):
@@ -57,17 +57,17 @@ def test_random_votes_against_every_outcome(
     np.testing.assert_allclose(probabilities, enumerated(voters, shares, others, sigma), rtol=1e-11, atol=1e-13)
 
 
-def test_a_voter_by_another_law_is_not_one_of_the_rest() -> None:
-    """Planted defect: the moved vote is taken for one of those alike."""
+def test_voter_with_a_different_law_changes_the_result() -> None:
+    """Planted defect: the moved vote has the law of the other votes."""
     shares, other = [0.5, 0.3, 0.2], [[0.0, 1.0, 0.0]]
     probabilities = multinomial_argmax_probabilities(7, shares, np.empty((0, 3)), 1.5)
     assert np.abs(probabilities - enumerated(6, shares, other, 1.5)).max() > 1e-3
 
 
-def test_many_voters_sum_to_one_and_meet_many_histograms() -> None:
-    """The mean over 4,000 drawn histograms is within six standard errors, at two sizes of the noise.
+def test_probabilities_of_many_voters_agree_with_simulated_histograms() -> None:
+    """The mean over 4,000 drawn histograms is within six standard errors, at two noise scales.
 
-    Of answers rarer than 1e-4 the few histograms that give them are too few to have an error.
+    Answers rarer than 1e-4 come from too few histograms to estimate a standard error.
     """
     shares = np.array([0.3, 0.25, 0.2, 0.1, 0.05, 0.04, 0.03, 0.01, 0.01, 0.01])
     histograms = np.random.default_rng(0).multinomial(250, shares, size=4000)
@@ -103,7 +103,7 @@ def test_laplace_noise_against_high_precision() -> None:
         def integrand(x: mpmath.mpf, answer: int) -> mpmath.mpf:
             return density(x - u[answer]) * mpmath.fprod(below(x - v) for other, v in enumerate(u) if other != answer)
 
-        exact = [float(mpmath.quad(lambda x, answer=own: integrand(x, answer), ends)) for own in range(3)]
+        exact = [float(mpmath.quad(lambda x, answer=answer: integrand(x, answer), ends)) for answer in range(3)]
     np.testing.assert_allclose(laplace_argmax_probabilities([counts], scale)[0], exact, rtol=1e-11)
 
 
@@ -119,7 +119,7 @@ def test_data_dependent_accounting_against_its_twin(votes: list[int], sigma: flo
     np.testing.assert_allclose(gnmax_rdp_data_dependent(votes, sigma, orders), twin, rtol=1e-9, atol=1e-15)
 
 
-def test_bad_input_gets_one_sentence() -> None:
+def test_bad_input_is_refused_in_one_sentence() -> None:
     with pytest.raises(InputError, match="at most 8 voters"):
         multinomial_argmax_probabilities(3, [0.5, 0.5], np.tile([0.1, 0.9], (9, 1)), 1.0)
     with pytest.raises(InputError, match="sigma must be finite and > 0"):

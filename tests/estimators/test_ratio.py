@@ -41,7 +41,7 @@ def test_tightness_at_the_median_outcome(epsilon: float, n: int, cp: float, katz
 
 
 def test_equals_the_confusion_tables_corner_for_a_symmetric_attack() -> None:
-    """Hits in world 1 are true positives and hits in world 0 false ones; at equal rates Eq. 1's terms coincide."""
+    """Hits in world 1 are true positives, hits in world 0 false positives. At equal rates Eq. 1's terms coincide."""
     table = epsilon_interval(900, 100, 900, 100, delta=1e-3, confidence=0.95, method="clopper-pearson", side="lower")
     one_direction = ratio_epsilon(900, 100, 1000, 1000, delta=1e-3, confidence=0.95, directions="one")
     assert one_direction == pytest.approx(table.lower, abs=1e-11)
@@ -83,7 +83,7 @@ def test_katz_with_delta_moves_by_the_linearised_error() -> None:
     assert bound == pytest.approx(expected, rel=1e-11)
 
 
-def test_nothing_seen_claims_nothing() -> None:
+def test_no_hits_give_a_bound_of_0() -> None:
     assert ratio_epsilon(50, 0, 100, 100, delta=0, confidence=0.95, method="katz-log", directions="one") == 0.0
     assert ratio_epsilon(50, 50, 100, 100, delta=0, confidence=0.95) == 0.0
     assert ratio_epsilon(5, 1, 100, 100, delta=0.2, confidence=0.95, group=3) == 0.0
@@ -95,7 +95,7 @@ def test_nothing_seen_claims_nothing() -> None:
 def test_clopper_pearson_claims_falsely_no_more_than_stated(
     directions: str, epsilon: float, delta: float, group: int
 ) -> None:
-    """Summed over every outcome of 60 runs a world, by day 40, at worlds on the boundary of what the claim allows."""
+    """Exact sums over 60 runs a world, by day 40, for worlds on the boundary of the claim."""
     n = by_day(40, by_night=60)
     k = np.arange(n + 1)
     bounds = ratio_epsilon(k[:, None], k, n, n, delta=delta, confidence=0.9, group=group, directions=directions)
@@ -120,7 +120,7 @@ def test_katz_errs_with_half_of_alpha_on_randomized_response() -> None:
 
 
 def test_planted_defect_claims_falsely_too_often() -> None:
-    """The better direction of the plug-in ratio, without limits, claims epsilon > 0 mostly, between equal worlds."""
+    """The better direction of the plug-in ratio, without limits, mostly claims epsilon > 0 between equal worlds."""
     n, k = 60, np.arange(61)
     with np.errstate(divide="ignore"):
         plug_in = np.maximum(np.log(k[:, None] / np.maximum(k, 1)), np.log(np.maximum(k, 1) / k[:, None]))
@@ -165,7 +165,7 @@ def test_scalars_give_floats_and_arrays_broadcast() -> None:
         ({"directions": "both"}, "directions must be one of one, best, got 'both'"),
     ],
 )
-def test_bad_input_gets_a_sentence(changed: dict[str, object], message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(changed: dict[str, object], message: str) -> None:
     settings = {"n1": 8, "n0": 2, "trials1": 10, "trials0": 10, "delta": 0.0, "confidence": 0.95}
     with pytest.raises(InputError, match=message):
         ratio_epsilon(**{**settings, **changed})  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_divergence_at_the_limits_of_the_order() -> None:
     assert np.all(np.diff(grid) > 0)  # it grows with the order
 
 
-def test_divergence_where_one_law_has_no_mass() -> None:
+def test_divergence_if_one_law_has_no_mass() -> None:
     assert renyi_divergence([1, 0], [0.5, 0.5], 2.0) == pytest.approx(math.log(2), abs=1e-15)
     assert renyi_divergence([0.5, 0.5], [1, 0], [1.0, 2.0, math.inf]) == pytest.approx([math.inf] * 3)
     assert renyi_divergence([0.5, 0.5], [1, 0], 0.5) == pytest.approx(math.log(2), abs=1e-15)
@@ -200,9 +200,9 @@ def test_two_cut_broadcasts() -> None:
 @pytest.mark.parametrize("method", ["corner", "termwise"])
 @pytest.mark.parametrize(("n", "p", "q"), [(10**4, None, None), (200, 0.5, 0.5), (300, 0.02, 0.01), (300, 0.97, 0.2)])
 def test_false_claims_of_both_directions_summed_exactly(n: int, p: float | None, q: float | None, method: str) -> None:
-    """No simulation: every outcome is visited (outside +-6 deviations less than 1e-8 is lost). Stated 0.05.
+    """Exact sums over all outcomes within 6 deviations, which omit less than 1e-8. The stated error is 0.05.
 
-    The four limits err with at most 0.0125 each, and a false claim needs one of two of them to err at a time.
+    The four limits err with probability at most 0.0125 each, and a false claim needs an error of one of two limits.
     """
     if p is None or q is None:
         p, q = toy()[0][0], toy()[1][0]
@@ -210,7 +210,7 @@ def test_false_claims_of_both_directions_summed_exactly(n: int, p: float | None,
     assert wrong <= (0.0025 if n == 10**4 else 0.05)
 
 
-def test_planted_defect_estimates_instead_of_limits_is_seen() -> None:
+def test_planted_defect_estimates_instead_of_limits_is_detected() -> None:
     n, (p, q) = 10**4, (toy()[0][0], toy()[1][0])
 
     def uncorrected(k1: NDArray[np.int64], k2: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -250,7 +250,7 @@ def test_two_cut_set_is_the_best_of_all_sets() -> None:
 
 
 def test_k_cut_is_the_minimum_over_all_laws_inside_the_intervals() -> None:
-    """Against a general convex solver, from 40 random pairs of samples: never above its minimum, and near it."""
+    """Compared with a general convex solver for 40 random pairs of samples: near its minimum and never above."""
     rng = np.random.default_rng(7)
     gaps = []
     for _ in range(40):
@@ -323,7 +323,7 @@ def test_k_cut_at_many_draws_nears_the_divergence_and_beats_the_cut_in_two() -> 
 
 @pytest.mark.parametrize("method", ["clopper-pearson", "goodman", "sison-glaz"])
 def test_false_claims_of_the_k_cut(method: str) -> None:
-    """Fails by chance with probability < 1e-6. Many draws here, so the asymptotic intervals have to hold as well."""
+    """False failure < 1e-6. With many draws the asymptotic intervals must hold too."""
     rng = np.random.default_rng(11)
     p, q = toy()
     trials = {
@@ -342,8 +342,8 @@ def test_false_claims_of_the_k_cut(method: str) -> None:
 # --- Bootstrap ---
 
 
-def test_bootstrap_claims_leakage_where_there_is_none() -> None:
-    """Equal laws, stated error 0.05: the measured one is beyond 0.9, so the method must not call itself valid."""
+def test_bootstrap_claims_leakage_without_a_leak() -> None:
+    """Equal laws, stated error 0.05: the measured error exceeds 0.9, so the method must not be declared valid."""
     rng = np.random.default_rng(13)
     law = np.full(5, 0.2)
     wrong = 0
@@ -355,7 +355,7 @@ def test_bootstrap_claims_leakage_where_there_is_none() -> None:
     assert VALIDITY["bootstrap"] not in (Validity.FINITE_SAMPLE, Validity.ASYMPTOTIC)
 
 
-def test_bootstrap_is_near_the_truth_where_leakage_is_large() -> None:
+def test_bootstrap_is_near_the_truth_if_leakage_is_large() -> None:
     p, q = toy()
     rng = np.random.default_rng(17)
     first, second = (np.round(10**6 * law).astype(int) for law in (p, q))
@@ -411,8 +411,8 @@ def test_composition_is_as_valid_as_its_weakest_part() -> None:
     assert strong.lower == tuple(max(pair) for pair in zip(strong.forward, strong.backward, strict=True))
 
 
-def test_planted_defect_composition_without_the_error_split_is_seen() -> None:
-    """50 queries at 0.5 each instead of 1 - 0.5/50: the worst query is a false claim far too often."""
+def test_planted_defect_composition_without_the_error_split_is_detected() -> None:
+    """50 queries at confidence 0.5 each instead of 1 - 0.5/50: the worst query is a false claim far too often."""
     rng = np.random.default_rng(19)
     n, p, q = 2000, 0.6, 0.5
     truth = float(renyi_divergence([p, 1 - p], [q, 1 - q], 2.0))
@@ -428,8 +428,11 @@ def test_planted_defect_composition_without_the_error_split_is_seen() -> None:
 
 
 def test_exact_divergence_is_below_the_data_dependent_bound_and_that_below_the_worst_case() -> None:
-    """For every neighbour of 40 histograms. The bound is for D(histogram || neighbour): the other way round the exact
-    divergence is above it at times, though never above the data-independent bound."""
+    """For every neighbour of 40 histograms.
+
+    The bound is for D(histogram || neighbour). The exact divergence in the other direction sometimes exceeds it, but
+    never the data-independent bound.
+    """
     rng = np.random.default_rng(23)
     orders = np.array([1.5, 2.0, 4.0, 8.0, 20.0])
     gained = exceeded = 0
@@ -496,7 +499,7 @@ def test_data_dependent_bound_gains_nothing_on_the_example_and_much_on_consensus
         (lambda: gnmax_rdp_data_dependent([3], 1.0, 2.0), "at least two classes"),
     ],
 )
-def test_bad_input_gets_one_sentence(call: object, says: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(call: object, says: str) -> None:
     with pytest.raises(InputError, match=says):
         call()
 

@@ -42,7 +42,7 @@ def games(rng: np.random.Generator, runs: int, replays: int, canaries: int) -> n
     """Right guesses, shape (runs, replays), about released labels of RR(epsilon = 1), shared by the replays of a run.
 
     In a replay a fair bit shows the true or the opposite label; the adversary says "true" if it is the released one.
-    It is right if RR kept the label, whatever the bit: replays agree entirely, the worst dependence there is.
+    It is right if RR kept the label, for either bit. Replays agree entirely, which is the worst dependence.
     """
     label_kept = rng.random((runs, 1, canaries)) < 1 / (1 + math.exp(-1.0))
     bits = rng.random((runs, replays, canaries)) < 0.5
@@ -58,7 +58,7 @@ def test_the_median_holds_with_its_stated_probability() -> None:
     assert np.sum(median_rule(each) > 1.0) <= limit
 
 
-def test_planted_defects_are_seen() -> None:
+def test_planted_defects_are_detected() -> None:
     """Dependent replays pooled as independent ones, and the best of 20 replays.
 
     False failure < 1e-6: the true rates are above 0.15, the limit is at 0.08 of 1500 games.
@@ -81,7 +81,7 @@ def test_planted_defects_are_seen() -> None:
         (lambda: mean_and_deviation(np.zeros((3, 0))), "there must be at least one replay"),
     ],
 )
-def test_bad_input_is_one_sentence(call: object, message: str) -> None:
+def test_bad_input_is_refused_in_one_sentence(call: object, message: str) -> None:
     with pytest.raises(InputError) as raised:
         call()  # type: ignore[operator]
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Scores in, bounds out: what is counted, in which order, and how looks and replays share the error."""
+"""Bounds from scores: counts, the order of guesses, and the error shared by looks and replays."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def noisy(n: int, *, seed: int = 0, replay: int = 0, distance: float = 2.0) -> S
         (([1.0, 2.0], [1, 0], 0, [7]), "canary must have one id a score"),
     ],
 )
-def test_scores_that_cannot_be_are_refused(columns: tuple[object, ...], message: str) -> None:
+def test_impossible_scores_are_refused(columns: tuple[object, ...], message: str) -> None:
     with pytest.raises(InputError) as refused:
         Scores(*(np.asarray(column) if isinstance(column, list) else column for column in columns))  # type: ignore[arg-type]
     assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(selection=Split()), ClopperPearson(), Band()])
-def test_the_order_of_rows_decides_nothing(estimator: OneRun) -> None:
-    """Scores with many ties, handed over in two orders."""
+def test_row_order_does_not_matter(estimator: OneRun) -> None:
+    """Scores with many ties, passed in two row orders."""
     scores = noisy(500)
     tied = Scores(np.rint(scores.score), scores.truth)
     order = np.random.default_rng(3).permutation(500)
@@ -65,10 +65,10 @@ def test_the_order_of_rows_decides_nothing(estimator: OneRun) -> None:
 
 
 @pytest.mark.parametrize("estimator", [OneRun(selection=Fixed(0.2)), ClopperPearson()])
-def test_a_table_sorted_by_truth_tells_nothing_through_ties(estimator: OneRun) -> None:
-    """All scores equal, members first: ties in row order would be guessed right every time.
+def test_ties_in_a_table_sorted_by_truth_reveal_nothing(estimator: OneRun) -> None:
+    """All scores are equal and members come first: guesses on ties in row order would always be right.
 
-    False failure < 1e-6: the shuffle is fixed, so this outcome is too.
+    False failure < 1e-6; the shuffle is fixed, so the outcome is fixed.
     """
     truth = np.arange(2_000) < 1_000
     bound = estimator.bound([estimator.tally(Scores(np.ones(2_000), truth))])
@@ -80,8 +80,8 @@ def test_a_table_sorted_by_truth_tells_nothing_through_ties(estimator: OneRun) -
 
 @pytest.mark.parametrize("digits", [1, 20])
 @pytest.mark.parametrize("single", [True, False])
-def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
-    """With many ties and with none, in single and in double precision, against the order written out."""
+def test_right_guesses_agree_with_a_sort(digits: int, single: bool) -> None:
+    """With and without ties, in single and double precision, against an explicit sort."""
     rng = np.random.default_rng(3)
     score = np.round(rng.normal(size=700), digits)
     score = score.astype(np.float32).astype(np.float64) if single else score
@@ -100,7 +100,7 @@ def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
 
 
 @pytest.mark.parametrize("ties", [(500, 501), (501, 500), (499, 501), (1, 2), (3, 3), (2, 5, 3), (1, 1, 4, 1)])
-def test_levels_that_are_about_as_far_out_are_not_mixed(ties: tuple[int, ...]) -> None:
+def test_levels_of_similar_extremeness_are_not_mixed(ties: tuple[int, ...]) -> None:
     score = np.repeat(np.arange(float(len(ties))), ties)
     rng, every = np.random.default_rng(5), np.arange(score.size + 1)
     truth, ranks = rng.random(score.size) < 0.5, rng.permutation(score.size)
@@ -113,8 +113,8 @@ def test_levels_that_are_about_as_far_out_are_not_mixed(ties: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("rows", [1_000, 200_000])
-def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) -> None:
-    """The scores of one nearest neighbour: no member is wrong, and some others are."""
+def test_large_tie_does_not_hide_certain_guesses_at_the_other_end(rows: int) -> None:
+    """Scores of one nearest neighbour: all members score 0, and a fifth of the non-members score less."""
     rng = np.random.default_rng(6)
     truth = rng.random(rows) < 0.5
     score = np.where(truth | (rng.random(rows) < 0.8), 0.0, -1.0)
@@ -125,7 +125,7 @@ def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) ->
 
 
 @pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
-def test_ties_tell_nothing_and_are_not_looked_into(guess: Any) -> None:
+def test_no_look_splits_a_tie(guess: Any) -> None:
     guess_counts, rng = guess_looks(1000), np.random.default_rng(2)
     assert informative_looks(guess_counts, rng.normal(size=1000), guess).tolist() == guess_counts.tolist()
     two = np.where(rng.random(1000) < 0.4, 1.0, -1.0)
@@ -135,8 +135,8 @@ def test_ties_tell_nothing_and_are_not_looked_into(guess: Any) -> None:
     assert informative_looks(guess_counts[:1], np.zeros(1), guess).tolist() == [1]
 
 
-def test_randomised_response_costs_nothing_for_not_knowing_its_threshold() -> None:
-    """All of the error goes to the one look that its two scores leave: the bound of one binomial test."""
+def test_randomised_response_pays_nothing_for_the_choice_of_threshold() -> None:
+    """Two distinct scores leave a single look, which gets all of the error: the bound of one binomial test."""
     rng = np.random.default_rng(3)
     truth = rng.random(400) < 0.5
     score = np.where((rng.random(400) < special.expit(1.0)) == truth, 1.0, -1.0)
@@ -190,7 +190,7 @@ def test_a_grid_shares_the_error_over_its_looks(delta: float) -> None:
 
 
 def test_a_split_reports_on_the_canaries_that_did_not_choose() -> None:
-    """Planted: the choosing canaries' bits are all guessed wrong, the others' all right."""
+    """Planted: all guesses are wrong on the canaries that choose and right on the others."""
     n = 2_000
     split = Split(0.5, seed=4)
     chooses = np.zeros(n, dtype=np.bool_)
@@ -202,7 +202,7 @@ def test_a_split_reports_on_the_canaries_that_did_not_choose() -> None:
     assert tally.correct.tolist() == tally.guesses.tolist()
 
 
-def test_lost_replays_count_as_having_shown_nothing() -> None:
+def test_lost_replays_count_as_0() -> None:
     estimator = OneRun(selection=Fixed(0.2))
     tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(3)]
     correct = np.array([int(tally.correct[0]) for tally in tallies])
@@ -229,7 +229,7 @@ def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
     assert "standard deviation" in bound.notes[0]
 
 
-def test_as_published_is_the_mean_of_the_best_of_each_replay_and_says_so() -> None:
+def test_as_published_is_the_mean_of_the_best_of_each_replay() -> None:
     estimator = OneRun(selection=AsPublished())
     tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(5)]
     bound = estimator.bound(tallies)
@@ -280,12 +280,12 @@ def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
         ({"delta": 1.0}, "delta must be in [0, 1), got 1.0"),
         ({"confidence": 0.0}, "confidence must be in (0, 1), got 0.0"),
         ({"delta": 1e-5, "selection": Split()}, "valid for delta = 0 only"),
-        ({"selection": SimultaneousBand()}, "the scores of one run are not"),
+        ({"selection": SimultaneousBand()}, "the scores of one run are dependent"),
         ({"selection": Fixed(1.5)}, "a fixed guess fraction must be in (0, 1], got 1.5"),
         ({"guess": "best"}, "guess must be one of signed, both-tails, member-only"),
     ],
 )
-def test_what_one_run_cannot_do_is_refused(fields: dict[str, object], message: str) -> None:
+def test_invalid_one_run_options_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as refused:
         OneRun(**fields)  # type: ignore[arg-type]
     assert message in str(refused.value)
@@ -296,7 +296,7 @@ def test_the_gaussian_family_needs_a_delta() -> None:
         OneRunFDP(delta=0.0)
 
 
-def test_guesses_at_fractions_round_and_never_vanish() -> None:
+def test_guesses_at_fractions_are_rounded_and_at_least_1() -> None:
     assert guesses_at_fractions((0.001, 0.5, 1.0), 30).tolist() == [1, 15, 30]
 
 
@@ -304,7 +304,7 @@ def test_guesses_at_fractions_round_and_never_vanish() -> None:
 
 
 def corners_twin(score: NDArray[np.float64], member: NDArray[np.bool_]) -> set[tuple[int, int]]:
-    """Every threshold's (hits, alarms), without those that another one beats or equals."""
+    """Return the (hits, alarms) of every threshold that no other threshold beats or equals."""
     points = {(int((score[member] >= t).sum()), int((score[~member] >= t).sum())) for t in score}
     better = {
         (hits, alarms)
@@ -316,7 +316,7 @@ def corners_twin(score: NDArray[np.float64], member: NDArray[np.bool_]) -> set[t
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 8])
-def test_roc_corners_are_the_thresholds_that_none_beats(decimals: int) -> None:
+def test_roc_corners_are_the_undominated_thresholds(decimals: int) -> None:
     for seed in range(20):
         scores = noisy(40, seed=seed)
         score = np.round(scores.score, decimals)
@@ -414,7 +414,7 @@ def test_band_is_the_best_threshold_inside_both_bands() -> None:
     ],
     ids=lambda estimator: f"{type(estimator).__name__} {type(estimator.selection).__name__}",
 )
-def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimator) -> None:
+def test_every_two_sample_estimator_has_a_bound_and_figures(estimator: TwoSampleEstimator) -> None:
     tallies = [pickle.loads(pickle.dumps(estimator.tally(noisy(500, replay=replay)))) for replay in range(3)]
     bound = estimator.bound(tallies)
     assert 0.3 < bound.lower < 6.0
@@ -433,7 +433,7 @@ def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimat
     assert (bound.validity is Validity.AS_PUBLISHED) == published
 
 
-def test_what_two_samples_cannot_do_is_refused() -> None:
+def test_invalid_two_sample_options_are_refused() -> None:
     with pytest.raises(InputError, match="with and without the member"):
         ClopperPearson().tally(Scores(np.ones(5), np.ones(5, dtype=np.bool_)))
     with pytest.raises(InputError, match="use the estimator band"):
@@ -466,10 +466,10 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Band, ClopperPearson, Jeffreys, KatzLog], ids=lambda kind: kind.__name__)
-def test_failed_trials_show_nothing(kind: type[Band]) -> None:
-    """Noise at epsilon 0, a tenth of the trials failed and scored as the attack's worst guess.
+def test_failed_trials_give_no_evidence(kind: type[Band]) -> None:
+    """Noise at epsilon 0; a tenth of the trials failed and have the attack's worst score.
 
-    The seeds are fixed, and so is the outcome. Read the other way round, the failures alone would show more than 0.6.
+    The seeds are fixed, so the outcome is fixed. With the opposite sign the failures alone would give more than 0.6.
     """
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -486,7 +486,7 @@ def test_a_canary_has_one_score_in_a_replay() -> None:
 
 
 def test_a_band_holds_for_every_delta_at_once() -> None:
-    """Its curve over delta is, at each delta, the bound stated at that delta."""
+    """The curve over delta equals, at each delta, the bound stated at that delta."""
     rng = np.random.default_rng(8)
     scores = Scores(np.concatenate([rng.normal(2, 1, 200), rng.normal(0, 1, 200)]), np.arange(400) < 200)
     profile = Band(delta=0.0).series([Band().tally(scores)])["delta"]
@@ -496,10 +496,10 @@ def test_a_band_holds_for_every_delta_at_once() -> None:
         assert at.bound([at.tally(scores)]).lower == pytest.approx(float(profile["epsilon"][index]), abs=1e-12)
 
 
-def test_ties_go_by_no_fixed_order() -> None:
-    """Constant scores, the members first: at 972 rows the one fixed order of before claimed 0.187 every time.
+def test_ties_have_no_fixed_order() -> None:
+    """Constant scores, members first: at 972 rows a fixed order of ties would claim 0.187 every time.
 
-    Sizes are different tables, each erring with probability <= 0.05: 35 of 300 with probability < 1e-5.
+    Tables of different sizes err with probability <= 0.05 each: 35 of 300 errors have probability < 1e-5.
     """
     claims = []
     for n in range(700, 1300, 2):
@@ -509,7 +509,7 @@ def test_ties_go_by_no_fixed_order() -> None:
     assert sum(claims) < 35
 
 
-def test_the_order_of_ties_is_decided_by_the_content_alone() -> None:
+def test_order_of_ties_depends_only_on_the_content() -> None:
     rng = np.random.default_rng(0)
     score, truth = rng.integers(0, 3, 500).astype(float), rng.random(500) < 0.5
     canary = np.arange(500)

@@ -1,4 +1,4 @@
-"""Selections say in words what was chosen, and are built from what a spec writes."""
+"""Selections of thresholds: construction from a spec, and their description in words."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_a_spec_becomes_its_selection(spec: str, expected: Selection) -> None:
         ("fixed:nan", "must be a number"),
     ],
 )
-def test_what_a_spec_cannot_mean_is_refused_in_a_sentence(spec: str, message: str) -> None:
+def test_invalid_selection_in_a_spec_is_refused_in_one_sentence(spec: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
         parse_selection(spec)
     assert message in str(refused.value)
 
 
-def test_every_selection_says_in_words_what_it_did() -> None:
+def test_every_selection_describes_itself() -> None:
     assert str(Fixed(0.01)) == "0.01, fixed beforehand"
     assert str(Split(0.5, 0)) == "chosen on a separate 0.5 of the samples (seed 0)"
     assert "error shared" in str(Grid())

@@ -19,7 +19,7 @@ Weight = Callable[[int], mpf]
 
 
 def label_vectors(prior: Sequence[float]) -> list[tuple[tuple[int, ...], mpf]]:
-    """All 2^k label vectors with their prior probabilities."""
+    """Return all 2^k label vectors with their prior probabilities."""
     vectors = []
     for labels in product((0, 1), repeat=len(prior)):
         chance = mpf(1)
@@ -80,7 +80,7 @@ def rr_posterior(prior: float, released: int, epsilon: float) -> mpf:
 
 
 def rr_additive(prior: float, epsilon: float) -> mpf:
-    """E[the informed guess is right] - max(eta, 1 - eta), over both released labels."""
+    """Pr[the informed guess is right] - max(eta, 1 - eta), over both released labels."""
     with mp.workdps(DIGITS):
         flip = 1 / (1 + mp.exp(epsilon))
         eta = mpf(prior)
@@ -121,13 +121,13 @@ def llp_additive(prior: Sequence[float]) -> list[mpf]:
 
 @recorded
 def llp_geometric_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
-    """The same for the clipped geometric count."""
+    """Individual additive advantage of the clipped geometric count, given the bag."""
     return _additive(prior, [geometric(z, len(prior), epsilon) for z in range(len(prior) + 1)])
 
 
 @recorded
 def llp_laplace_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
-    """The same for the Laplace count, integrated over the real line between integers and where the guess changes."""
+    """Individual additive advantage of the Laplace count: an integral split at integers and where the guess changes."""
     with mp.workdps(25):
         size, posteriors = len(prior), []
         tail = mpf(60) / mpf(epsilon)

@@ -1,4 +1,4 @@
-"""Answers of slow twins: read from a record by day, computed by night and compared with the record.
+"""Answers of slow twins: quick tests read them from a record, nightly tests recompute them and compare.
 
 A twin marked `@recorded` is called like any other function. `python -m tests.twins.record` runs the tests that call
 twins and writes their questions and answers to `tests/twins/recorded`, one file for each module of twins.
@@ -26,33 +26,33 @@ HERE = Path(__file__).parent
 FOLDER = HERE / "recorded"
 REMEDY = "Run `python -m tests.twins.record` and commit tests/twins/recorded."
 DIGITS = 30
-"""Decimal digits recorded of an answer in high precision; the roots of the twins hold to 22."""
+"""Decimal digits recorded of a high-precision answer. The roots of the twins are accurate to 22."""
 WORKING_DIGITS = 50
-"""Decimal digits that a twin computes with at least."""
+"""Smallest number of decimal digits that a twin computes with."""
 LONG = 160
-"""Characters of a call's arguments, beyond which the record holds their hash."""
+"""Longest text of a call's arguments that the record holds, in characters. Longer texts are hashed."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Answers = dict[str, Any]
-"""Answer by question. A number in high precision, or a fraction, is text; a float reads back as the same float."""
+"""Answer by question. A high-precision number or a fraction is text; a float reads back as the same float."""
 
 
 class StaleRecord(Exception):
-    """Raised where the record does not hold what the twin answers as it is now."""
+    """Raised if the record lacks an answer, or holds one of another version of the twin."""
 
 
 class _State:
-    """The answers noted while the record is being written, by module (else None); the number of twins at work."""
+    """Answers by module while the record is being written (else None), and the number of twins that are running."""
 
     noted: dict[str, Answers] | None = None
     at_work = 0
 
 
 def recorded(twin: Callable[P, R]) -> Callable[P, R]:
-    """Return the slow `twin` with its answers read from the record by day and compared with the record by night.
+    """Return the slow `twin` with its answers read from the record, or by night computed and compared with the record.
 
-    Its arguments must be numbers, text and sequences of them. A twin that is called by another one at work is run.
+    Its arguments must be numbers, text and sequences of them. A twin called by another running twin is computed.
     """
     module = twin.__module__.rpartition(".")[2]
 
@@ -63,7 +63,7 @@ def recorded(twin: Callable[P, R]) -> Callable[P, R]:
         question = _question(twin.__name__, arguments, options)
 
         def compute() -> Any:
-            # Whatever precision a test has left behind: the answer is to be the same.
+            # The answer must not depend on the precision that a test has set.
             with _working(), mp.workdps(max(mp.dps, WORKING_DIGITS)):
                 return encoded(twin(*arguments, **options))
 
@@ -90,7 +90,7 @@ def recorded(twin: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def noting() -> Iterator[dict[str, Answers]]:
-    """Yield the answers of recorded twins by module, as they come; those that the record lacks are computed."""
+    """Yield the answers of recorded twins by module, filled in during the block. Missing answers are computed."""
     _State.noted = noted = {}
     try:
         yield noted
@@ -108,7 +108,7 @@ def _working() -> Iterator[None]:
 
 
 def write(noted: dict[str, Answers], folder: Path) -> None:
-    """Write a record for each module, and remove those of modules that answered nothing."""
+    """Write a record for each module, and remove the records of modules without answers."""
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.json"):
         if path.stem not in noted:
@@ -123,7 +123,7 @@ def write(noted: dict[str, Answers], folder: Path) -> None:
 def recorded_answers(module: str) -> Answers:
     """Return the recorded answers of a module of twins.
 
-    Raises: StaleRecord where there are none, or where the twins have changed since.
+    Raises: StaleRecord if there is no record, or if the twins have changed since it was written.
     """
     path = FOLDER / f"{module}.json"
     if not path.exists():
@@ -135,7 +135,7 @@ def recorded_answers(module: str) -> Answers:
 
 
 def _still_true(module: str) -> Answers:
-    """Return the recorded answers of a module of twins, none where they are stale."""
+    """Return the recorded answers of a module of twins, none if they are stale."""
     try:
         return recorded_answers(module)
     except StaleRecord:
@@ -155,7 +155,7 @@ def source_hash(module: str) -> str:
 
 
 def encoded(answer: object) -> Any:
-    """Return an answer as JSON has it."""
+    """Return an answer as a value that JSON can store."""
     if isinstance(answer, mpf):
         return mp.nstr(answer, DIGITS)
     if isinstance(answer, list | tuple):
@@ -169,7 +169,7 @@ def encoded(answer: object) -> Any:
 
 
 def decoded(answer: Any) -> Any:
-    """Return the answer that was encoded; a tuple as a list."""
+    """Return the answer that was encoded, with tuples as lists."""
     if isinstance(answer, str):
         with mp.workdps(DIGITS + 10):
             return mpf(answer)
@@ -177,7 +177,7 @@ def decoded(answer: Any) -> Any:
 
 
 def agree(answer: Any, other: Any) -> bool:
-    """True if two answers are the same, to 20 digits in high precision and to 7 as floats of whatever processor."""
+    """True if two answers agree: to 20 digits in high precision, to 7 as floats, which differ between processors."""
     if isinstance(answer, list | tuple):
         return len(answer) == len(other) and all(map(agree, answer, other))
     if isinstance(answer, mpf):
@@ -186,7 +186,7 @@ def agree(answer: Any, other: Any) -> bool:
 
 
 def _question(name: str, arguments: Sequence[object], options: dict[str, Any]) -> str:
-    """Return the call as text, or a hash of it where it is long."""
+    """Return the call as text, with long arguments hashed."""
     question = ", ".join(
         [*map(_text, arguments), *(f"{option}={_text(options[option])}" for option in sorted(options))]
     )
@@ -196,7 +196,7 @@ def _question(name: str, arguments: Sequence[object], options: dict[str, Any]) -
 
 
 def _text(argument: object) -> str:
-    """Return the text of an argument: two that differ have two texts."""
+    """Return the text of an argument. Different arguments have different texts."""
     if isinstance(argument, mpf):
         return f"mpf({mp.nstr(argument, DIGITS)})"
     if isinstance(argument, list | tuple):

@@ -1,4 +1,4 @@
-"""Slow twin of the betting test, written from its docstring: every combination of bets has capital of its own."""
+"""Slow twin of the betting test, written from its docstring: each combination of bets has separate capital."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gain(hit: float, alarm: float, epsilon: float) -> float:
 
 
 def threshold(ones: Sequence[float], zeros: Sequence[float], epsilon: float, margin: float) -> float | None:
-    """The highest of the best cuts between the pooled scores, those of world 0 raised by the margin."""
+    """Highest of the best cuts between the pooled scores, where scores of world 0 are raised by the margin."""
     raised = [zero + margin * (max(zeros) - float(np.median(zeros))) for zero in zeros]
     pooled = sorted({*ones, *raised}, reverse=True)
     cuts = [(upper + lower) / 2 for upper, lower in itertools.pairwise(pooled)]
@@ -37,7 +37,7 @@ def threshold(ones: Sequence[float], zeros: Sequence[float], epsilon: float, mar
 
 @recorded
 def wealth(ones: Sequence[float], zeros: Sequence[float], epsilon: float, delta: float) -> float:
-    """What 1 has become after all pairs: the mean over (way, stake) of S and (way, stake) of S' of separate wealths."""
+    """Return the wealth after all pairs: the mean over (way, stake) of S and of S' of separate wealths, from 1."""
     chooses_at = {1}
     while max(chooses_at) < len(ones):
         chooses_at.add(max(chooses_at) + max(1, max(chooses_at) // 10))
@@ -64,7 +64,7 @@ def wealth(ones: Sequence[float], zeros: Sequence[float], epsilon: float, delta:
 def _in_force(
     ones: Sequence[float], zeros: Sequence[float], design: tuple[float, float], chooses_at: set[int]
 ) -> list[float | None]:
-    """The threshold each pair meets."""
+    """Return the threshold in force at each pair."""
     current: float | None = None
     met = []
     for i in range(len(ones)):

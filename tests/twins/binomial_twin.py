@@ -15,7 +15,7 @@ from tests.twins.answers import recorded
 
 DIGITS = 40
 Number = float | int | mpf
-"""What the twins accept: a float stands for its exact binary value."""
+"""Numbers that the twins accept. A float stands for its exact binary value."""
 
 
 def exact_tail(successes: int, trials: int, p: Fraction) -> Fraction:
@@ -73,7 +73,7 @@ def beta_cdf(x: Number, a: Number, b: Number) -> mpf:
 
 
 def _terms(x: mpf, a: mpf, b: mpf) -> float:
-    """About how many terms the series needs: up to its mode and down a few deviations more."""
+    """Approximate number of terms that the series needs: up to its mode and a few standard deviations beyond."""
     return float((max(0, (a + b) * x - a) + 15 * mp.sqrt((a + b) * x * (1 - x)) + 100) / (1 - x))
 
 
@@ -104,7 +104,7 @@ def logistic(t: mpf) -> mpf:
 
 
 def increasing_root(f: Callable[[mpf], mpf], start: Number, step: Number = 1 / 64, accuracy: Number = 1e-22) -> mpf:
-    """Where the increasing f is 0: doubling steps from `start` until bracketed, then Illinois."""
+    """Root of the increasing f: doubling steps from `start` until it is bracketed, then the Illinois method."""
     with mp.workdps(DIGITS):
         low = high = mpf(start)
         f_low = f_high = f(low)

@@ -1,7 +1,7 @@
 """Slow twin of the two-world estimators: the Bayesian region integral of S1 and the rectangle over Eq. 1.
 
 The Bayesian mass is integrated over the plane, in extended precision. With x = sin^2 t a Beta(1/2 + k, 1/2 + n - k)
-density is the smooth sin^2k t cos^2(n-k) t of deviation about 1/(2 sqrt n), whatever k is: one kind of panel fits all.
+density is the smooth sin^2k t cos^2(n-k) t of deviation about 1/(2 sqrt n) for every k, so one kind of panel fits all.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RatePosterior:
 
 
 def _mass_below(epsilon: float, delta: float, x: RatePosterior, y: RatePosterior) -> np.longdouble:
-    """Pr[y < max(0, 1 - delta - e^eps x, (1 - delta - x) e^-eps)]: what the lower border of the region leaves out."""
+    """Pr[y < max(0, 1 - delta - e^eps x, (1 - delta - x) e^-eps)]: the mass below the region's lower border."""
     growth, room = np.exp(np.longdouble(epsilon)), 1 - np.longdouble(delta)
     y_edges = np.sin(y.edges) ** 2
     bends = np.concatenate(
@@ -139,7 +139,7 @@ class EpsilonPosterior:
         return (self.cdf(epsilon + step) - self.cdf(epsilon - step)) / (2 * step)
 
     def quantile(self, mass: float) -> float:
-        """The epsilon with F(epsilon) = mass; 0 when F(0) is that much already."""
+        """The epsilon with F(epsilon) = mass; 0 if F(0) >= mass."""
         if self.cdf(0.0) >= mass:
             return 0.0
         high = 1.0

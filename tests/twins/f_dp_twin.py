@@ -75,7 +75,7 @@ def accepts(inverse: Inverse, guesses: int, correct: int, canaries: int, error: 
 
 
 def smallest_accepted(accepted: Callable[[Number], bool], accuracy: Number = 1e-12) -> mpf:
-    """Where acceptance begins, by doubling and halving; 0 when it accepts there."""
+    """Smallest accepted value, by doubling and halving; 0 if 0 is accepted."""
     if accepted(mpf(0)):
         return mpf(0)
     low, high = mpf(0), mpf(1)
@@ -119,7 +119,7 @@ def f_dp_parameter_in_doubles(
     tau: float = 0.0,
     delta: float = 0.0,
 ) -> float:
-    """The same in doubles, for many guesses; Gaussian and (epsilon, delta) families."""
+    """The smallest accepted parameter in doubles, for many guesses; Gaussian and (epsilon, delta) families."""
 
     def accepted(parameter: Number) -> bool:
         chosen = approximate_dp_in_doubles(float(parameter), delta)

@@ -23,7 +23,7 @@ def rdp(votes: Sequence[int], sigma: mpf, order: mpf) -> mpf:
 
 
 def rdp_of(q: mpf, sigma: mpf, order: mpf) -> mpf:
-    """The same of any answer of order / sigma^2-RDP that is another than the likeliest one with probability q."""
+    """RDP of any answer of order / sigma^2-RDP that differs from the likeliest answer with probability q."""
     mu2 = sigma * sqrt(log(1 / q))
     mu1 = mu2 + 1
     eps1, eps2 = mu1 / sigma**2, mu2 / sigma**2

@@ -17,7 +17,7 @@ def tail(count: int, trials: int, p: Fraction) -> Fraction:
 
 
 def statistic(right: list[int], guess_counts: list[int], p: Fraction) -> float:
-    """The smallest local level, each look's divided by its weight 1 / sqrt(k)."""
+    """Smallest local level, each divided by the weight 1 / sqrt(k) of its number k of guesses."""
     return min(
         float(tail(count, guess_count, p)) * guess_count**0.5
         for count, guess_count in zip(right, guess_counts, strict=True)
@@ -26,7 +26,7 @@ def statistic(right: list[int], guess_counts: list[int], p: Fraction) -> float:
 
 @recorded
 def p_value(right: list[int], guess_counts: list[int], p: Fraction) -> Fraction:
-    """The probability of all walks whose statistic is no larger, by writing down each of the 2^m walks."""
+    """Probability of all walks whose statistic is no larger, by enumerating the 2^m walks."""
     observed = statistic(right, guess_counts, p)
     total = Fraction(0)
     for steps in product((0, 1), repeat=guess_counts[-1]):
@@ -40,7 +40,7 @@ def p_value(right: list[int], guess_counts: list[int], p: Fraction) -> Fraction:
 
 @recorded
 def epsilon(right: list[int], guess_counts: list[int], significance: float, *, steps: int, largest: float) -> float:
-    """The last point of a grid from below up to which every point is rejected."""
+    """Last point of an ascending grid up to which every point is rejected."""
     reached = 0.0
     for step in range(steps + 1):
         trial = largest * step / steps

@@ -43,7 +43,7 @@ def binomial_epsilon(guesses: int, correct: int, *, confidence: float) -> mpf:
 
 @recorded
 def theorem_16_epsilon(guesses: int, correct: int, *, canaries: int, delta: float, confidence: float) -> mpf:
-    """inf of the epsilon whose Theorem 16 p-value is at least 1 - confidence, looked for upwards in steps of 1/64."""
+    """inf of the epsilon whose Theorem 16 p-value is at least 1 - confidence, searched upwards in steps of 1/64."""
     error = 1 - mpf(confidence)
 
     def accepted(epsilon: Number) -> bool:
@@ -60,9 +60,9 @@ def theorem_16_epsilon(guesses: int, correct: int, *, canaries: int, delta: floa
 def largest_tail(guesses: int, correct: int, canaries: int, epsilon: float, delta: float) -> float:
     """sup Pr[C >= correct] over every (epsilon, delta)-DP mechanism on `canaries` uniform bits, as a linear program.
 
-    Averaged over permutations and sign flips, the chance of an answer depends on its number k of correct guesses only.
-    With p_k = Pr[C = k], flipping one bit takes mass k p_k / m to where p_(k-1) puts (r - k + 1) p_(k-1) / m, and back;
-    what exceeds e^epsilon times the other side may sum to delta at most.
+    Averaged over permutations and sign flips, the probability of an answer depends only on its k correct guesses.
+    With p_k = Pr[C = k], flipping one bit moves mass k p_k / m to where p_(k-1) puts (r - k + 1) p_(k-1) / m, and back.
+    The excess over e^epsilon times the other side may sum to delta at most.
     """
     r, m, growth = guesses, canaries, np.exp(epsilon)
     # Unknowns: p_0..p_r, then the excesses up_1..up_r and down_0..down_(r-1).

@@ -53,9 +53,9 @@ def clopper_pearson_epsilon(
 def katz_epsilon(
     n1: int, n0: int, trials1: int, trials0: int, *, confidence: float, group: int = 1, best: bool = True
 ) -> mpf:
-    """The Katz lower limit of ln(p1/p0) over the group size, half the error in its tail; no claim where undefined.
+    """The Katz lower limit of ln(p1/p0) over the group size, half the error in its tail; no claim if undefined.
 
-    Best: of p1/p0, p0/p1 and the same of the complements, a quarter of the error each.
+    Best of p1/p0, p0/p1 and the same ratios of the complements, with a quarter of the error each.
     """
     error = 1 - mpf(confidence)
     if not best:
@@ -84,7 +84,7 @@ def katz_ceiling(trials: int, *, confidence: float) -> tuple[mpf, int, int]:
 
 @recorded
 def katz_ceiling_at_all_hits(trials: int, *, confidence: float, most_alarms: int = 50) -> tuple[mpf, int]:
-    """The same with n1 = trials and few n0, for large trials."""
+    """The largest one-direction Katz limit with n1 = trials and few n0, for many trials."""
     error = (1 - mpf(confidence)) / 2
     alarms = range(1, min(trials, most_alarms) + 1)
     return max((katz_log(trials, trials, n0, trials, error)[0], n0) for n0 in alarms)

@@ -1,7 +1,7 @@
-"""Writes the record of the slow twins: `python -m tests.twins.record`, at most some minutes.
+"""Write the record of the slow twins: `python -m tests.twins.record`, which takes a few minutes at most.
 
-The tests that call twins are run as by day; a twin that has changed since its record, or that is asked something new,
-computes its answer. Delete `tests/twins/recorded` first to have all of them computed.
+It runs the quick tests that call twins. A twin that has changed since its record, or that is called with new arguments,
+computes its answer. Delete `tests/twins/recorded` first to recompute all answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def asking_files() -> list[str]:
 
 
 def main() -> int:
-    """Run the tests and write the record; where a test fails, leave the record as it is. Return pytest's exit code."""
+    """Run the tests and return pytest's exit code. Write the record unless a test failed."""
     os.environ.pop(nightly.SWITCH, None)
     with answers.noting() as noted:
         code = pytest.main(["-q", "-p", "no:cacheprovider", *asking_files()])

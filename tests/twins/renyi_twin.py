@@ -59,10 +59,10 @@ def two_cut_rectangle(k1: int, n1: int, k2: int, n2: int, confidence: float) -> 
 
 @recorded
 def two_cut_minimum(k1: int, n1: int, k2: int, n2: int, order: float, *, confidence: float) -> mpf:
-    """min of the 2-cut divergence over the rectangle; 0 where it meets the diagonal.
+    """min of the 2-cut divergence over the rectangle; 0 if the rectangle meets the diagonal.
 
-    The divergence falls towards p1 = p2 along both axes, so the minimum over an off-diagonal rectangle is looked for
-    on its border by a grid that holds all four corners.
+    The divergence falls towards p1 = p2 along both axes, so the minimum over an off-diagonal rectangle is searched
+    on its border by a grid that contains all four corners.
     """
     low1, high1, low2, high2 = two_cut_rectangle(k1, n1, k2, n2, confidence)
     if max(low1, low2) <= min(high1, high2):

@@ -1,4 +1,4 @@
-"""The record of slow twins: read by day, compared by night, refused when stale."""
+"""The record of slow twins: read by quick tests, compared by nightly tests, refused if stale."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMMAND = r"Run `python -m tests\.twins\.record`"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of twins whose answers to root(2) and fourth_root(2) are recorded, and which run by day."""
+    """Return a folder of twins with recorded answers to root(2) and fourth_root(2)."""
     monkeypatch.delenv(SWITCH, raising=False)
     monkeypatch.setattr(answers, "HERE", tmp_path)
     monkeypatch.setattr(answers, "FOLDER", tmp_path / "recorded")
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def twin(folder: Path) -> ModuleType:
-    """The twin module as a fresh process imports it."""
+    """Return the twin module as a new process would import it."""
     answers.recorded_answers.cache_clear()
     text = (folder / "small_twin.py").read_text().replace(IMPORTS.splitlines()[-1], "")
     module = ModuleType("tests.twins.small_twin")
@@ -63,7 +63,7 @@ def twin(folder: Path) -> ModuleType:
     return module
 
 
-def test_by_day_a_recorded_answer_is_read_to_its_last_digit(folder: Path) -> None:
+def test_recorded_answer_is_read_to_its_last_digit(folder: Path) -> None:
     module = twin(folder)
     root, decimal, endless = module.root(2)
     assert abs(root - mp.sqrt(mpf(2))) < 1e-15
@@ -73,7 +73,7 @@ def test_by_day_a_recorded_answer_is_read_to_its_last_digit(folder: Path) -> Non
     assert module.CALLS == []
 
 
-def test_a_twin_at_work_runs_those_it_uses_and_records_its_own_answer_alone(folder: Path) -> None:
+def test_running_twin_computes_the_twins_it_calls_and_records_only_its_answer(folder: Path) -> None:
     assert set(json.loads((folder / "recorded/small_twin.json").read_text())["answers"]) == {
         "root(2)",
         "fourth_root(2)",
@@ -90,7 +90,7 @@ def test_a_twin_at_work_runs_those_it_uses_and_records_its_own_answer_alone(fold
     ids=["the twin changed", "a twin it uses changed", "no record"],
 )
 @pytest.mark.parametrize("switch", ["", "yes"])
-def test_a_record_of_other_twins_is_refused_with_the_command(
+def test_stale_record_is_refused_with_the_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, change: object, question: str, switch: str
 ) -> None:
     monkeypatch.setenv(SWITCH, switch)
@@ -99,17 +99,17 @@ def test_a_record_of_other_twins_is_refused_with_the_command(
         twin(folder).root(2)
 
 
-def test_a_question_that_is_not_recorded_is_refused_with_the_command(folder: Path) -> None:
+def test_unrecorded_question_is_refused_with_the_command(folder: Path) -> None:
     for arguments, options in (((3,), {}), ((2.0,), {}), ((2,), {"digits": 29})):
         with pytest.raises(StaleRecord, match=rf"is not recorded.*{COMMAND}"):
             twin(folder).root(*arguments, **options)
 
 
-def test_by_night_the_twin_runs_and_must_agree_with_its_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nightly_run_computes_and_must_agree_with_the_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "yes")
     module = twin(folder)
     assert module.root(2)[1] == 0.1 + 0.2
-    assert module.root(3)[0] > 1.7, "a question of the night alone"
+    assert module.root(3)[0] > 1.7, "only nightly tests may ask an unrecorded question"
     assert module.CALLS == [2, 3]
     path = folder / "recorded/small_twin.json"
     path.write_text(path.read_text().replace("1.41421356237309504880", "1.41421356237309504890"))
@@ -118,7 +118,7 @@ def test_by_night_the_twin_runs_and_must_agree_with_its_record(folder: Path, mon
 
 
 @pytest.mark.parametrize("digits", [5, 15, 40])
-def test_an_answer_does_not_depend_on_the_precision_that_is_set(
+def test_answer_does_not_depend_on_the_current_precision(
     folder: Path, monkeypatch: pytest.MonkeyPatch, digits: int
 ) -> None:
     monkeypatch.setenv(SWITCH, "yes")
@@ -128,14 +128,14 @@ def test_an_answer_does_not_depend_on_the_precision_that_is_set(
         assert abs(third - mpf(1) / 3) < mpf(10) ** -28
 
 
-def test_what_has_no_text_of_its_own_cannot_be_asked_or_answered(folder: Path) -> None:
+def test_values_without_a_text_form_are_refused(folder: Path) -> None:
     with pytest.raises(TypeError, match="must be asked with numbers, text and lists, got function"):
         twin(folder).root(lambda: 2)
     with pytest.raises(TypeError, match="must be numbers and lists of them, got dict"):
         answers.encoded({})
 
 
-def test_every_record_in_the_tree_is_of_the_twins_as_they_are() -> None:
+def test_every_record_in_the_repository_is_current() -> None:
     paths = sorted(FOLDER.glob("*.json"))
     assert paths
     for path in paths:
@@ -143,7 +143,7 @@ def test_every_record_in_the_tree_is_of_the_twins_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_command_writes_what_was_answered_unless_a_test_failed(
+def test_command_writes_the_answers_unless_a_test_failed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     module = twin(folder)
@@ -159,4 +159,4 @@ def test_the_command_writes_what_was_answered_unless_a_test_failed(
     assert ("left as it was" in capsys.readouterr().err) == bool(code)
     written = json.loads((folder / "recorded/small_twin.json").read_text())["answers"]
     assert set(written) == ({"root(2)", "fourth_root(2)"} if code else {"root(2)", "root(7)"})
-    assert module.CALLS == [7], "what the record has of the same twin is not computed again"
+    assert module.CALLS == [7], "recorded answers of the same twin are not recomputed"

@@ -1,4 +1,4 @@
-"""The twins themselves against values known from other sources: exact fractions, closed forms, the papers' figures."""
+"""The twins against values known from other sources: exact fractions, closed forms, the papers' figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.twins import advantage_twin, binomial_twin, confusion_twin, f_dp_twin
 
 
 def agrees(value: float | mpf, printed: str) -> bool:
-    """Whether the value rounds to the printed one, a half unit of the last digit allowed on either side."""
+    """True if the value rounds to the printed number, within half a unit of the last digit on either side."""
     digits = len(printed.partition(".")[2])
     return abs(float(value) - float(printed)) <= 0.5 * 10.0**-digits * (1 + 1e-9)
 
@@ -163,7 +163,7 @@ def test_the_gaussian_family_converts_by_its_closed_form() -> None:
 
 
 def test_the_gaussian_family_at_ten_thousand_of_a_million_canaries() -> None:
-    """At mu = 1 the 10,000 surest of 10^6 guesses are right 9,584 times in the mean; epsilon(1e-5) is 3.367 there."""
+    """At mu = 1, 9,584 of the 10,000 surest of 10^6 guesses are right on average, so epsilon(1e-5) = 3.367."""
     mu = 0.7959461148
     assert agrees(f_dp_twin.family_epsilon("gaussian", mu, 1e-5), "3.367")
     for offset, verdict in ((-1e-8, False), (1e-8, True)):
@@ -175,7 +175,7 @@ def test_the_laplace_family_converts_by_its_closed_form() -> None:
     assert abs(f_dp_twin.family_epsilon("laplace", 1.5, 1e-2) - (1.5 + 2 * math.log1p(-1e-2))) < 1e-12
 
 
-def test_the_gaussian_family_is_no_bound_off_the_family() -> None:
+def test_gaussian_family_is_not_a_bound_outside_the_family() -> None:
     """Randomized response at epsilon 1, pure DP, gives 1.65 by the Gaussian family at its infinite-sample limit."""
     keep = 1 / (1 + math.exp(-1))
     mu = float(2 * binomial_twin.normal_quantile(keep))
