@@ -55,8 +55,7 @@ class MeanAndDeviation(NamedTuple):
 
 
 def mean_and_deviation(bounds: ArrayLike, *, axis: int = -1) -> MeanAndDeviation:
-    """Return the mean and sample standard deviation over replays: descriptive statistics, not a bound at any
-    confidence.
+    """Return the mean and sample standard deviation over replays, which are not a bound at any confidence.
 
     Args: As for `median_rule`.
     Raises: InputError without a replay, or with NaN.

@@ -26,9 +26,9 @@ _PLAIN, _LAPLACE, _GEOMETRIC = range(3)
 
 
 def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
-    """Return P[label = 1 | released label] under binary randomized response, which flips with probability 1/(1 +
-    e^epsilon).
+    """Return P[label = 1 | released label] under binary randomized response.
 
+    Randomized response flips a label with probability 1/(1 + e^epsilon).
     Priors in [0, 1] and released labels, 0 or 1, broadcast; epsilon is in [0, inf).
 
     Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
@@ -116,10 +116,9 @@ def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
 
 
 def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
-    """Return `llp_additive_advantage` of bags of the given sizes if labels are independent of the features, with p =
-    `share`.
+    """Return `llp_additive_advantage` of bags of the given sizes if labels are independent of the features.
 
-    It is min(p, 1 - p) - E min(S/k, 1 - S/k), where S is the number of positives; shape of `size`.
+    With p = `share` it is min(p, 1 - p) - E min(S/k, 1 - S/k), where S is the number of positives; shape of `size`.
 
     Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" that it lacks.
     """

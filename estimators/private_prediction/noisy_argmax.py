@@ -61,13 +61,12 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
 
 
 def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLike) -> float | Floats:
-    """Return the data-dependent RDP that PATE charges for one noisy-argmax answer to this histogram, if one vote may
-    move.
+    """Return the data-dependent RDP that PATE charges for one noisy-argmax answer to this histogram.
 
-    In nats: the smaller of a / sigma^2 (data-independent) and, if its conditions hold, the data-dependent bound. The
-    latter bounds only D_a(this histogram || a neighbour); the other direction can be larger, up to a / sigma^2. It
-    depends on the data, so publishing it unprotected leaks. Votes of shape (classes,); orders a > 1, finite, scalar or
-    shape (m,).
+    One vote may move. In nats: the smaller of a / sigma^2 (data-independent) and, if its conditions hold, the
+    data-dependent bound. The latter bounds only D_a(this histogram || a neighbour); the other direction can be larger,
+    up to a / sigma^2. It depends on the data, so publishing it unprotected leaks. Votes of shape (classes,); orders a >
+    1, finite, scalar or shape (m,).
 
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
     """

@@ -62,10 +62,9 @@ def jeffreys(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "
 
 
 def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Return the asymptotic interval of ln(p1 / p0) from two independent samples; each end has error (1 - confidence) /
-    2.
+    """Return the asymptotic interval of ln(p1 / p0) from two independent samples.
 
-    The interval is (-inf, inf) if either event has no success.
+    Each end has error (1 - confidence) / 2. The interval is (-inf, inf) if either event has no success.
 
     Args:
         k1, n1: Successes and trials in world 1, 0 <= k1 <= n1, n1 >= 1.

@@ -13,8 +13,7 @@ from dpaudit.estimators.arguments import Floats, Interval, as_confidence, as_cou
 
 
 def goodman(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Return simultaneous asymptotic intervals for the cells of multinomials: score intervals with a Bonferroni
-    correction.
+    """Return simultaneous asymptotic intervals for the cells of multinomials: Bonferroni-corrected score intervals.
 
     Args:
         counts: Integers >= 0, shape (..., K) with K >= 2; each multinomial lies along the last axis, with a sum >= 1.

@@ -266,7 +266,7 @@ def test_no_table_or_figure_is_cut_on_a_phone(tmp_path: Path) -> None:
     assert text.count("<svg") > 4
     assert beyond_the_edge(text, tmp_path) == "none"
     wide = text.replace("<main>", '<main><svg width="500" height="9"></svg>')
-    assert beyond_the_edge(wide, tmp_path) == "svg 510", "the measure sees what is cut"
+    assert beyond_the_edge(wide, tmp_path) == "svg 510", "the measurement detects a cut element"
 
 
 def beyond_the_edge(text: str, folder: Path) -> str:

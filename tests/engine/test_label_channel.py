@@ -137,7 +137,7 @@ class Seeded(Remembers):
 def test_state_of_a_mechanism_is_reset_between_releases(tmp_path: Path) -> None:
     mechanism = Remembers()
     report = played(mechanism, "label-channel", tmp_path)
-    assert mechanism.noise is None  # each unit has a copy, whatever runs it
+    assert mechanism.noise is None  # each unit runs a copy
     (result,) = report.results
     assert result.verdict is Verdict.NO_VIOLATION
     assert "released the same labels twice although the seeds differ, so it keeps its noise" in str(report)
@@ -244,7 +244,7 @@ def test_releases_that_fail_at_random_cost_their_share_without_false_violations(
     assert result.verdict is Verdict.NO_VIOLATION
     assert 0 < result.epsilon < 1
     (half,) = played(FailsAtRandom(4.0), game, tmp_path / "loud").results
-    assert half.epsilon > 2  # what others show is not lost
+    assert half.epsilon > 2  # other releases still count
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,8 @@ def test_failed_fresh_releases_are_outcomes() -> None:
         return release_crafted(Majority(fails=0.5), ChosenDesign(0, None), designs, target, Compute(), **numbers)
 
     whole = fresh(0, 1)
-    failed = (whole.value.released == 10).all(axis=1)  # beside the ten symbols of a model
-    assert len(failed) == 10  # ten labels at stake in each
+    failed = (whole.value.released == 10).all(axis=1)  # the ten symbols of a model are 0 to 9
+    assert len(failed) == 10  # each has ten canary labels
     parts = [fresh(part, 4).value.released.tolist() for part in range(4)]
     assert parts == [whole.value.released[n::4].tolist() for n in range(4)]
     assert len(fresh(10, 11).value.released) == 0
@@ -375,7 +375,7 @@ def test_search_releases_are_shared_among_accepted_designs() -> None:
         None,
     ]
     often = try_once(Majority(20, fails=0.5), designs[1:2], TARGET, Compute(), seed=Seed(3))
-    assert often.taken.all()  # one of four came out
+    assert often.taken.all()  # one of four releases succeeded
 
 
 def test_design_with_most_canaries_is_chosen_if_all_leak_equally() -> None:

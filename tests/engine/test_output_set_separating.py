@@ -106,7 +106,7 @@ def test_event_of_one_world_is_ranked_first() -> None:
     score = OutputSet().score(SummaryView(summaries[:2_000], truth[:2_000], summaries[2_000:]))
     first = score >= RULE_LOG_ODDS
     assert first[beyond[2_000:]].all()
-    assert beyond[2_000:][first].mean() > 0.9  # the limit is that of 950 releases: chance exceeds it now and then
+    assert beyond[2_000:][first].mean() > 0.9  # the limit is that of 950 releases: other releases sometimes exceed it
 
 
 def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:

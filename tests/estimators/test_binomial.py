@@ -20,7 +20,7 @@ from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
 def test_clopper_pearson_ends_leave_their_tail(k: int, n: int) -> None:
     """By definition Pr[Bin(n, lower) >= k] = Pr[Bin(n, upper) <= k] = alpha / 2, never more."""
     lower, upper = clopper_pearson(k, n, confidence=0.95)
-    # Moving an end by 1e-13 of itself moves the tail by up to 1e-13 n of itself, beside SciPy's own rounding.
+    # Moving an end by 1e-13 of itself moves the tail by up to 1e-13 n of itself, plus SciPy's rounding.
     assert stats.binom.sf(k - 1, n, lower) == pytest.approx(0.025, rel=1e-12 * n + 1e-10)
     assert stats.binom.sf(k - 1, n, lower) <= 0.025 * (1 + 1e-13)
     if k < n:

@@ -301,7 +301,7 @@ def test_k_cut_is_below_the_divergence_of_any_law_inside() -> None:
             assert np.all(bound <= np.asarray(renyi_divergence(*laws, ORDERS)))
 
 
-def test_k_cut_with_a_class_never_seen_stays_finite_and_useful() -> None:
+def test_k_cut_with_an_unobserved_class_is_finite_and_useful() -> None:
     bound = np.asarray(k_cut_bound([900, 100, 0], [100, 0, 900], [2.0, math.inf], confidence=0.95))
     assert np.all(np.isfinite(bound))
     assert np.all(bound > 1.5)  # log(0.9/0.1) = 2.2 and more, minus the width of the intervals

@@ -83,7 +83,7 @@ def test_the_rectangle_examples_of_the_paper(
 @pytest.mark.parametrize(
     ("canaries", "guesses", "correct", "delta", "exact", "algorithm_3", "theorem_16"),
     [
-        # Published beside these: 1.731; its p-value at 1.731 is 0.050022, over the 0.05 asked for.
+        # The paper also prints 1.731, but the p-value at 1.731 is 0.050022, above 0.05.
         (200, 200, 200, 1e-2, "4.124", "4.124", "1.730"),
         (200, 200, 190, 1e-2, "2.334", "2.316", "1.408"),
         (1000, 100, 95, 1e-3, "2.107", "2.089", "1.483"),
