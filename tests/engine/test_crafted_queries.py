@@ -96,7 +96,7 @@ class Shared(Neighbours):
 
 
 class Nearest:
-    """Gives away exactly what it claims: the label of the nearest record, by randomised response at epsilon 1."""
+    """Leaks exactly what it claims: the label of the nearest record, by randomised response at epsilon 1."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
         X, y = data
@@ -133,7 +133,7 @@ def bound(
 @pytest.mark.parametrize("predictor", [Bare, Screened, Raising, Spent])
 @pytest.mark.parametrize("claim", [ADDED, REPLACED], ids=lambda claim: str(claim.relation))
 def test_one_record_decides_an_answer(predictor: Any, claim: Claim) -> None:
-    """Each says for sure whether the record is there, at some query of some data set."""
+    """Each defect reveals the record with certainty, for some query of some data set."""
     if predictor is Raising and claim is REPLACED:
         pytest.skip("a label in another's place moves no record")
     assert bound(predictor, claim).lower > 3
@@ -152,7 +152,7 @@ def test_noise_that_two_answers_share() -> None:
     ],
 )
 def test_an_honest_predictor_is_refuted_as_seldom_as_stated(claim: Claim) -> None:
-    """It gives away what it claims: more games at 95 % refute with probability 0.0003.
+    """The predictor leaks all that its claim allows. More than the permitted refutations have probability 0.0003.
 
     1.25-GDP covers randomised response at epsilon 1: total variation 0.46 of 0.468.
     """
@@ -257,7 +257,7 @@ class Exits(Neighbours):
 
 
 def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
-    """Not on all rows, with which a run may take a hundred times as long; nor on data on which it raises, or exits."""
+    """Not timed: slow runs on all rows, and runs that raise or exit."""
     Counting.sizes.clear()
     assert training_seconds(from_predictor(Counting, ADDED), TARGET)
     assert np.median(Counting.sizes) < len(TARGET) / 2
@@ -266,7 +266,7 @@ def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
 
 
 def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
-    """The cheaper test has what it asks for, the other one what is left."""
+    """The cheaper test gets all the trainings that it needs, the other test gets the remainder."""
     two_answers, one_answer = [
         PlannedTest("crafted-queries", test)
         for test in CraftedQueries.traits.check_tests[::-1]
@@ -281,7 +281,7 @@ def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
 
 
 def test_a_confirmatory_run_has_the_data_sets_of_the_first_pass_and_runs_of_its_own() -> None:
-    """Else what chance showed once would be confirmed by the very same runs."""
+    """With the same runs, a result of chance would confirm itself."""
     first, again = [
         entry
         for entry in make_plan(check_spec(CheckRequest(from_predictor(Neighbours, ADDED)))).audits

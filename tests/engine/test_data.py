@@ -1,4 +1,4 @@
-"""Data sets: what is generated follows its stated law, what is read is what the file says, what is wrong is named."""
+"""Data sets: generated data follow the stated law, files are read exactly, and errors name the problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ compressions = pytest.mark.parametrize("suffix", list(PACK))
 
 
 def write(path: Path, text: str | bytes) -> Path:
-    """A file packed as its name says."""
+    """Return a file compressed as its suffix says."""
     content = text.encode() if isinstance(text, str) else text
     path.write_bytes(PACK.get(path.suffix, bytes)(content))
     return path

@@ -1,4 +1,4 @@
-"""DP-SGD step by step: who takes part, what an attack may see, what is refuted in one training and what is not."""
+"""DP-SGD step by step: canaries join by coins, scores use earlier steps only, and defects show in one training."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(t
     ("trainings", "steps", "expected"), [(3, None, 3), (64, 1_000, 5), (64, 1_001, 6), (4, 10_000, 4)]
 )
 def test_trainings_are_made_until_there_are_enough_steps(trainings: int, steps: int | None, expected: int) -> None:
-    """200 steps each, stated before any is made."""
+    """Each training states its 200 steps before it starts."""
     mechanism = DpSgd(16.0, sample_rate=0.1, model=Mlp(epochs=20, batch_size=100, learning_rate=0.5, momentum=0.0))
     steps_audit = Audit(mechanism=mechanism, data=Digits(flat=True), game=DpSgdSteps(trainings=trainings, steps=steps))
     (entry,) = make_plan(AuditSpec((steps_audit,))).audits
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def canary(seed: int = 0, **changes: Any) -> tuple[StepCanary, StepProber]:
-    """One that stays the same, and what it reads."""
+    """Return a canary that is the same at every step, and the prober that measures it."""
     probe = StepProber(StepMidpoint(), 1.0, np.random.default_rng(seed), only=RandomGradient())
     settings = {"clip": 2.0, "divisor": 4.0} | changes
     return StepCanary(probe, np.random.default_rng(seed), **settings), probe
@@ -172,7 +172,7 @@ def one_training(mechanism: Any, data: Examples, *, canary: Any = None) -> Steps
 
 @pytest.mark.parametrize("only", [RandomGradient(), None])
 def test_no_score_depends_on_what_comes_later(only: Any) -> None:
-    """Nor on the coin of its own step."""
+    """A score does not depend on the coin of its own step either."""
 
     def scored(steps: int, flipped: int | None = None) -> Steps:
         probe, rng = StepProber(StepMidpoint(), 1.0, np.random.default_rng(1), only=only), np.random.default_rng(5)
@@ -189,7 +189,7 @@ def test_no_score_depends_on_what_comes_later(only: Any) -> None:
 
 
 def test_the_midpoint_learns_what_a_canary_adds_and_that_noise_is_used_again() -> None:
-    """Found exactly where noise cancels; false failure of the first < 1e-6."""
+    """Guesses are nearly always right where the noise cancels; false failure of the honest case < 1e-6."""
     rng = np.random.default_rng(6)
     coins = rng.random(400) < 0.5
 
@@ -356,7 +356,7 @@ class Short(Loop):
 
 
 class ShortLayers(OwnLayers):
-    """Layers with clips and noise of their own."""
+    """Each layer has its own clip and its own noise."""
 
     steps = 60
 
@@ -382,7 +382,7 @@ def told_by(loop: type[Loop], seed: int, *, trainings: int = 1) -> float:
     "loop", [OneNoiseForLayers, SeededEachEpoch, MirroredHalves, BareBias, BareFirstLayer, NoiseOverflows]
 )
 def test_noise_that_is_shared_used_again_or_spares_weights_is_seen_in_one_training(loop: type[Loop]) -> None:
-    """The seed is fixed; of each loop 20 of 20 other seeds told too."""
+    """The seed is fixed. For each loop, 20 of 20 other seeds detected the defect too."""
     assert told_by(loop, 1) < 0.001
 
 

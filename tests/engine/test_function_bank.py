@@ -61,7 +61,7 @@ class RecordingPrimitives:
 
 
 def spent(function: Callable[..., Any], pair: TablePair, seed: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Epsilon, or sensitivity over deviation of normal noise; infinite where the same answers end otherwise."""
+    """Return epsilon, or sensitivity over deviation for normal noise; infinite if the steps or the results differ."""
 
     def record(table: Any) -> tuple[str, list[tuple[str, float, Any]]]:
         primitives = RecordingPrimitives(seed)
@@ -134,7 +134,7 @@ def test_a_defect_spends_more_on_a_pair_that_is_searched(name: str, monkeypatch:
 
 
 def test_groups_that_one_row_makes_are_seldom_shown() -> None:
-    """A word that one row alone has is shown with probability below delta; the defect shows it far more often."""
+    """A word of only one row is released with probability below delta; the defect releases it far more often."""
     probability = math.exp(-(bank.ENOUGH - 1)) / (1 + math.exp(-1))  # that two-sided geometric noise reaches ENOUGH - 1
     assert 1e-6 < probability < bank.APPROXIMATE.delta
     assert math.exp(-2) / (1 + math.exp(-1)) > 1_000 * bank.APPROXIMATE.delta

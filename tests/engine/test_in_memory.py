@@ -1,4 +1,4 @@
-"""Rows given in Python: what becomes of each column and label, what is refused, and that a run finds them again."""
+"""Rows passed in Python: conversion of columns and labels, refused inputs, and runs that find their rows again."""
 
 from __future__ import annotations
 

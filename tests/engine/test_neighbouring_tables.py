@@ -70,7 +70,7 @@ def are_neighbours(first: Rows, second: Rows, relation: Relation, group: int) ->
 
 
 def goes_beyond(rows: Rows, schema: Schema) -> bool:
-    """Slowly, cell by cell."""
+    """True if a cell is outside the schema; a slow check, cell by cell."""
 
     def inside(column: Number | Category, value: Any) -> bool:
         if isinstance(column, Category):
@@ -114,7 +114,7 @@ def test_the_slow_looks_can_say_no() -> None:
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_the_list_is_short_and_the_same_for_a_seed(relation: Relation) -> None:
-    """By night for a hundred columns too."""
+    """The nightly run includes the schema with a hundred columns."""
     for name, columns in SCHEMAS.items():
         if len(columns) >= 100 and not nightly.on():
             continue
@@ -286,7 +286,7 @@ def test_the_source_reads_well() -> None:
 
 @pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
 def test_a_high_row_comes_to_few_low_ones_whose_number_it_moves_as_well(relation: Relation) -> None:
-    """A noisy sum over a noisy count hides the count's noise where there are many rows, and the sum's where none is."""
+    """In a noisy sum over a noisy count, many rows hide the count's noise, and no rows hide the sum's noise."""
     schema = Schema.of({"x": (0.0, 1.0)})
     by_name = {pair.name: pair for pair in pairs(schema, schema.draw(50, RNG(0)), relation, RNG(0), beyond=False)}
     for few in (2, 4):

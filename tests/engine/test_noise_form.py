@@ -63,7 +63,7 @@ def weaker_half_way(rng: np.random.Generator) -> Floats:
     ],
 )
 def test_irregular_noise_is_detected(noise_law, check) -> None:  # type: ignore[no-untyped-def]
-    """Each is certain, or missed with probability below 1e-9."""
+    """The probability of missing an irregularity is below 1e-9."""
     form = NoiseForm(form_of(noise_law(np.random.default_rng(1)), 1.3), 1.3)
     assert form.p_values[LOOKS.index(check)] < ERROR / len(LOOKS)
     assert check in form.line

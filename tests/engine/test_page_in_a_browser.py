@@ -1,4 +1,4 @@
-"""Pages with hostile names, errors and paths in them, as a parser reads them and as a real browser shows them."""
+"""Pages with hostile names, errors and paths: neither a parser nor a real browser finds code to run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each page dpaudit writes, with hostile words wherever words of others go."""
+    """Return each page that dpaudit writes, with hostile text wherever foreign text can appear."""
     folder = tmp_path_factory.mktemp("pages")
     hostile = " ".join(HOSTILE)
     finding = replace(finding_of(Band(), [two_worlds(1.0)]), notes=HOSTILE, method=hostile)

@@ -122,7 +122,7 @@ def test_the_twin_on_torch_agrees() -> None:
 
 @pytest.mark.parametrize("worlds", [ALIKE, APART, NEAR], ids=["alike", "apart", "near"])
 def test_the_two_worlds_differ_by_one_vote(worlds: Worlds) -> None:
-    """Drawn from one seed: what any pair of fitted laws keeps, so that a claim about one vote holds for it."""
+    """Draws from one seed differ by one vote, as a claim about one vote requires."""
     with_vote, without_vote = (law.draw(500, np.random.default_rng(4)) for law in (worlds.one, worlds.zero))
     assert np.abs(with_vote - without_vote).sum(axis=1).max() == 2
 
@@ -168,7 +168,7 @@ def test_the_toy_of_the_paper() -> None:
 
 
 def false_claims(cut: str, audits: int, *, split: bool, confidence: float = 0.8) -> int:
-    """Audits of ten queries, half of which tell nothing, with any bound above its exact divergence."""
+    """Return the number of audits with a bound above the exact divergence; half of the ten queries leak nothing."""
     misses = 0
     estimator = Answers(orders=(1.5, 2.0, 8.0), confidence=confidence, cut=cut)  # type: ignore[arg-type]
     laws = answer_laws(ALIKE, GaussianArgmax(4.0), Seed(1))
@@ -226,7 +226,7 @@ def test_a_mixture_of_histograms_is_charged_what_bounds_it() -> None:
 
 
 def test_a_claim_is_compared_at_every_order_and_the_broken_one_is_named() -> None:
-    """A curve that is below the exact divergence at large orders alone."""
+    """The curve is below the exact divergence at large orders only."""
     laws = answer_laws(KNOWN, GaussianArgmax(2.0), Seed(0))
     assert laws is not None
     estimator = Answers()
@@ -336,7 +336,7 @@ def test_one_record_for_all_natural_queries() -> None:
 
 
 def test_records_that_vote_most() -> None:
-    """The best of a set is the best of it, and one made up votes more often than any there is."""
+    """The best record of a set has the most expected votes of that set; a synthetic one has still more."""
     predictor = PrivateKnn(neighbours=20, rate=0.2)
     attacked = target(predictor)
     best = {}
@@ -436,7 +436,7 @@ def test_a_record_in_anothers_place_leaves_their_number(tmp_path: Path) -> None:
 
 
 class Refusing:
-    """Says nothing where a record is more."""
+    """Gives no answer if the number of records is odd."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int | None:
         return None if len(data[1]) % 2 else 0
@@ -444,7 +444,7 @@ class Refusing:
 
 @dataclass(frozen=True)
 class Says:
-    """Answers what it is told to."""
+    """Always answers `what`."""
 
     what: Any
 
@@ -464,7 +464,7 @@ def test_no_answer_is_an_outcome_and_what_is_no_class_is_refused() -> None:
 
 
 def test_votes_that_are_none_are_refused() -> None:
-    """NaN would be written as a class else; so would a vote for a class there is not."""
+    """NaN and votes for a class that does not exist must not become classes."""
     good = np.array([[0, 1], [2, 2]])
     assert whole_numbers(good, columns=2, most=2, what="votes").dtype == np.int64
     for wrong in (good / 1.0, np.where(good == 2, np.nan, good), good - 1, good + 1):
@@ -488,7 +488,7 @@ def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
 
 
 class Counting:
-    """Answers whether the number of records is even."""
+    """Answers the parity of the number of records."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
         return len(data[1]) % 2
@@ -553,7 +553,7 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
 
 
 def test_the_law_of_teachers_is_that_of_their_runs() -> None:
-    """Shares by hand; with records and without them the rest is the same."""
+    """Expected shares are computed by hand, with the added records and without them."""
     votes, moved = np.array([[0, 1, 1], [0, 1, 0]]), np.array([[1], [1], [0]])
     with_record, without_record = (
         PatePredictor(teachers=3).law(votes, moved, np.array([1]), added=added, classes=2) for added in (True, False)
@@ -568,7 +568,7 @@ def test_the_law_of_teachers_is_that_of_their_runs() -> None:
 
 
 def test_teachers_of_tables_and_of_images() -> None:
-    """Trees one after another on mixed columns, networks in stacks on pictures: one vote a teacher and query."""
+    """Trees train one by one on mixed columns, networks in stacks on images: one vote per teacher and query."""
     rng = np.random.default_rng(0)
     columns = pa.table({"x": rng.normal(size=60), "c": rng.choice(["a", "b"], 60)})
     table = Examples(columns, rng.integers(0, 2, 60), 2, categorical=("c",))
@@ -610,7 +610,7 @@ def test_ranks_of_records_among_others() -> None:
 
 @pytest.mark.parametrize("ranks", [(3,), (9, 9), (40, 45)], ids=["near", "twins", "far"])
 def test_neighbours_are_drawn_as_by_a_walk(ranks: tuple[int, ...]) -> None:
-    """Each record kept by a coin of its own, the first of those kept vote; 1e-6 each, over votes for class 1."""
+    """An independent coin samples each record and the first sampled vote; votes for class 1 agree, 1e-6 per test."""
     labels, added = LABELS[:60], np.array([1, 2][: len(ranks)])
     law = SampledNeighbours(labels, 8, 0.3, 3, np.array(ranks), added)
     rng = np.random.default_rng(11)

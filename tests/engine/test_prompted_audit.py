@@ -61,7 +61,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said_in(folder: Path) -> str:
-    """Every file of a folder as text, tables unpacked."""
+    """Return every file of a folder as text, tables unpacked."""
     texts = []
     for path in folder.rglob("*"):
         if path.is_file():

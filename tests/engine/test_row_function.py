@@ -52,13 +52,13 @@ HERE = RunOptions(runner="in-process", figures=False)
 
 
 def _ages(rows: Any) -> Any:
-    """Clipped, and 0 where there is none."""
+    """Return the ages, clipped to 0-100; missing ages become 0."""
     ages = rows["age"].to_numpy(dtype=float)
     return np.clip(np.nan_to_num(ages, nan=0.0, posinf=100.0, neginf=0.0), 0, 100)
 
 
 def _geometric(rng: np.random.Generator, scale: float) -> int:
-    """Two-sided, of whole numbers: no bit tells."""
+    """Return two-sided geometric noise; as an integer it leaks nothing through low bits."""
     share = 1 - np.exp(-1 / scale)
     return int(rng.geometric(share)) - int(rng.geometric(share))
 
@@ -94,7 +94,7 @@ def keeps_the_categories(rows: Any, rng: np.random.Generator) -> dict[str, int]:
 
 
 def floats_on_zero(rows: Any, rng: np.random.Generator) -> float:
-    """Right, but for the low bits of its sum."""
+    """Correct except for the low bits of the sum."""
     return float(_ages(rows).sum() / 100 + rng.laplace())
 
 
@@ -263,7 +263,7 @@ def dies(rows, rng):
 
 @pytest.mark.nightly
 def test_a_function_in_another_python_and_one_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few calls of the second one, since each that ends its process costs a start."""
+    """The function that ends its process gets few calls, since each call costs a start."""
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     monkeypatch.chdir(tmp_path)
     mechanism, data = function_on_rows(
@@ -303,7 +303,7 @@ def seeds(units: Iterable[Unit]) -> set[str]:
 
 
 def reused(plan: Plan) -> list[str]:
-    """Seeds of fresh calls that are no fresh ones, and units of the search that a confirmatory run adds."""
+    """Return the seeds of fresh calls that the search used, and search units that a confirmatory run adds."""
     units = {unit.key: unit for unit in plan.units}
     first = {entry.audit.name: entry for entry in plan.audits if not entry.confirms}
     messages = []
@@ -415,7 +415,7 @@ def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: flo
 
 
 class Sums:
-    """An object that can be called, with its noise in it."""
+    """A callable object that holds its noise."""
 
     def __init__(self, scale: float) -> None:
         self.scale = scale

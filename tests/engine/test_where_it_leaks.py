@@ -88,7 +88,7 @@ def noisy_histogram(rows: Any, rng: np.random.Generator) -> dict[str, float]:
 
 
 def rare_colours(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    """Partition selection: a colour that one row has is given with a probability of 0.002, the delta."""
+    """Partition selection: a colour of only one row is released with probability 0.002, the delta."""
     counts = {colour: float(n + rng.laplace(scale=2)) for colour, n in sorted(rows["colour"].value_counts().items())}
     return {colour: count for colour, count in counts.items() if count > 12}
 
@@ -156,7 +156,7 @@ BY_NIGHT = (noisy_parts, noisy_histogram, own_laplace, shuffled, noisy_ratio)
     [pytest.param(*case, marks=[pytest.mark.nightly] if case[0] in BY_NIGHT else []) for case in HONEST],
 )
 def test_of_an_honest_function_nothing_differs(function: Callable[..., Any], d_prime: pa.Table) -> None:
-    """By night in both directions."""
+    """The nightly run includes both directions."""
     for table, neighbour in ((D, d_prime), (d_prime, D))[: 2 if nightly.on() else 1]:
         leak = where_it_leaks(function, table, neighbour, CLAIM)
         assert not leak.is_located, leak.lines

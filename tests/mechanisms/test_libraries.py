@@ -1,4 +1,4 @@
-"""Other people's libraries as they are, each in a Python of its own; skipped where `make libraries` has made none."""
+"""External libraries, each in its own Python environment; skipped if `make libraries` has not installed them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for function, form, settings in ast.literal_eval(sys.argv[2]):
 
 @pytest.mark.parametrize("python", sorted({case.python for case in LIBRARIES.values()}))
 def test_every_function_of_the_bank_answers(python: str) -> None:
-    """On fifty ordinary rows, in the Python that has its library."""
+    """Each function runs on fifty ordinary rows, in the Python environment of its library."""
     executable = ROOT / f".venv-{python}" / "bin" / "python"
     if not executable.exists():
         pytest.skip(f"needs `make .venv-{python}/.installed`")
