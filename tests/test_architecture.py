@@ -52,9 +52,9 @@ class Rooms:
 
 
 def unrelated(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
-    """Return every pair of a room on the left and a room on the right; blanks separate rooms of one side."""
+    """Return every pair of a room on the left and a room on the right; blanks separate the rooms of a side."""
     return frozenset(
-        frozenset((first, second)) for left, right in groups for first in left.split() for second in right.split()
+        frozenset((first, second)) for lefts, rights in groups for first in lefts.split() for second in rights.split()
     )
 
 
@@ -411,21 +411,25 @@ def untrue_arrows(page: str) -> list[str]:
     lines = re.sub(r" *-> *", "->", block).splitlines()
     chains = [chain for line in lines for chain in re.split(r" {2,}", line.strip())]
     arrows = [
-        (left, right)
+        (importer, imported)
         for chain in chains
         for lefts, rights in zip(chain.split("->"), chain.split("->")[1:], strict=False)
-        for left in lefts.split(", ")
-        for right in rights.split(", ")
+        for importer in lefts.split(", ")
+        for imported in rights.split(", ")
     ]
     assert arrows, "the page shows arrows below `Imports run one way`"
-    return [f"{left} -> {right} is in no order" for left, right in arrows if not _is_enforced(left, right)]
+    return [
+        f"{importer} -> {imported} is in no order"
+        for importer, imported in arrows
+        if not _is_enforced(importer, imported)
+    ]
 
 
-def _is_enforced(left: str, right: str) -> bool:
+def _is_enforced(importer: str, imported: str) -> bool:
     for rooms in ORDERS:
-        if {left, right} <= set(rooms.order):
+        if {importer, imported} <= set(rooms.order):
             excused = {(rooms.room(module), rooms.room(target)) for module, target in rooms.exceptions}
-            return rooms.order.index(right) < rooms.order.index(left) and (right, left) not in excused
+            return rooms.order.index(imported) < rooms.order.index(importer) and (imported, importer) not in excused
     return False
 
 

@@ -15,9 +15,11 @@ from tests.nightly import SWITCH, by_day, changed, changed_files, nightly_games
 ROOT = Path(__file__).parent
 
 
-@pytest.mark.parametrize(("switch", "kept", "left"), [("", ["quick"], ["large"]), ("yes", ["quick", "large"], [])])
+@pytest.mark.parametrize(
+    ("switch", "selected", "skipped"), [("", ["quick"], ["large"]), ("yes", ["quick", "large"], [])]
+)
 def test_tests_marked_nightly_run_where_the_switch_is_set(
-    monkeypatch: pytest.MonkeyPatch, switch: str, kept: list[str], left: list[str]
+    monkeypatch: pytest.MonkeyPatch, switch: str, selected: list[str], skipped: list[str]
 ) -> None:
     def item(name: str, *marks: str) -> Any:
         return SimpleNamespace(name=name, get_closest_marker=lambda mark: mark in marks or None)
@@ -27,8 +29,8 @@ def test_tests_marked_nightly_run_where_the_switch_is_set(
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     items = [item("quick"), item("large", "nightly")]
     pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
-    assert [item.name for item in items] == kept
-    assert [item.name for item in deselected] == left
+    assert [item.name for item in items] == selected
+    assert [item.name for item in deselected] == skipped
 
 
 def test_coverage_is_of_100_games_or_of_all_and_a_fault_large_or_subtle(monkeypatch: pytest.MonkeyPatch) -> None:

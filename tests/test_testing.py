@@ -195,8 +195,8 @@ class FixedSeed(SequenceCanaries):
 @dataclass(frozen=True)
 class RandomPlan(SequenceCanaries):
     def play(self, setting: Any, work: Any) -> Any:
-        drawn = int(np.random.default_rng().integers(2**40))
-        return super().play(replace(setting, seed=setting.seed.child(drawn)), work)
+        random_child = int(np.random.default_rng().integers(2**40))
+        return super().play(replace(setting, seed=setting.seed.child(random_child)), work)
 
 
 @pytest.mark.parametrize(

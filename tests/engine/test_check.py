@@ -99,11 +99,11 @@ class Memorises:
 class Recalls:
     """Model that is certain of class 0 for training points and uncertain of others."""
 
-    seen: set[bytes]
+    training_points: set[bytes]
     classes: int
 
     def probabilities(self, features: Any) -> Any:
-        is_training_point = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
+        is_training_point = np.array([row.tobytes() in self.training_points for row in np.asarray(features)])
         odds = np.full((len(is_training_point), self.classes), 1 / self.classes)
         odds[is_training_point] = np.eye(self.classes)[0]
         return odds
@@ -456,18 +456,18 @@ def test_a_started_first_pass_ends_soon_after_the_budget(tmp_path: Path, monkeyp
     assert not skipped_units(67.0) & pairs[0].first.keys
 
 
-@pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 64)])
+@pytest.mark.parametrize(("seconds", "trials"), [(0.001, 512), (0.1, 64)])
 def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, given: int
+    monkeypatch: pytest.MonkeyPatch, seconds: float, trials: int
 ) -> None:
     """With 0.1 s per training, 80 % of 30 s are 240 trainings; a repeat takes twice those of the first test."""
     monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: seconds)
     spec = check_spec(CheckRequest(RecordsAnswered(), budget="30s"))
     games = [audit.game for audit in spec.audits]
-    assert [game.trials for game in games] == [given]
+    assert [game.trials for game in games] == [trials]
     assert [game.stack for game in games] == [64 if seconds < 0.01 else 8]
     assert spec.together is not None
-    cut = "the budget allows fewer trainings than usual: ind-mia, far point 64 of 512" if given < 512 else ""
+    cut = "the budget allows fewer trainings than usual: ind-mia, far point 64 of 512" if trials < 512 else ""
     assert spec.together.cut == cut
 
 

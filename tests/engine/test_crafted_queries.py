@@ -1,4 +1,4 @@
-"""Data in which one record decides an answer: what a predictor of one's own gives away, and what it does not."""
+"""Crafted data in which one record decides an answer, played against honest predictors and predictors that leak."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Raising(Neighbours):
 class Spent(Neighbours):
     """DEFECT: no noise after ten answers."""
 
-    asked = 0
+    answer_count = 0
 
     def of(self, votes: Any, rng: np.random.Generator) -> int | None:
-        self.asked += 1
-        return super().of(votes, rng) if self.asked <= 10 else int(votes.argmax())
+        self.answer_count += 1
+        return super().of(votes, rng) if self.answer_count <= 10 else int(votes.argmax())
 
 
 class Shared(Neighbours):
@@ -96,7 +96,7 @@ class Shared(Neighbours):
 
 
 class Nearest:
-    """Gives away exactly what it claims: the label of the nearest record, by randomised response at epsilon 1."""
+    """Leaks exactly what it claims: the label of the nearest record, by randomised response at epsilon 1."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
         X, y = data
@@ -118,14 +118,14 @@ def of_curve(curve: PrivacyCurve) -> Claim:
 def bound(
     predictor: Any, claim: Claim, *, search: int = 1_200, trials: int = 1_000, seed: int = 0, answers: int = 1
 ) -> Any:
-    """What a game of so many runs shows, at 95 %."""
-    own, here, replaced = from_predictor(predictor, claim), Seed(seed), claim.relation is Relation.REPLACE
+    """Return the bound of a game with `trials` fresh runs, at 95 %."""
+    mechanism, seeds, replaced = from_predictor(predictor, claim), Seed(seed), claim.relation is Relation.REPLACE
     curve = claim.curve
-    made = choose_pair(
-        own, curve, search, answers, TARGET, TEST, Compute(), replaced=replaced, seed=here.child("search")
+    choice = choose_pair(
+        mechanism, curve, search, answers, TARGET, TEST, Compute(), replaced=replaced, seed=seeds.child("search")
     )
-    fresh = run_pair(own, made.value, Compute(), first=0, last=trials, seed=here.child("fresh")).value
-    (scores,) = score_answers(AnswerOdds(), made.value, (fresh,))
+    fresh = run_pair(mechanism, choice.value, Compute(), first=0, last=trials, seed=seeds.child("fresh")).value
+    (scores,) = score_answers(AnswerOdds(), choice.value, (fresh,))
     estimator = FairCoins(guess="signed")
     return estimator.bound([estimator.tally(scores)])
 
@@ -133,7 +133,7 @@ def bound(
 @pytest.mark.parametrize("predictor", [Bare, Screened, Raising, Spent])
 @pytest.mark.parametrize("claim", [ADDED, REPLACED], ids=lambda claim: str(claim.relation))
 def test_one_record_decides_an_answer(predictor: Any, claim: Claim) -> None:
-    """Each says for sure whether the record is there, at some query of some data set."""
+    """Each defect reveals the record with certainty, for some query of some data set."""
     if predictor is Raising and claim is REPLACED:
         pytest.skip("a label in another's place moves no record")
     assert bound(predictor, claim).lower > 3
@@ -152,15 +152,15 @@ def test_noise_that_two_answers_share() -> None:
     ],
 )
 def test_an_honest_predictor_is_refuted_as_seldom_as_stated(claim: Claim) -> None:
-    """It gives away what it claims: more games at 95 % refute with probability 0.0003.
+    """The predictor leaks all that its claim allows. More than the permitted refutations have probability 0.0003.
 
     1.25-GDP covers randomised response at epsilon 1: total variation 0.46 of 0.468.
     """
     games = 20 if nightly.on() else 8
-    found = [
+    points = [
         bound(Nearest, claim, search=600, trials=300, seed=seed).violation_point(claim.curve) for seed in range(games)
     ]
-    assert sum(point is not None for point in found) <= binom.ppf(1 - 3e-4, games, 0.05)
+    assert sum(point is not None for point in points) <= binom.ppf(1 - 3e-4, games, 0.05)
 
 
 def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_two_answers_about_a_replaced_record() -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("answers", [1, 2])
 def test_both_data_sets_of_a_pair_differ_in_one_record(replaced: bool, answers: int) -> None:
-    made = pairs(from_predictor(Neighbours, ADDED), TARGET, TEST, answers, replaced)
-    assert len(made) > 30
-    for pair in made:
+    crafted = pairs(from_predictor(Neighbours, ADDED), TARGET, TEST, answers, replaced)
+    assert len(crafted) > 30
+    for pair in crafted:
         more = len(pair.added) - len(pair.without)
         assert more == (0 if replaced else 1)
         same = slice(0, len(pair.added) - 1)
@@ -222,26 +222,28 @@ class Counted:
         return np.stack([np.bincount(row, minlength=2) for row in y[near]])
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["noise added here", "noise of its own"])
-def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, apart: bool) -> None:
+@pytest.mark.parametrize("noise_is_added", [True, False], ids=["noise added here", "noise of its own"])
+def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, noise_is_added: bool) -> None:
     claim = Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-6)
-    own = from_predictor(Counted, claim, sigma=2 * math.sqrt(2)) if apart else from_predictor(Neighbours, ADDED)
-    entry = Audit(own, GaussianMixture(classes=2, rows=200), game=CraftedQueries(trials=300, search=320))
+    mechanism = (
+        from_predictor(Counted, claim, sigma=2 * math.sqrt(2)) if noise_is_added else from_predictor(Neighbours, ADDED)
+    )
+    entry = Audit(mechanism, GaussianMixture(classes=2, rows=200), game=CraftedQueries(trials=300, search=320))
     spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.ceiling is not None
-    assert result.ceiling.noiseless is apart
+    assert result.ceiling.noiseless is noise_is_added
     assert result.verdict is Verdict.NO_VIOLATION
-    assert ("(measured without noise)" in result.answer.line("sensitivity")) is apart
+    assert ("(measured without noise)" in result.answer.line("sensitivity")) is noise_is_added
 
 
 class Counting(Neighbours):
-    """Keeps on how many records it was run."""
+    """Records the number of records of each run."""
 
-    seen: ClassVar[list[int]] = []
+    sizes: ClassVar[list[int]] = []
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int | None:
-        self.seen.append(len(data[0]))
+        self.sizes.append(len(data[0]))
         return super().answer(query, data, rng)
 
 
@@ -255,23 +257,23 @@ class Exits(Neighbours):
 
 
 def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
-    """Not on all rows, with which a run may take a hundred times as long; nor on data on which it raises, or exits."""
-    Counting.seen.clear()
+    """Not timed: slow runs on all rows, and runs that raise or exit."""
+    Counting.sizes.clear()
     assert training_seconds(from_predictor(Counting, ADDED), TARGET)
-    assert np.median(Counting.seen) < len(TARGET) / 2
+    assert np.median(Counting.sizes) < len(TARGET) / 2
     assert training_seconds(from_predictor(Exits, ADDED), TARGET)
     assert training_seconds(from_predictor(Broken, ADDED), TARGET) is None
 
 
 def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
-    """The cheaper test has what it asks for, the other one what is left."""
-    two, one = [
+    """The cheaper test gets all the trainings that it needs, the other test gets the remainder."""
+    two_answers, one_answer = [
         PlannedTest("crafted-queries", test)
         for test in CraftedQueries.traits.check_tests[::-1]
         if Relation.ADD_REMOVE in test.relations
     ]
-    assert [two.test.trainings, one.test.trainings] == [3_500, 12_000]
-    affordable, _ = within_trainings([two, one], 8_000)
+    assert [two_answers.test.trainings, one_answer.test.trainings] == [3_500, 12_000]
+    affordable, _ = within_trainings([two_answers, one_answer], 8_000)
     assert [(each.planned.test.variant, each.trainings) for each in affordable] == [
         ("two answers", 3_500),
         ("one answer", 500),
@@ -279,7 +281,7 @@ def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
 
 
 def test_a_confirmatory_run_has_the_data_sets_of_the_first_pass_and_runs_of_its_own() -> None:
-    """Else what chance showed once would be confirmed by the very same runs."""
+    """With the same runs, a result of chance would confirm itself."""
     first, again = [
         entry
         for entry in make_plan(check_spec(CheckRequest(from_predictor(Neighbours, ADDED)))).audits

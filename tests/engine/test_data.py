@@ -1,4 +1,4 @@
-"""Data sets: what is generated follows its stated law, what is read is what the file says, what is wrong is named."""
+"""Data sets: generated data follow the stated law, files are read exactly, and errors name the problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ compressions = pytest.mark.parametrize("suffix", list(PACK))
 
 
 def write(path: Path, text: str | bytes) -> Path:
-    """A file packed as its name says."""
+    """Return a file compressed as its suffix says."""
     content = text.encode() if isinstance(text, str) else text
     path.write_bytes(PACK.get(path.suffix, bytes)(content))
     return path
@@ -147,13 +147,13 @@ def test_synthetic_criteo_has_the_columns_gaps_and_clicks_it_states() -> None:
         texts = np.array(table[name].to_pylist())
         gaps, share = int((texts == "unknown").sum()), criteo.GAPS[category.gap]
         assert binom.ppf(1e-7, rows, share) <= gaps <= binom.ppf(1 - 1e-7, rows, share)
-        known = texts[texts != "unknown"]
-        assert all(len(text) == 8 for text in set(known))
-        assert len(set(known)) <= category.size
+        filled = texts[texts != "unknown"]
+        assert all(len(text) == 8 for text in set(filled))
+        assert len(set(filled)) <= category.size
         top = (2.0 ** (1 - category.skew) - 1) / ((category.size + 1.0) ** (1 - category.skew) - 1)
-        most = np.unique(known, return_counts=True)[1].max()
+        most = np.unique(filled, return_counts=True)[1].max()
         # At the bound of small columns another category may be the most frequent one by chance, never a rarer maximum.
-        assert binom.ppf(1e-7, len(known), top) <= most <= binom.ppf(1 - 1e-7, len(known), top)
+        assert binom.ppf(1e-7, len(filled), top) <= most <= binom.ppf(1 - 1e-7, len(filled), top)
 
 
 def test_synthetic_criteo_can_be_learned() -> None:
@@ -178,8 +178,8 @@ def test_synthetic_criteo_shifts_from_day_to_day() -> None:
         assert isinstance(table, pa.Table)
         return set(table["C3"].to_pylist())
 
-    def overlap(one: set[str], other: set[str]) -> int:
-        return len(one & other)
+    def overlap(first: set[str], second: set[str]) -> int:
+        return len(first & second)
 
     assert overlap(ids(0, 1), ids(1, 1)) < overlap(ids(0, 1), ids(0, 2))
 
@@ -238,11 +238,11 @@ def test_criteo_reads_a_folder_in_the_order_of_days(tmp_path: Path) -> None:
 def test_criteo_keeps_each_row_with_the_probability_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """False failure < 1e-6: the number kept is Binomial(4000, 0.25); blocks of any size keep the same rows."""
     path = criteo_file(tmp_path / "day_0", [criteo_row(0, {"I1": row}) for row in range(4_000)])
-    kept = Criteo(path=str(path), keep=0.25).load(seed=4)
-    assert binom.ppf(5e-7, 4_000, 0.25) <= len(kept) <= binom.ppf(1 - 5e-7, 4_000, 0.25)
+    sample = Criteo(path=str(path), keep=0.25).load(seed=4)
+    assert binom.ppf(5e-7, 4_000, 0.25) <= len(sample) <= binom.ppf(1 - 5e-7, 4_000, 0.25)
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 50_000)
-    assert Criteo(path=str(path), keep=0.25).load(seed=4).digest == kept.digest
-    assert Criteo(path=str(path), keep=0.25).load(seed=5).digest != kept.digest
+    assert Criteo(path=str(path), keep=0.25).load(seed=4).digest == sample.digest
+    assert Criteo(path=str(path), keep=0.25).load(seed=5).digest != sample.digest
 
 
 @pytest.mark.parametrize("block", [10_000, 8 << 20])

@@ -1,4 +1,4 @@
-"""DP-SGD step by step: who takes part, what an attack may see, what is refuted in one training and what is not."""
+"""DP-SGD step by step: canaries join by coins, scores use earlier steps only, and defects show in one training."""
 
 from __future__ import annotations
 
@@ -83,27 +83,29 @@ def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(t
     assert "by the accountant" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(("trainings", "steps", "made"), [(3, None, 3), (64, 1_000, 5), (64, 1_001, 6), (4, 10_000, 4)])
-def test_trainings_are_made_until_there_are_enough_steps(trainings: int, steps: int | None, made: int) -> None:
-    """200 steps each, stated before any is made."""
+@pytest.mark.parametrize(
+    ("trainings", "steps", "expected"), [(3, None, 3), (64, 1_000, 5), (64, 1_001, 6), (4, 10_000, 4)]
+)
+def test_trainings_are_made_until_there_are_enough_steps(trainings: int, steps: int | None, expected: int) -> None:
+    """Each training states its 200 steps before it starts."""
     mechanism = DpSgd(16.0, sample_rate=0.1, model=Mlp(epochs=20, batch_size=100, learning_rate=0.5, momentum=0.0))
-    own = Audit(mechanism=mechanism, data=Digits(flat=True), game=DpSgdSteps(trainings=trainings, steps=steps))
-    (entry,) = make_plan(AuditSpec((own,))).audits
-    assert len(entry.trainings) == made
+    steps_audit = Audit(mechanism=mechanism, data=Digits(flat=True), game=DpSgdSteps(trainings=trainings, steps=steps))
+    (entry,) = make_plan(AuditSpec((steps_audit,))).audits
+    assert len(entry.trainings) == expected
 
 
 def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None:
     still = {"name": "dirac-gradient", "weight": 0}  # the first pixel is always blank: no data along the canary
     game = {"name": "dp-sgd-steps", "sampling": True, "canary": still}
     steep = private("planted-noise-over-batch", sample_rate=0.5, model=SMALL | {"epochs": 60})
-    (seen,) = steps_of(steep, folder=tmp_path, game=game).results
-    curve = seen.compared.claim.curve
+    (result,) = steps_of(steep, folder=tmp_path, game=game).results
+    curve = result.compared.claim.curve
     assert isinstance(curve, SubsampledGaussian)
     assert (curve.sample_rate, curve.steps) == (0.5, 1)
     # Without noise a canary that is in half of its steps is found there: right in 3 of 4 steps.
-    counts = dict(seen.finding.counts)  # type: ignore[union-attr]
+    counts = dict(result.finding.counts)  # type: ignore[union-attr]
     assert abs(counts["correct"] - 0.75 * 120) < 5 * np.sqrt(120 * 0.75 * 0.25), "false failure < 1e-6"
-    assert any("and their sampling" in line for line in seen.meaning_for_whole)
+    assert any("and their sampling" in line for line in result.meaning_for_whole)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def canary(seed: int = 0, **changes: Any) -> tuple[StepCanary, StepProber]:
-    """One that stays the same, and what it reads."""
+    """Return a canary that is the same at every step, and the prober that measures it."""
     probe = StepProber(StepMidpoint(), 1.0, np.random.default_rng(seed), only=RandomGradient())
     settings = {"clip": 2.0, "divisor": 4.0} | changes
     return StepCanary(probe, np.random.default_rng(seed), **settings), probe
@@ -127,37 +129,37 @@ def canary(seed: int = 0, **changes: Any) -> tuple[StepCanary, StepProber]:
 def test_a_canary_joins_by_its_coins_and_measures_in_clips() -> None:
     import torch
 
-    one, probe = canary()
+    steps_canary, probe = canary()
     joins = []
     for step in range(40):
         rows = np.zeros((3, 5), np.float32) if step % 2 else torch.zeros(3, 5)
-        joined = one.join(step, rows)
+        joined = steps_canary.join(step, rows)
         joins.append(len(joined) == 4)
         summed = np.asarray(joined).sum(0)
         norm = np.linalg.norm(summed)
-        one.observe(step, summed * min(1.0, 2.0 / max(norm, 1e-9)) / 4)
-    seen = probe.steps()
-    assert seen.coin.tolist() == joins
-    np.testing.assert_allclose(seen.features[:, 0], seen.coin.astype(float), atol=1e-6)
-    assert 5 < seen.coin.sum() < 35, "false failure < 1e-5"
+        steps_canary.observe(step, summed * min(1.0, 2.0 / max(norm, 1e-9)) / 4)
+    steps = probe.steps()
+    assert steps.coin.tolist() == joins
+    np.testing.assert_allclose(steps.features[:, 0], steps.coin.astype(float), atol=1e-6)
+    assert 5 < steps.coin.sum() < 35, "false failure < 1e-5"
 
 
 def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
     data = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
     with pytest.raises(InputError, match="it never called `observe`"):
         one_training(OwnSteps(silent_loop, 1.0, 5), data)
-    one, probe = canary()
+    steps_canary, probe = canary()
     with pytest.raises(InputError, match=r"must ask for its canary \(join\) before it is observed"):
-        one.observe(0, np.zeros(5))
-    one.gradient(0, 5)
+        steps_canary.observe(0, np.zeros(5))
+    steps_canary.gradient(0, 5)
     with pytest.raises(InputError, match="ask for its canary once"):
-        one.gradient(0, 5)
+        steps_canary.gradient(0, 5)
     with pytest.raises(InputError, match="one vector of all weights"):
-        one.observe(0, np.zeros((5, 1)))
-    one.observe(0, np.full(5, np.nan))
+        steps_canary.observe(0, np.zeros((5, 1)))
+    steps_canary.observe(0, np.full(5, np.nan))
     assert np.isnan(probe.steps().features).all()
     with pytest.raises(InputError, match="steps are numbered from 0"):
-        one.gradient(2, 5)
+        steps_canary.gradient(2, 5)
 
 
 def silent_loop(X: Any, y: Any, seed: int, canary: StepCanary) -> None:
@@ -170,7 +172,7 @@ def one_training(mechanism: Any, data: Examples, *, canary: Any = None) -> Steps
 
 @pytest.mark.parametrize("only", [RandomGradient(), None])
 def test_no_score_depends_on_what_comes_later(only: Any) -> None:
-    """Nor on the coin of its own step."""
+    """A score does not depend on the coin of its own step either."""
 
     def scored(steps: int, flipped: int | None = None) -> Steps:
         probe, rng = StepProber(StepMidpoint(), 1.0, np.random.default_rng(1), only=only), np.random.default_rng(5)
@@ -187,13 +189,13 @@ def test_no_score_depends_on_what_comes_later(only: Any) -> None:
 
 
 def test_the_midpoint_learns_what_a_canary_adds_and_that_noise_is_used_again() -> None:
-    """Found exactly where noise cancels; false failure of the first < 1e-6."""
+    """Guesses are nearly always right where the noise cancels; false failure of the honest case < 1e-6."""
     rng = np.random.default_rng(6)
     coins = rng.random(400) < 0.5
 
     def right(products: Any) -> float:
-        seen = (StepView(products[: step + 1, None], coins[:step]) for step in range(400))
-        guesses = np.array([StepMidpoint().score(view)[0] > 0 for view in seen])
+        views = (StepView(products[: step + 1, None], coins[:step]) for step in range(400))
+        guesses = np.array([StepMidpoint().score(view)[0] > 0 for view in views])
         return float((guesses == coins)[40:].mean())
 
     honest = right(coins + rng.standard_normal(400))
@@ -205,28 +207,28 @@ def test_the_midpoint_learns_what_a_canary_adds_and_that_noise_is_used_again() -
 def test_features_that_tell_nothing_cost_the_midpoint_next_to_nothing() -> None:
     """30 trainings with half the noise of a usual claim; a looser choice of rules costs 3 % here."""
     rng, steps = np.random.default_rng(8), 200
-    best, found = 0, 0
+    best, correct = 0, 0
     for _ in range(30):
         coins, x = rng.random(steps) < 0.5, rng.standard_normal((steps, 13))
         x[:, 0] = coins + 2.1 * x[:, 0]
         best += ((x[:, 0] > 0.5) == coins).sum()
         views = (StepView(x[: step + 1], coins[:step]) for step in range(steps))
-        found += sum((StepMidpoint().score(view)[0] > 0) == coin for view, coin in zip(views, coins, strict=True))
-    assert (best - found) / (30 * steps) < 0.012, "false failure < 0.01"
+        correct += sum((StepMidpoint().score(view)[0] > 0) == coin for view, coin in zip(views, coins, strict=True))
+    assert (best - correct) / (30 * steps) < 0.012, "false failure < 0.01"
 
 
 def test_the_batch_does_not_hide_a_canary_that_points_against_it() -> None:
-    """What the first feature has along it, less the coin, is the noise."""
+    """The first feature is the noise along the canary, plus the squared norm of the canary where it joins."""
     probe, rng = StepProber(StepMidpoint(), 1.0, np.random.default_rng(1)), np.random.default_rng(5)
     noises, coins = rng.standard_normal((50, 6)), rng.random(50) < 0.5
-    left = []
+    expected = []
     for noise, coin in zip(noises, coins, strict=True):
         batch = rng.standard_normal((30, 6)) + 2
         along = probe.gradient(6, batch)
         along /= max(1.0, float(np.linalg.norm(along)))
         probe.see((batch / np.maximum(1, np.linalg.norm(batch, axis=1))[:, None]).sum(0) + coin * along + noise, coin)
-        left.append(coin * (along @ along) + noise @ along)
-    np.testing.assert_allclose(probe.steps().features[:, 0], left, atol=1e-9)
+        expected.append(coin * (along @ along) + noise @ along)
+    np.testing.assert_allclose(probe.steps().features[:, 0], expected, atol=1e-9)
 
 
 def test_right_guesses_bound_total_variation_and_false_claims_are_rare() -> None:
@@ -282,11 +284,11 @@ def quiet_loop(X: Any, y: Any, seed: int, canary: StepCanary) -> None:
 @pytest.mark.parametrize(("loop", "verdict"), [(noisy_loop, Verdict.NO_VIOLATION), (quiet_loop, Verdict.VIOLATION)])
 def test_ones_own_loop_is_audited_by_what_it_observes(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest loop is accused with probability <= 0.05."""
-    own = from_steps(loop, noise_multiplier=1.0, sample_rate=0.1, steps=300, divisor=20)
-    assert isinstance(own, StepLearner)
+    learner = from_steps(loop, noise_multiplier=1.0, sample_rate=0.1, steps=300, divisor=20)
+    assert isinstance(learner, StepLearner)
     rng = np.random.default_rng(8)
     data = Examples(rng.standard_normal((200, 600)).astype(np.float32), rng.integers(0, 2, 200), 2, "drawn")
-    part = Audit(own, data, "dp-sgd-steps", split=Partition(target=1.0, reference=0.0, test=0.0))
+    part = Audit(learner, data, "dp-sgd-steps", split=Partition(target=1.0, reference=0.0, test=0.0))
     options = RunOptions(runner="in-process", figures=False, repeats=0)
     (result,) = audit(AuditSpec((part,), seed=9, run=options), output=tmp_path).results
     assert result.verdict is verdict
@@ -294,18 +296,18 @@ def test_ones_own_loop_is_audited_by_what_it_observes(loop: Any, verdict: Verdic
 
 
 def test_a_training_shows_the_steps_it_states() -> None:
-    """One that breaks off has told nothing in the others; one that goes on is not the one that is claimed."""
+    """Steps missing at the end of a training get the score 0; more steps than claimed are refused."""
     data = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
 
-    def shown(steps: int) -> Steps:
+    def train(steps: int) -> Steps:
         return one_training(OwnSteps(noisy_loop, 1.0, steps), data, canary=RandomGradient())
 
-    whole = shown(310)
+    whole = train(310)
     assert np.isnan(whole.features[:, 0]).tolist() == [False] * 300 + [True] * 10
     (scores,) = score_steps(None, (whole,))
     assert scores.score[300:].tolist() == [0.0] * 10
     with pytest.raises(InputError, match="must show the 299 steps it states, got 300"):
-        shown(299)
+        train(299)
 
 
 def test_ones_own_loop_is_checked_before_it_runs() -> None:
@@ -333,10 +335,10 @@ def test_opacus_shows_its_steps_as_it_is() -> None:
     )
     claimed = learner.claimed_steps(len(data))
     assert (claimed.count, claimed.divisor, claimed.private.sample_rate) == (40, 1, 0.2)
-    one, probe = canary(11, clip=0.5, divisor=claimed.divisor)
-    own = DPOptimizer.pre_step
-    learner.show_steps(data, one, seed=SeedSequence(1), compute=Compute())
-    assert DPOptimizer.pre_step is own
+    steps_canary, probe = canary(11, clip=0.5, divisor=claimed.divisor)
+    original = DPOptimizer.pre_step
+    learner.show_steps(data, steps_canary, seed=SeedSequence(1), compute=Compute())
+    assert DPOptimizer.pre_step is original
     coins, products = probe.steps().coin, probe.steps().features[:, 0]
     assert len(coins) == 40
     # Means of n draws: noise of sigma clips, and at most 20 or so clipped gradients along a random direction.
@@ -354,7 +356,7 @@ class Short(Loop):
 
 
 class ShortLayers(OwnLayers):
-    """Layers with clips and noise of their own."""
+    """Each layer has its own clip and its own noise."""
 
     steps = 60
 
@@ -364,13 +366,15 @@ def told_by(loop: type[Loop], seed: int, *, trainings: int = 1) -> float:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, 300)
     data = Examples((rng.standard_normal((300, 5)) + labels[:, None]).astype(np.float32), labels, 2, "drawn")
-    own = from_steps(loop, noise_multiplier=loop.sigma, steps=loop.steps, sample_rate=loop.rate, divisor=loop.divisor)
-    made: tuple[Steps, ...] = ()
+    learner = from_steps(
+        loop, noise_multiplier=loop.sigma, steps=loop.steps, sample_rate=loop.rate, divisor=loop.divisor
+    )
+    trained: tuple[Steps, ...] = ()
     for number in range(trainings):
         each = Seed(seed).child(number) if number else Seed(seed)
-        attacked = (own, StepMidpoint(), None, data, None, made)
-        made += (train_steps(*attacked, Compute(), size=300, without_search=trainings == 1, seed=each),)
-    (scores,) = score_steps(None, made[trainings // 2 :])
+        attacked = (learner, StepMidpoint(), None, data, None, trained)
+        trained += (train_steps(*attacked, Compute(), size=300, without_search=trainings == 1, seed=each),)
+    (scores,) = score_steps(None, trained[trainings // 2 :])
     return StepAccuracy(StepMartingale().tally(scores), 0.0).p_value(GaussianDP(1 / loop.sigma))
 
 
@@ -378,7 +382,7 @@ def told_by(loop: type[Loop], seed: int, *, trainings: int = 1) -> float:
     "loop", [OneNoiseForLayers, SeededEachEpoch, MirroredHalves, BareBias, BareFirstLayer, NoiseOverflows]
 )
 def test_noise_that_is_shared_used_again_or_spares_weights_is_seen_in_one_training(loop: type[Loop]) -> None:
-    """The seed is fixed; of each loop 20 of 20 other seeds told too."""
+    """The seed is fixed. For each loop, 20 of 20 other seeds detected the defect too."""
     assert told_by(loop, 1) < 0.001
 
 

@@ -1,7 +1,8 @@
-"""The bank's functions of rows are what it says they are: what each spends is counted, with no randomness.
+"""Functions on rows in the bank spend the privacy that the bank states, computed here without randomness.
 
-Whatever is private asks four primitives. Here these answer the same whatever they are asked, and note the question: two
-neighbouring tables must be answered alike, and what the questions differ by is what the function spends.
+Each private function calls four primitives only. Here the primitives record their exact input (the question) and return
+answers that do not depend on it. On two neighbouring tables a function must therefore take the same steps. The distance
+between the questions is the privacy that it spends.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from dpaudit.mechanisms.queries.schema import Schema
 BANK = bank.BANK
 RNG = np.random.default_rng
 SEEDS = range(3)
-"""Of the answers: which of them are given decides what a function asks next."""
+"""Seeds of the answers; the answers decide which questions a function asks next."""
 
 
-class Asked:
-    """The primitives, with answers of their own."""
+class RecordingPrimitives:
+    """Replacement of the primitives that records each question and answers at random."""
 
     def __init__(self, seed: int) -> None:
         self.answers = RNG(seed)
@@ -60,37 +61,38 @@ class Asked:
 
 
 def spent(function: Callable[..., Any], pair: TablePair, seed: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Epsilon, or sensitivity over deviation of normal noise; infinite where the same answers end otherwise."""
+    """Return epsilon, or sensitivity over deviation for normal noise; infinite if the steps or the results differ."""
 
-    def asked(table: Any) -> tuple[str, list[tuple[str, float, Any]]]:
-        told = Asked(seed)
+    def record(table: Any) -> tuple[str, list[tuple[str, float, Any]]]:
+        primitives = RecordingPrimitives(seed)
         with monkeypatch.context() as patch:
             for name in ("laplace", "normal", "chosen", "answered"):
-                patch.setattr(bank, name, getattr(told, name))
+                patch.setattr(bank, name, getattr(primitives, name))
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 try:
-                    ending = repr(function(table.to_pandas(), told.rng))
+                    ending = repr(function(table.to_pandas(), primitives.rng))
                 except (ArithmeticError, AssertionError, LookupError, ValueError) as err:
                     ending = repr(err)
-        return ending + "".join(str(warning.message) for warning in warned), told.notes
+        return ending + "".join(str(warning.message) for warning in warned), primitives.notes
 
-    (ending, notes), (other_ending, other_notes) = asked(pair.d), asked(pair.d_prime)
+    (ending, notes), (other_ending, other_notes) = record(pair.d), record(pair.d_prime)
     alike = [(name, noise, np.shape(question)) for name, noise, question in notes]
     if ending != other_ending or alike != [(name, noise, np.shape(question)) for name, noise, question in other_notes]:
         return math.inf
     return sum(
-        _apart(name, noise, one, two) for (name, noise, one), (_, _, two) in zip(notes, other_notes, strict=True)
+        _distance(name, noise, question, other_question)
+        for (name, noise, question), (_, _, other_question) in zip(notes, other_notes, strict=True)
     )
 
 
-def _apart(name: str, noise: float, one: Any, other: Any) -> float:
+def _distance(name: str, noise: float, question: Any, other_question: Any) -> float:
     if name == "chosen":
-        return float(np.abs(one - other).max())
+        return float(np.abs(question - other_question).max())
     if name == "answered":
-        return noise * np.count_nonzero(one != other)
-    apart = float(np.abs(one - other).sum())
-    return apart / noise if name == "normal" else apart * noise
+        return noise * np.count_nonzero(question != other_question)
+    distance = float(np.abs(question - other_question).sum())
+    return distance / noise if name == "normal" else distance * noise
 
 
 TABLES = {
@@ -100,7 +102,7 @@ TABLES = {
 
 
 def most(function: Callable[..., Any], case: Case, monkeypatch: pytest.MonkeyPatch) -> float:
-    """What a function spends on the pair that shows most."""
+    """Return the largest privacy loss of a function over the pairs of tables and the seeds."""
     assert case.claim is not None
     tables = TABLES[case.claim.relation]
     return max(spent(function, pair, seed, monkeypatch) for pair in tables for seed in SEEDS)
@@ -120,21 +122,21 @@ def test_a_twin_spends_no_more_than_it_says_whatever_a_row_holds(name: str, monk
 
 @pytest.mark.parametrize("name", [name for name in BANK if name != "total-float-noise"])
 def test_a_defect_spends_more_on_a_pair_that_is_searched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the bits of a float, which are no question to a primitive, other tests tell."""
+    """Other tests cover the low bits of floats, which are no question to a primitive."""
     case = BANK[name]
-    found = most(case.defect(), case, monkeypatch)
+    cost = most(case.defect(), case, monkeypatch)
     if name.startswith("normal"):
-        assert found == 1
+        assert cost == 1
     elif case.true is None:
-        assert found > 1.5
+        assert cost > 1.5
     else:
-        assert found == pytest.approx(case.true)
+        assert cost == pytest.approx(case.true)
 
 
 def test_groups_that_one_row_makes_are_seldom_shown() -> None:
-    """A word that one row alone has is shown with probability below delta; the defect shows it far more often."""
-    shown = math.exp(-(bank.ENOUGH - 1)) / (1 + math.exp(-1))  # that two-sided geometric noise reaches ENOUGH - 1
-    assert 1e-6 < shown < bank.APPROXIMATE.delta
+    """A word of only one row is released with probability below delta; the defect releases it far more often."""
+    probability = math.exp(-(bank.ENOUGH - 1)) / (1 + math.exp(-1))  # that two-sided geometric noise reaches ENOUGH - 1
+    assert 1e-6 < probability < bank.APPROXIMATE.delta
     assert math.exp(-2) / (1 + math.exp(-1)) > 1_000 * bank.APPROXIMATE.delta
 
 

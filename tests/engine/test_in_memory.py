@@ -1,4 +1,4 @@
-"""Rows given in Python: what becomes of each column and label, what is refused, and that a run finds them again."""
+"""Rows passed in Python: conversion of columns and labels, refused inputs, and runs that find their rows again."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_missing_values_reach_code_that_fills_them_itself(tmp_path: Path) -> Non
     assert np.isnan(examples.features["age"].to_numpy()).tolist() == [False, True, False, False]
     assert examples.name == "clicks (2 missing values, kept)"
     data.keep(tmp_path)
-    kept = InMemory(data.digest, data.contents).found_in(tmp_path).load().features
-    assert isinstance(kept, pa.Table)
-    assert kept["city"].to_pylist() == ["Bern", None, "Rome", "Bern"]
+    features = InMemory(data.digest, data.contents).found_in(tmp_path).load().features
+    assert isinstance(features, pa.Table)
+    assert features["city"].to_pylist() == ["Bern", None, "Rome", "Bern"]
     gaps = table(pd.DataFrame({"a": [0.0, np.nan, 1.0, 2.0] * 5, "y": [0, 0, 1, 1] * 5}), label="y", keep_missing=True)
     model = LogisticRegression().fit(gaps.load(), seed=np.random.SeedSequence(0), compute=Compute())
     assert np.isfinite(model.probabilities(gaps.load().features)).all()
@@ -222,32 +222,32 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     assert again.results[0].finding == first.results[0].finding
     assert report_again(tmp_path).results[0].finding == first.results[0].finding
 
-    (kept,) = (tmp_path / "data").iterdir()
-    kept.rename(tmp_path / "elsewhere.parquet")
+    (path,) = (tmp_path / "data").iterdir()
+    path.rename(tmp_path / "elsewhere.parquet")
     with pytest.raises(DataError, match=r"in the memory of another program \(300 rows, 2 features"):
         make_plan(load_spec(tmp_path / "spec.yaml"))
     table(frame.assign(x=1.0), label="y").keep(tmp_path)
-    next((tmp_path / "data").iterdir()).rename(kept)
+    next((tmp_path / "data").iterdir()).rename(path)
     with pytest.raises(DataError, match="was changed"):
         load_spec(tmp_path / "spec.yaml")
 
 
 class HasKeep:
-    """Data of one's own with methods that are none of dpaudit's."""
+    """A user's data set whose methods share names with methods of dpaudit."""
 
     def load(self, *, seed: int = 0) -> Examples:
         return Digits().load()
 
     def keep(self, folder: Path) -> None:
-        raise AssertionError("it is nobody's but its owner's to call")
+        raise AssertionError("only the user may call it")
 
     found_in = keep
 
 
 def test_methods_of_own_data_are_not_taken_for_ours(tmp_path: Path) -> None:
-    own = Audit(RandomizedResponse(1.0), HasKeep(), {"name": "label-canaries", "canaries": 20, "replays": 1})
-    audit(AuditSpec((own,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
-    assert with_stored_rows(own.data, tmp_path) is own.data
+    entry = Audit(RandomizedResponse(1.0), HasKeep(), {"name": "label-canaries", "canaries": 20, "replays": 1})
+    audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
+    assert with_stored_rows(entry.data, tmp_path) is entry.data
 
 
 def test_a_data_set_of_ones_own_needs_a_method_load() -> None:
@@ -266,8 +266,8 @@ def test_a_data_set_of_ones_own_needs_a_method_load() -> None:
 def test_kept_rows_with_another_description_are_one_sentence(tmp_path: Path, about: str) -> None:
     rows = table(pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}), label="y")
     rows.keep(tmp_path)
-    (kept,) = (tmp_path / "data").iterdir()
-    stored = pq.read_table(kept).replace_schema_metadata({"examples": about})
-    pq.write_table(stored, kept)
+    (path,) = (tmp_path / "data").iterdir()
+    stored = pq.read_table(path).replace_schema_metadata({"examples": about})
+    pq.write_table(stored, path)
     with pytest.raises(DataError, match="is not a whole Parquet file"):
         rows.found_in(tmp_path)

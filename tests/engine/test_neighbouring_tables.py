@@ -45,28 +45,32 @@ SCHEMAS_OF_BOTH = [
 Rows = list[dict[str, Any]]
 
 
-def made(given: Mapping[str, Any], relation: Relation, seed: int = 0, rows: int = 50, **more: Any) -> list[TablePair]:
-    schema, rng = Schema.of(given), RNG(seed)
+def pairs_of(
+    columns: Mapping[str, Any], relation: Relation, seed: int = 0, rows: int = 50, **more: Any
+) -> list[TablePair]:
+    schema, rng = Schema.of(columns), RNG(seed)
     return pairs(schema, schema.draw(rows, rng), relation, rng, **more)
 
 
 def cell(value: Any) -> Any:
-    """What a cell says, apart from its type: NaN is NaN, -0.0 is not 0.0."""
+    """Return a form of a cell's value that ignores its type: NaN equals NaN, -0.0 differs from 0.0."""
     return value if value is None or isinstance(value, str) else repr(float(value))
 
 
-def are_neighbours(one: Rows, other: Rows, relation: Relation, group: int) -> bool:
-    """Slowly: as many rows come as may, or as many are replaced, and all else is left as it is."""
-    d, d_prime = ([tuple((name, cell(value)) for name, value in row.items()) for row in rows] for rows in (one, other))
-    gone, come = Counter(d) - Counter(d_prime), Counter(d_prime) - Counter(d)
+def are_neighbours(first: Rows, second: Rows, relation: Relation, group: int) -> bool:
+    """True if `group` rows were appended, or at most `group` adjacent rows replaced, and all others are equal."""
+    d, d_prime = (
+        [tuple((name, cell(value)) for name, value in row.items()) for row in rows] for rows in (first, second)
+    )
+    removed, added = Counter(d) - Counter(d_prime), Counter(d_prime) - Counter(d)
     if relation is Relation.ADD_REMOVE:
-        return not gone and come.total() == group and d_prime[: len(d)] == d
-    places = [place for place, (left, right) in enumerate(zip(d, d_prime, strict=True)) if left != right]
-    return come.total() <= group and bool(places) and max(places) - min(places) < group
+        return not removed and added.total() == group and d_prime[: len(d)] == d
+    places = [place for place, (row, other_row) in enumerate(zip(d, d_prime, strict=True)) if row != other_row]
+    return added.total() <= group and bool(places) and max(places) - min(places) < group
 
 
 def goes_beyond(rows: Rows, schema: Schema) -> bool:
-    """Slowly, cell by cell."""
+    """True if a cell is outside the schema; a slow check, cell by cell."""
 
     def inside(column: Number | Category, value: Any) -> bool:
         if isinstance(column, Category):
@@ -81,67 +85,67 @@ def goes_beyond(rows: Rows, schema: Schema) -> bool:
 def test_every_pair_is_of_neighbours_and_says_whether_it_goes_beyond(name: str, relation: Relation) -> None:
     schema = Schema.of(SCHEMAS[name])
     for group, rows in ((1, 50), (3, 10), (1, 1), (2, 3)) if len(schema.columns) < 100 else ((1, 5), (2, 3)):
-        found = made(SCHEMAS[name], relation, rows=rows, group=group)
-        assert len({pair.name for pair in found}) == len(found)
-        for pair in found:
+        table_pairs = pairs_of(SCHEMAS[name], relation, rows=rows, group=group)
+        assert len({pair.name for pair in table_pairs}) == len(table_pairs)
+        for pair in table_pairs:
             d, d_prime = pair.d.to_pylist(), pair.d_prime.to_pylist()
             assert pair.d.column_names == pair.d_prime.column_names == list(schema.columns)
             assert are_neighbours(d, d_prime, relation, group), pair.name
             assert pair.beyond == (goes_beyond(d, schema) or goes_beyond(d_prime, schema)), pair.name
-        assert [pair.beyond for pair in found] == sorted(pair.beyond for pair in found)
-    inside = made(SCHEMAS[name], relation, rows=rows, group=group, beyond=False)
-    assert [pair.name for pair in inside] == [pair.name for pair in found if not pair.beyond]
+        assert [pair.beyond for pair in table_pairs] == sorted(pair.beyond for pair in table_pairs)
+    inside = pairs_of(SCHEMAS[name], relation, rows=rows, group=group, beyond=False)
+    assert [pair.name for pair in inside] == [pair.name for pair in table_pairs if not pair.beyond]
 
 
 def test_the_slow_looks_can_say_no() -> None:
-    one, other, minus = {"x": 0.0}, {"x": 1.0}, {"x": -0.0}
-    assert are_neighbours([one], [one, minus], Relation.ADD_REMOVE, 1)
-    assert not are_neighbours([one], [one, minus], Relation.ADD_REMOVE, 2)
-    assert not are_neighbours([one], [minus, one], Relation.ADD_REMOVE, 1)
-    assert not are_neighbours([one], [other, other], Relation.ADD_REMOVE, 1)
-    assert are_neighbours([one, one], [one, minus], Relation.REPLACE, 1)
-    assert not are_neighbours([one, one], [one, one], Relation.REPLACE, 1)
-    assert not are_neighbours([one, one], [other, other], Relation.REPLACE, 1)
-    assert not are_neighbours([one, other, one], [other, other, other], Relation.REPLACE, 2)
+    zero, large, minus = {"x": 0.0}, {"x": 1.0}, {"x": -0.0}
+    assert are_neighbours([zero], [zero, minus], Relation.ADD_REMOVE, 1)
+    assert not are_neighbours([zero], [zero, minus], Relation.ADD_REMOVE, 2)
+    assert not are_neighbours([zero], [minus, zero], Relation.ADD_REMOVE, 1)
+    assert not are_neighbours([zero], [large, large], Relation.ADD_REMOVE, 1)
+    assert are_neighbours([zero, zero], [zero, minus], Relation.REPLACE, 1)
+    assert not are_neighbours([zero, zero], [zero, zero], Relation.REPLACE, 1)
+    assert not are_neighbours([zero, zero], [large, large], Relation.REPLACE, 1)
+    assert not are_neighbours([zero, large, zero], [large, large, large], Relation.REPLACE, 2)
     schema = Schema.of({"x": (0.0, 0.5)})
-    assert goes_beyond([other], schema)
-    assert not goes_beyond([one, minus], schema)
+    assert goes_beyond([large], schema)
+    assert not goes_beyond([zero, minus], schema)
 
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_the_list_is_short_and_the_same_for_a_seed(relation: Relation) -> None:
-    """By night for a hundred columns too."""
-    for name, given in SCHEMAS.items():
-        if len(given) >= 100 and not nightly.on():
+    """The nightly run includes the schema with a hundred columns."""
+    for name, columns in SCHEMAS.items():
+        if len(columns) >= 100 and not nightly.on():
             continue
-        found = made(given, relation, rows=9)
-        beyond = sum(pair.beyond for pair in found)
+        table_pairs = pairs_of(columns, relation, rows=9)
+        beyond = sum(pair.beyond for pair in table_pairs)
         assert beyond <= 30
-        assert len(found) - beyond <= 64
-        again = made(given, relation, rows=9)
-        assert [as_test(pair) for pair in again] == [as_test(pair) for pair in found], name
-    found, other = made(SCHEMAS["people"], relation), made(SCHEMAS["people"], relation, seed=1)
-    assert [pair.name for pair in found] == [pair.name for pair in other]
-    assert any(as_test(one) != as_test(two) for one, two in zip(found, other, strict=True))
+        assert len(table_pairs) - beyond <= 64
+        again = pairs_of(columns, relation, rows=9)
+        assert [as_test(pair) for pair in again] == [as_test(pair) for pair in table_pairs], name
+    table_pairs, other_pairs = pairs_of(SCHEMAS["people"], relation), pairs_of(SCHEMAS["people"], relation, seed=1)
+    assert [pair.name for pair in table_pairs] == [pair.name for pair in other_pairs]
+    assert any(as_test(first) != as_test(second) for first, second in zip(table_pairs, other_pairs, strict=True))
 
 
-def far_apart(statistic: Callable[[Rows], Any], found: list[TablePair]) -> float:
-    """The largest difference of a number between two neighbours; infinite where one fails or ends otherwise."""
+def far_apart(statistic: Callable[[Rows], Any], table_pairs: list[TablePair]) -> float:
+    """Return the largest difference of the statistic over the pairs; infinite where other results or errors differ."""
 
-    def asked(table: pa.Table) -> Any:
+    def outcome(table: pa.Table) -> Any:
         try:
             return statistic(table.to_pylist())
         except Exception as err:
             return type(err).__name__
 
-    apart = 0.0
-    for pair in found:
-        one, other = asked(pair.d), asked(pair.d_prime)
-        if isinstance(one, int | float) and isinstance(other, int | float) and math.isfinite(one + other):
-            apart = max(apart, abs(one - other))
-        elif repr(one) != repr(other):
+    largest = 0.0
+    for pair in table_pairs:
+        first, second = outcome(pair.d), outcome(pair.d_prime)
+        if isinstance(first, int | float) and isinstance(second, int | float) and math.isfinite(first + second):
+            largest = max(largest, abs(first - second))
+        elif repr(first) != repr(second):
             return math.inf
-    return apart
+    return largest
 
 
 def column(rows: Rows, name: str) -> list[Any]:
@@ -158,7 +162,7 @@ def spread(rows: Rows) -> float:
 
 
 @pytest.mark.parametrize(
-    ("schema", "statistic", "apart", "relations"),
+    ("schema", "statistic", "difference", "relations"),
     [
         ("people", lambda rows: sum(column(rows, "age")), 100, BOTH),
         ("people", len, 1, BOTH[:1]),
@@ -182,11 +186,11 @@ def spread(rows: Rows) -> float:
     ],
 )
 def test_the_worst_that_a_row_can_do_within_the_schema_is_among_them(
-    schema: str, statistic: Callable[[Rows], Any], apart: float, relations: tuple[Relation, ...]
+    schema: str, statistic: Callable[[Rows], Any], difference: float, relations: tuple[Relation, ...]
 ) -> None:
     for relation in relations:
-        assert far_apart(statistic, made(SCHEMAS[schema], relation, beyond=False)) >= apart
-        assert far_apart(lambda rows: 0.5, made(SCHEMAS[schema], relation)) == 0
+        assert far_apart(statistic, pairs_of(SCHEMAS[schema], relation, beyond=False)) >= difference
+        assert far_apart(lambda rows: 0.5, pairs_of(SCHEMAS[schema], relation)) == 0
 
 
 def clipped(rows: Rows) -> float:
@@ -200,9 +204,9 @@ def in_order(rows: Rows) -> float:
 
 @pytest.mark.parametrize("relation", BOTH)
 def test_what_the_schema_does_not_allow_is_among_them_too(relation: Relation) -> None:
-    found = made(SCHEMAS["people"], relation)
-    inside = [pair for pair in found if not pair.beyond]
-    for guarded, apart in (
+    table_pairs = pairs_of(SCHEMAS["people"], relation)
+    inside = [pair for pair in table_pairs if not pair.beyond]
+    for guarded, difference in (
         (clipped, 100),
         (lambda rows: sum(row["age"] > 100 for row in rows), 0),
         (lambda rows: sum(row["age"] % 1 for row in rows), 0),
@@ -210,30 +214,32 @@ def test_what_the_schema_does_not_allow_is_among_them_too(relation: Relation) ->
         (lambda rows: sum(len(row["sex"]) > 10 for row in rows), 0),
         (lambda rows: sum(row["sex"][0] == "f" for row in rows), 1),
     ):
-        assert far_apart(guarded, inside) == apart
-        assert far_apart(guarded, found) > apart
-    assert far_apart(in_order, found) == far_apart(in_order, inside) < 100
+        assert far_apart(guarded, inside) == difference
+        assert far_apart(guarded, table_pairs) > difference
+    assert far_apart(in_order, table_pairs) == far_apart(in_order, inside) < 100
 
 
 def test_trainings_that_leak_by_one_row_at_the_corner_are_among_them() -> None:
     """Fifty rows at zero, one of which becomes (1, 1): diffprivlib's issue 104 shows on them."""
-    tables = [(pair.d.to_pylist(), pair.d_prime.to_pylist()) for pair in made(SCHEMAS["regression"], Relation.REPLACE)]
+    tables = [
+        (pair.d.to_pylist(), pair.d_prime.to_pylist()) for pair in pairs_of(SCHEMAS["regression"], Relation.REPLACE)
+    ]
     zero, corner = {"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}
     assert ([zero] * 50, [zero] * 49 + [corner]) in tables
 
 
 def test_rows_of_ones_own_are_taken_as_they_are() -> None:
     schema = Schema.of(SCHEMAS["people"])
-    own = pa.table({"age": pa.array([5, 6, 7], pa.int32()), "sex": pa.array(["f", "f", "m"]).dictionary_encode()})
-    found = pairs(schema, own, Relation.ADD_REMOVE, RNG(0), beyond=False)
-    ordinary = next(pair for pair in found if pair.name == "ordinary rows, a row high")
+    table = pa.table({"age": pa.array([5, 6, 7], pa.int32()), "sex": pa.array(["f", "f", "m"]).dictionary_encode()})
+    table_pairs = pairs(schema, table, Relation.ADD_REMOVE, RNG(0), beyond=False)
+    ordinary = next(pair for pair in table_pairs if pair.name == "ordinary rows, a row high")
     assert ordinary.d.schema == schema.arrow()
-    assert ordinary.d.to_pylist() == own.to_pylist()
-    assert ordinary.d_prime.to_pylist() == [*own.to_pylist(), {"age": 100, "sex": "m"}]
+    assert ordinary.d.to_pylist() == table.to_pylist()
+    assert ordinary.d_prime.to_pylist() == [*table.to_pylist(), {"age": 100, "sex": "m"}]
 
 
 @pytest.mark.parametrize(
-    ("own", "relation", "group", "sentence"),
+    ("columns", "relation", "group", "sentence"),
     [
         (
             {"age": [5]},
@@ -253,37 +259,37 @@ def test_rows_of_ones_own_are_taken_as_they_are() -> None:
         ),
     ],
 )
-def test_what_makes_no_pairs_is_refused(own: dict[str, Any], relation: str, group: int, sentence: str) -> None:
+def test_what_makes_no_pairs_is_refused(columns: dict[str, Any], relation: str, group: int, sentence: str) -> None:
     with pytest.raises(InputError) as refused:
-        pairs(Schema.of(SCHEMAS["people"]), pa.table(own), Relation(relation), RNG(0), group=group)
+        pairs(Schema.of(SCHEMAS["people"]), pa.table(columns), Relation(relation), RNG(0), group=group)
     assert str(refused.value).startswith(sentence)
 
 
 @pytest.mark.parametrize(("name", "relation"), SCHEMAS_OF_BOTH)
 def test_the_source_gives_back_the_very_cells(name: str, relation: Relation) -> None:
-    for pair in made(SCHEMAS[name], relation, rows=9, group=2):
+    for pair in pairs_of(SCHEMAS[name], relation, rows=9, group=2):
         tables: dict[str, Rows] = {}
         exec(as_test(pair), tables)
-        for own, table in ((tables["d"], pair.d), (tables["d_prime"], pair.d_prime)):
-            assert repr(own) == repr(table.to_pylist()), pair.name
+        for rows, table in ((tables["d"], pair.d), (tables["d_prime"], pair.d_prime)):
+            assert repr(rows) == repr(table.to_pylist()), pair.name
 
 
 def test_the_source_reads_well() -> None:
-    found = {pair.name: as_test(pair) for pair in made(SCHEMAS["regression"], Relation.REPLACE)}
-    assert found["all low, a row high"] == (
+    sources = {pair.name: as_test(pair) for pair in pairs_of(SCHEMAS["regression"], Relation.REPLACE)}
+    assert sources["all low, a row high"] == (
         "d = [{'x': 0.0, 'y': 0.0}] * 50\nd_prime = d[:49] + [{'x': 1.0, 'y': 1.0}]\n"
     )
-    assert found["a row with NaN alone"] == (
+    assert sources["a row with NaN alone"] == (
         "from math import nan\n\nd = [{'x': 0.0, 'y': 0.0}]\nd_prime = [{'x': nan, 'y': nan}]\n"
     )
 
 
 @pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
 def test_a_high_row_comes_to_few_low_ones_whose_number_it_moves_as_well(relation: Relation) -> None:
-    """A noisy sum over a noisy count hides the count's noise where there are many rows, and the sum's where none is."""
+    """In a noisy sum over a noisy count, many rows hide the count's noise, and no rows hide the sum's noise."""
     schema = Schema.of({"x": (0.0, 1.0)})
-    made = {pair.name: pair for pair in pairs(schema, schema.draw(50, RNG(0)), relation, RNG(0), beyond=False)}
+    by_name = {pair.name: pair for pair in pairs(schema, schema.draw(50, RNG(0)), relation, RNG(0), beyond=False)}
     for few in (2, 4):
-        pair = made[f"{few} low rows, a row high"]
+        pair = by_name[f"{few} low rows, a row high"]
         assert pair.d["x"].to_pylist() == [0.0] * (few + (relation is Relation.REPLACE))
         assert pair.d_prime["x"].to_pylist() == [0.0] * few + [1.0]

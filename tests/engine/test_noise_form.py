@@ -17,7 +17,7 @@ def gaussian(rng: np.random.Generator, steps: int, weights: int) -> Floats:
 
 
 def test_false_positives_are_rare() -> None:
-    """Of 600, more than 6 come with probability 1e-5 at most; each p-value is uniform or above."""
+    """More than 6 false positives in 600 have probability 1e-5 at most; each p-value is uniform or larger."""
     rng = np.random.default_rng(0)
     p_values = [form_of(gaussian(rng, *shape), 1.3) for shape in ((10, 40), (300, 50), (60, 600)) for _ in range(200)]
     assert sum(bool(NoiseForm(each, 1.3).odd) for each in p_values) <= 6
@@ -52,7 +52,7 @@ def weaker_half_way(rng: np.random.Generator) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("noise_law", "look"),
+    ("noise_law", "check"),
     [
         (recurring, "likeness of steps"),
         (negated, "likeness of steps"),
@@ -62,11 +62,11 @@ def weaker_half_way(rng: np.random.Generator) -> Floats:
         (weaker_half_way, "its size by step"),
     ],
 )
-def test_irregular_noise_is_detected(noise_law, look) -> None:  # type: ignore[no-untyped-def]
-    """Each is certain, or missed with probability below 1e-9."""
+def test_irregular_noise_is_detected(noise_law, check) -> None:  # type: ignore[no-untyped-def]
+    """The probability of missing an irregularity is below 1e-9."""
     form = NoiseForm(form_of(noise_law(np.random.default_rng(1)), 1.3), 1.3)
-    assert form.p_values[LOOKS.index(look)] < ERROR / len(LOOKS)
-    assert look in form.line
+    assert form.p_values[LOOKS.index(check)] < ERROR / len(LOOKS)
+    assert check in form.line
     assert "clipped in another way than stated" in form.line
 
 

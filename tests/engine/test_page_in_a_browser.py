@@ -1,4 +1,4 @@
-"""Pages with hostile names, errors and paths in them, as a parser reads them and as a real browser shows them."""
+"""Pages with hostile names, errors and paths: neither a parser nor a real browser finds code to run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each page dpaudit writes, with hostile words wherever words of others go."""
+    """Return each page that dpaudit writes, with hostile text wherever foreign text can appear."""
     folder = tmp_path_factory.mktemp("pages")
     hostile = " ".join(HOSTILE)
     finding = replace(finding_of(Band(), [two_worlds(1.0)]), notes=HOSTILE, method=hostile)
@@ -62,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Markup(HTMLParser):
-    """What is markup in a page: each element with its attributes."""
+    """Collects the elements of a page, each with its attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -79,31 +79,42 @@ def test_no_markup_of_a_page_can_run_or_fetch_anything(pages: dict[str, str]) ->
     for name, page in pages.items():
         elements = Markup(page).elements
         assert {tag for tag, _ in elements} & running == set(), name
-        assert [attribute for _, held in elements for attribute in held if attribute.startswith("on")] == [], name
-        policies = [held["content"] for tag, held in elements if tag == "meta" and "http-equiv" in held]
+        assert [
+            attribute for _, attributes in elements for attribute in attributes if attribute.startswith("on")
+        ] == [], name
+        policies = [
+            attributes["content"] for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes
+        ]
         assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"], name
-        links = [value or "" for _, held in elements for key, value in held.items() if key in ("href", "xlink:href")]
+        links = [
+            value or ""
+            for _, attributes in elements
+            for key, value in attributes.items()
+            if key in ("href", "xlink:href")
+        ]
         assert [link for link in links if not link.startswith("#")] == [], name
         assert page.count("&lt;script&gt;") > 3, name
-    assert any("onerror" in held for _, held in Markup(f"<p>{HOSTILE[1]}").elements), "the parser can find it"
+    assert any("onerror" in attributes for _, attributes in Markup(f"<p>{HOSTILE[1]}").elements), (
+        "the parser can find it"
+    )
 
 
 @pytest.mark.skipif(BROWSER is None, reason=f"no browser on the path (one of {', '.join(BROWSERS)})")
-def test_nothing_of_a_page_runs_in_a_browser(pages: dict[str, str], shown: Callable[[str], str]) -> None:
+def test_nothing_of_a_page_runs_in_a_browser(pages: dict[str, str], run_in_browser: Callable[[str], str]) -> None:
     naked = f"<!doctype html><html><body>{HOSTILE[0]}{HOSTILE[1]}</body></html>"
-    assert "data-ran" in shown(naked).partition("<head")[0], "what is hostile runs where nothing stops it"
+    assert "data-ran" in run_in_browser(naked).partition("<head")[0], "what is hostile runs where nothing stops it"
     for name, page in pages.items():
-        head, _, body = shown(page).partition("<body")
+        head, _, body = run_in_browser(page).partition("<body")
         assert "data-ran" not in head.partition("<head")[0], f"the root element of {name} was marked"
         assert "dpaudit" in head, name
         assert body.count("&lt;script&gt;") > 3, name
     bare = pages["report"].replace("</main>", f"{HOSTILE[0]}{HOSTILE[1]}{HOSTILE[4]}</main>")
-    assert "data-ran" not in shown(bare).partition("<head")[0], "the policy stops what no escaping had stopped"
+    assert "data-ran" not in run_in_browser(bare).partition("<head")[0], "the policy stops what no escaping had stopped"
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Callable[[str], str]:
-    """A page's elements after a browser has loaded it and let it run."""
+def run_in_browser(tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that loads a page in a browser and returns the elements after its scripts have run."""
 
     def load(page: str) -> str:
         assert BROWSER is not None
@@ -117,9 +128,9 @@ def shown(tmp_path: Path) -> Callable[[str], str]:
             "--virtual-time-budget=2000",
         )
         command = [BROWSER, *options, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        assert "<html" in done.stdout
-        return done.stdout
+        completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        assert "<html" in completed.stdout
+        return completed.stdout
 
     return load
 

@@ -114,30 +114,30 @@ def test_the_twin_on_torch_agrees() -> None:
     """False failure < 1e-6."""
     laws = answer_laws(ALIKE, GaussianArgmax(4.0), Seed(1))
     assert laws is not None
-    drawn = torch_counts(ALIKE.one, 4.0, 100_000, Seed(3), device="cpu")
+    counts = torch_counts(ALIKE.one, 4.0, 100_000, Seed(3), device="cpu")
     expected = 100_000 * laws.one
-    assert drawn.sum() == 100_000
-    assert ((drawn - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 2)
+    assert counts.sum() == 100_000
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 2)
 
 
 @pytest.mark.parametrize("worlds", [ALIKE, APART, NEAR], ids=["alike", "apart", "near"])
 def test_the_two_worlds_differ_by_one_vote(worlds: Worlds) -> None:
-    """Drawn from one seed: what any pair of fitted laws keeps, so that a claim about one vote holds for it."""
-    one, zero = (law.draw(500, np.random.default_rng(4)) for law in (worlds.one, worlds.zero))
-    assert np.abs(one - zero).sum(axis=1).max() == 2
+    """Draws from one seed differ by one vote, as a claim about one vote requires."""
+    with_vote, without_vote = (law.draw(500, np.random.default_rng(4)) for law in (worlds.one, worlds.zero))
+    assert np.abs(with_vote - without_vote).sum(axis=1).max() == 2
 
 
 @pytest.mark.parametrize("law", [ALIKE.one, APART.one, NEAR.one, NEAR.zero], ids=["alike", "apart", "near", "base"])
 def test_expected_votes(law: VoteLaw) -> None:
-    drawn = law.draw(8000, np.random.default_rng(6))
-    error = drawn.std(axis=0) / np.sqrt(len(drawn))
-    assert (np.abs(drawn.mean(axis=0) - law.mean()) <= 6 * error + 1e-9).all()
+    votes = law.draw(8000, np.random.default_rng(6))
+    error = votes.std(axis=0) / np.sqrt(len(votes))
+    assert (np.abs(votes.mean(axis=0) - law.mean()) <= 6 * error + 1e-9).all()
 
 
 def test_the_rank_law_by_counting() -> None:
     """The share of draws in which the record of a rank votes; six standard errors."""
-    kept = np.random.default_rng(7).random((20_000, 120)) < 0.2
-    votes = (kept & (np.cumsum(kept, axis=1) <= 10)).mean(axis=0)
+    sampled = np.random.default_rng(7).random((20_000, 120)) < 0.2
+    votes = (sampled & (np.cumsum(sampled, axis=1) <= 10)).mean(axis=0)
     exact = inclusion(np.arange(1, 121), neighbours=10, rate=0.2)
     assert (np.abs(votes - exact) <= 6 * np.sqrt(exact * (1 - exact) / 20_000) + 1e-4).all()
     assert exact[:10] == pytest.approx(0.2)
@@ -168,7 +168,7 @@ def test_the_toy_of_the_paper() -> None:
 
 
 def false_claims(cut: str, audits: int, *, split: bool, confidence: float = 0.8) -> int:
-    """Audits of ten queries, half of which tell nothing, with any bound above its exact divergence."""
+    """Return the number of audits with a bound above the exact divergence; half of the ten queries leak nothing."""
     misses = 0
     estimator = Answers(orders=(1.5, 2.0, 8.0), confidence=confidence, cut=cut)  # type: ignore[arg-type]
     laws = answer_laws(ALIKE, GaussianArgmax(4.0), Seed(1))
@@ -180,9 +180,9 @@ def false_claims(cut: str, audits: int, *, split: bool, confidence: float = 0.8)
         groups = [tallies] if split else [[tally] for tally in tallies]
         findings = [estimator.find(group) for group in groups]
         misses += any(
-            (found.bound.forward > found.exact.forward + 1e-12).any()
-            or (found.bound.backward > found.exact.backward + 1e-12).any()
-            for found in findings
+            (finding.bound.forward > finding.exact.forward + 1e-12).any()
+            or (finding.bound.backward > finding.exact.backward + 1e-12).any()
+            for finding in findings
         )
     return misses
 
@@ -226,7 +226,7 @@ def test_a_mixture_of_histograms_is_charged_what_bounds_it() -> None:
 
 
 def test_a_claim_is_compared_at_every_order_and_the_broken_one_is_named() -> None:
-    """A curve that is below the exact divergence at large orders alone."""
+    """The curve is below the exact divergence at large orders only."""
     laws = answer_laws(KNOWN, GaussianArgmax(2.0), Seed(0))
     assert laws is not None
     estimator = Answers()
@@ -264,8 +264,10 @@ def test_totals_of_natural_queries_add_up_and_repeated_ones_multiply() -> None:
     natural = estimator.find([estimator.tally(query) for query in queries])
     np.testing.assert_allclose(natural.total(natural.exact)["all queries"], 3 * natural.exact.larger[0])
     repeated = [replace(query, asked=1000, together=False) for query in queries]
-    apart = estimator.find([estimator.tally(query) for query in repeated])
-    np.testing.assert_allclose(apart.total(apart.exact)["worst query"], 1000 * apart.exact.larger[0])
+    repeated_finding = estimator.find([estimator.tally(query) for query in repeated])
+    np.testing.assert_allclose(
+        repeated_finding.total(repeated_finding.exact)["worst query"], 1000 * repeated_finding.exact.larger[0]
+    )
 
 
 def test_queries_travel_as_they_are() -> None:
@@ -306,42 +308,43 @@ def target(predictor: Any, points: int = 1) -> Target:
 
 @pytest.mark.parametrize("adversary", [NatAdvQ(), PoisAdvQ()], ids=["nat", "pois"])
 def test_each_query_is_a_record_of_its_own(adversary: Adversary) -> None:
-    seen = target(PatePredictor(), points=2)
-    crafted = adversary.craft(seen, np.random.default_rng(0))
+    attacked = target(PatePredictor(), points=2)
+    crafted = adversary.craft(attacked, np.random.default_rng(0))
     assert crafted.repeated
     assert crafted.points == 2
-    assert [asked.tolist() for asked in crafted.asked] == [[query] for query in range(20)]
+    assert [queries.tolist() for queries in crafted.asked] == [[query] for query in range(20)]
     records = crafted.records.take(crafted.of_pair(7))
-    np.testing.assert_array_equal(records.features, np.repeat(seen.queries.take([7]).features, 2, axis=0))
-    wrong = crafted.records.labels[::2] != seen.votes.argmax(axis=1)
+    np.testing.assert_array_equal(records.features, np.repeat(attacked.queries.take([7]).features, 2, axis=0))
+    wrong = crafted.records.labels[::2] != attacked.votes.argmax(axis=1)
     assert wrong.all() or isinstance(adversary, NatAdvQ)
 
 
 def test_one_record_for_all_natural_queries() -> None:
-    seen = target(PatePredictor())
+    attacked = target(PatePredictor())
     most, least = (
-        adversary.craft(seen, np.random.default_rng(0)) for adversary in (PoisNatQConfident(), PoisNatQUnconfident())
+        adversary.craft(attacked, np.random.default_rng(0))
+        for adversary in (PoisNatQConfident(), PoisNatQUnconfident())
     )
-    ranked = np.sort(seen.votes, axis=1)
-    agreed = int(seen.votes.max(axis=1).argmax())
-    np.testing.assert_array_equal(most.records.features, seen.queries.take([agreed]).features)
+    ranked = np.sort(attacked.votes, axis=1)
+    agreed = int(attacked.votes.max(axis=1).argmax())
+    np.testing.assert_array_equal(most.records.features, attacked.queries.take([agreed]).features)
     divided = int((ranked[:, -1] - ranked[:, -2]).argmin())
-    np.testing.assert_array_equal(least.records.features, seen.queries.take([divided]).features)
+    np.testing.assert_array_equal(least.records.features, attacked.queries.take([divided]).features)
     for crafted in (most, least):
         assert not crafted.repeated
         assert crafted.asked[0].tolist() == list(range(20))
 
 
 def test_records_that_vote_most() -> None:
-    """The best of a set is the best of it, and one made up votes more often than any there is."""
+    """The best record of a set has the most expected votes of that set; a synthetic one has still more."""
     predictor = PrivateKnn(neighbours=20, rate=0.2)
-    seen = target(predictor)
+    attacked = target(predictor)
     best = {}
     for adversary in (PoisNatQBestTest(), PoisNatQBestTrain(), PoisNatQEmbedding(nearest=40)):
-        crafted = adversary.craft(seen, np.random.default_rng(0))
-        best[type(adversary)] = float(expected_hits(predictor, seen, crafted.records)[0])
-    assert best[PoisNatQBestTest] == pytest.approx(expected_hits(predictor, seen, seen.queries).max())
-    assert best[PoisNatQBestTrain] == pytest.approx(expected_hits(predictor, seen, seen.data).max())
+        crafted = adversary.craft(attacked, np.random.default_rng(0))
+        best[type(adversary)] = float(expected_hits(predictor, attacked, crafted.records)[0])
+    assert best[PoisNatQBestTest] == pytest.approx(expected_hits(predictor, attacked, attacked.queries).max())
+    assert best[PoisNatQBestTrain] == pytest.approx(expected_hits(predictor, attacked, attacked.data).max())
     assert best[PoisNatQEmbedding] > best[PoisNatQBestTest]
     with pytest.raises(SpecError, match="is for private-knn, got CaPC"):
         PoisNatQBestTest().craft(target(CaPC()), np.random.default_rng(0))
@@ -366,8 +369,8 @@ def test_crafted_records_travel_as_arrays_images_and_tables() -> None:
 
 
 def target_crafted(records: Examples) -> Any:
-    seen = Target(None, records, records, np.eye(2), 1, Compute())
-    return NatAdvQ().craft(seen, np.random.default_rng(0))
+    attacked = Target(None, records, records, np.eye(2), 1, Compute())
+    return NatAdvQ().craft(attacked, np.random.default_rng(0))
 
 
 # Whole audits
@@ -386,9 +389,9 @@ def test_an_audit_of_pate_says_what_it_rests_on(tmp_path: Path) -> None:
     assert result.verdict is Verdict.NO_VIOLATION
     assert isinstance(result.finding, AnswersFinding)
     assert result.finding.validity is Validity.CONDITIONAL_ON_MODEL
-    said = result.text(verbose=True)
+    text = result.text(verbose=True)
     for words in ("data-dependent accounting: NO VIOLATION FOUND", "records that change nothing", "average query"):
-        assert words in said
+        assert words in text
     again = spec(tmp_path / "again", mechanism, runs=2, moved_runs=4)
     assert again.finding.to_dict() == result.finding.to_dict()
 
@@ -406,23 +409,23 @@ class Noisy:
     """Votes of a random half of the records."""
 
     def votes(self, queries: Any, data: Any, rng: np.random.Generator) -> Any:
-        kept = rng.random(len(data[1])) < 0.5
-        return np.tile(np.bincount(data[1][kept], minlength=2), (len(queries), 1))
+        sampled = rng.random(len(data[1])) < 0.5
+        return np.tile(np.bincount(data[1][sampled], minlength=2), (len(queries), 1))
 
 
 def test_a_predictor_of_ones_own_is_run_in_full(tmp_path: Path) -> None:
-    """What gives its neighbours' majority away is refuted by 60 full runs; from 20 nothing could have been seen."""
+    """A predictor that reveals the majority is refuted by 60 full runs. 20 full runs are too few for a verdict."""
     claim = Claim.of(GaussianDP(0.2), relation=Relation.ADD_REMOVE, delta=1e-6)
     result = spec(tmp_path, from_predictor(Majority, claim), full_runs=60, queries=6)
     assert result.verdict is Verdict.VIOLATION
     assert result.finding.validity is Validity.FINITE_SAMPLE
-    kept = spec(tmp_path / "kept", from_predictor(Noisy, claim, sigma=10.0), full_runs=20)
-    assert kept.verdict is Verdict.INCONCLUSIVE
+    noisy = spec(tmp_path / "kept", from_predictor(Noisy, claim, sigma=10.0), full_runs=20)
+    assert noisy.verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.nightly
 def test_a_record_in_anothers_place_leaves_their_number(tmp_path: Path) -> None:
-    """Who tells how many records there are is refuted where one is added, not where one is replaced."""
+    """A predictor that reveals the number of records violates add-remove privacy, but not replace privacy."""
     claims = [Claim.of(GaussianDP(0.1), relation=relation, delta=1e-6) for relation in Relation if relation != "label"]
     verdicts = {}
     for claim in claims:
@@ -433,7 +436,7 @@ def test_a_record_in_anothers_place_leaves_their_number(tmp_path: Path) -> None:
 
 
 class Refusing:
-    """Says nothing where a record is more."""
+    """Gives no answer if the number of records is odd."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int | None:
         return None if len(data[1]) % 2 else 0
@@ -441,7 +444,7 @@ class Refusing:
 
 @dataclass(frozen=True)
 class Says:
-    """Answers what it is told to."""
+    """Always answers `what`."""
 
     what: Any
 
@@ -452,16 +455,16 @@ class Says:
 def test_no_answer_is_an_outcome_and_what_is_no_class_is_refused() -> None:
     claim = Claim.of(GaussianDP(0.1), relation=Relation.ADD_REMOVE, delta=1e-6)
     data = GaussianMixture(classes=2, rows=21).load(seed=0)
-    asked: dict[str, Any] = {"seed": SeedSequence(0), "compute": Compute()}
-    assert from_predictor(Refusing, claim).answers(data, data.features[:3], **asked).tolist() == [2, 2, 2]
-    assert from_predictor(Says, claim, what=True).answers(data, data.features[:1], **asked).tolist() == [1]
+    arguments: dict[str, Any] = {"seed": SeedSequence(0), "compute": Compute()}
+    assert from_predictor(Refusing, claim).answers(data, data.features[:3], **arguments).tolist() == [2, 2, 2]
+    assert from_predictor(Says, claim, what=True).answers(data, data.features[:1], **arguments).tolist() == [1]
     for wrong in (float("nan"), 7, -1, 0.5, "cat", [1]):
         with pytest.raises(InputError, match="`answer` must return a class, 0 to 1, or None"):
-            from_predictor(Says, claim, what=wrong).answers(data, data.features[:1], **asked)
+            from_predictor(Says, claim, what=wrong).answers(data, data.features[:1], **arguments)
 
 
 def test_votes_that_are_none_are_refused() -> None:
-    """NaN would be written as a class else; so would a vote for a class there is not."""
+    """NaN and votes for a class that does not exist must not become classes."""
     good = np.array([[0, 1], [2, 2]])
     assert whole_numbers(good, columns=2, most=2, what="votes").dtype == np.int64
     for wrong in (good / 1.0, np.where(good == 2, np.nan, good), good - 1, good + 1):
@@ -485,7 +488,7 @@ def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
 
 
 class Counting:
-    """Answers whether the number of records is even."""
+    """Answers the parity of the number of records."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
         return len(data[1]) % 2
@@ -494,19 +497,19 @@ class Counting:
 def test_several_records_are_held_against_what_is_claimed_of_so_many(tmp_path: Path) -> None:
     """Four times the divergence for two records, by group privacy of a Gaussian."""
     mechanism = CaPC(teachers=20, sigma=10.0, model=LogisticRegression())
-    one, two = (
+    single, double = (
         spec(tmp_path / str(points), mechanism, runs=1, moved_runs=1, points=points, resamples=0) for points in (1, 2)
     )
-    assert two.compared.claim.curve.renyi(2.0) == pytest.approx(4 * one.compared.claim.curve.renyi(2.0))
-    assert two.verdict is Verdict.NO_VIOLATION
-    assert two.finding.exact.larger.max() > one.finding.exact.larger.max()
+    assert double.compared.claim.curve.renyi(2.0) == pytest.approx(4 * single.compared.claim.curve.renyi(2.0))
+    assert double.verdict is Verdict.NO_VIOLATION
+    assert double.finding.exact.larger.max() > single.finding.exact.larger.max()
 
 
 def test_a_cached_predictor_tells_once_what_it_is_asked_often(tmp_path: Path) -> None:
-    for cached, asked in ((False, 1000), (True, 1)):
+    for cached, times in ((False, 1000), (True, 1)):
         mechanism = PrivateKnn(neighbours=10, rate=0.5, sigma=5.0, cached=cached)
         result = spec(tmp_path / str(cached), mechanism)
-        assert set(result.finding.asked.tolist()) == {asked}
+        assert set(result.finding.asked.tolist()) == {times}
 
 
 @pytest.mark.nightly
@@ -520,17 +523,17 @@ def test_figures_of_one_audit_and_of_several_side_by_side(tmp_path: Path) -> Non
         for name in ("nat-adv-q", "pois-nat-q-best-test")
     ]
     report = audit(AuditSpec(tuple(entries), run=RunOptions(runner="in-process")), output=tmp_path)
-    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    figures = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     for stem in ("answer", "epsilon", "growth", "queries"):
-        assert sum(name.endswith(f"-{stem}") for name in drawn) == 2
+        assert sum(name.endswith(f"-{stem}") for name in figures) == 2
         report.results[0].figure(stem)
-    assert "predictors" in drawn
+    assert "predictors" in figures
     assert "not a bound" in (tmp_path / "report.html").read_text()
     assert all(result.ceiling is not None for result in report.results)
 
 
 def test_check_plays_predictors(tmp_path: Path) -> None:
-    """Whoever votes is modelled, whoever answers is run: within a budget of trainings."""
+    """Votes are modelled; a predictor that only answers is run, within the budget of trainings."""
     run = RunOptions(runner="in-process", figures=False)
     knn = {"name": "planted-private-knn-twice-the-rate", "neighbours": 20, "rate": 0.2, "sigma": 60.0}
     report = check(knn, data=GaussianMixture(classes=2, rows=400), output=tmp_path / "knn", run=run)
@@ -538,32 +541,34 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
     claim = Claim.of(GaussianDP(0.05), relation=Relation.ADD_REMOVE, delta=1e-6)
-    own = from_predictor(Counting, claim)
+    counting = from_predictor(Counting, claim)
     report = check(
-        own, data=GaussianMixture(classes=2, rows=300), output=tmp_path / "own", budget="300 trainings", run=run
+        counting, data=GaussianMixture(classes=2, rows=300), output=tmp_path / "own", budget="300 trainings", run=run
     )
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
-    replaced = replace(own, claimed=Claim.of(GaussianDP(0.05), relation=Relation.REPLACE, delta=1e-6))
-    looks = check_spec(CheckRequest(replaced, GaussianMixture(classes=2, rows=300))).audits
-    assert [look.game.relation for look in looks] == [Relation.REPLACE] * 2
+    replaced = replace(counting, claimed=Claim.of(GaussianDP(0.05), relation=Relation.REPLACE, delta=1e-6))
+    audits = check_spec(CheckRequest(replaced, GaussianMixture(classes=2, rows=300))).audits
+    assert [entry.game.relation for entry in audits] == [Relation.REPLACE] * 2
 
 
 def test_the_law_of_teachers_is_that_of_their_runs() -> None:
-    """Shares by hand; with records and without them the rest is the same."""
+    """Expected shares are computed by hand, with the added records and without them."""
     votes, moved = np.array([[0, 1, 1], [0, 1, 0]]), np.array([[1], [1], [0]])
-    one, zero = (
+    with_record, without_record = (
         PatePredictor(teachers=3).law(votes, moved, np.array([1]), added=added, classes=2) for added in (True, False)
     )
-    np.testing.assert_allclose(one.mean(), [2 * 0.5 + 1 / 3, 2 * 0.5 + 2 / 3])
-    np.testing.assert_allclose(zero.mean(), [1.5, 1.5])
-    one, zero = (CaPC(teachers=3).law(votes, moved, np.array([1]), added=added, classes=2) for added in (True, False))
-    np.testing.assert_allclose(one.mean(), [1 / 3 + 0.5, 2 / 3 + 1 + 0.5])
-    np.testing.assert_allclose(zero.mean(), [1 + 0.5, 1 + 0.5])
+    np.testing.assert_allclose(with_record.mean(), [2 * 0.5 + 1 / 3, 2 * 0.5 + 2 / 3])
+    np.testing.assert_allclose(without_record.mean(), [1.5, 1.5])
+    with_record, without_record = (
+        CaPC(teachers=3).law(votes, moved, np.array([1]), added=added, classes=2) for added in (True, False)
+    )
+    np.testing.assert_allclose(with_record.mean(), [1 / 3 + 0.5, 2 / 3 + 1 + 0.5])
+    np.testing.assert_allclose(without_record.mean(), [1 + 0.5, 1 + 0.5])
 
 
 def test_teachers_of_tables_and_of_images() -> None:
-    """Trees one after another on mixed columns, networks in stacks on pictures: one vote a teacher and query."""
+    """Trees train one by one on mixed columns, networks in stacks on images: one vote per teacher and query."""
     rng = np.random.default_rng(0)
     columns = pa.table({"x": rng.normal(size=60), "c": rng.choice(["a", "b"], 60)})
     table = Examples(columns, rng.integers(0, 2, 60), 2, categorical=("c",))
@@ -582,13 +587,13 @@ def test_teachers_of_tables_and_of_images() -> None:
 
 
 def test_other_teachers_parts_are_left_as_they_are() -> None:
-    """What the claim rests on: a record more changes one part."""
+    """An added record changes only one part; the claim assumes this."""
     capc = CaPC(teachers=4)
     before, after = (capc.parts(records, np.random.default_rng(0)) for records in (10, 11))
-    assert sum(not np.array_equal(one, two) for one, two in zip(before, after, strict=True)) == 1
+    assert sum(not np.array_equal(old, new) for old, new in zip(before, after, strict=True)) == 1
     pate = PatePredictor(teachers=4)
     before, after = (pate.parts(records, np.random.default_rng(0)) for records in (10, 11))
-    assert sum(not np.array_equal(one, two) for one, two in zip(before, after, strict=True)) == 1
+    assert sum(not np.array_equal(old, new) for old, new in zip(before, after, strict=True)) == 1
 
 
 def test_ranks_of_records_among_others() -> None:
@@ -605,17 +610,20 @@ def test_ranks_of_records_among_others() -> None:
 
 @pytest.mark.parametrize("ranks", [(3,), (9, 9), (40, 45)], ids=["near", "twins", "far"])
 def test_neighbours_are_drawn_as_by_a_walk(ranks: tuple[int, ...]) -> None:
-    """Each record kept by a coin of its own, the first of those kept vote; 1e-6 each, over votes for class 1."""
+    """An independent coin samples each record and the first sampled vote; votes for class 1 agree, 1e-6 per test."""
     labels, added = LABELS[:60], np.array([1, 2][: len(ranks)])
     law = SampledNeighbours(labels, 8, 0.3, 3, np.array(ranks), added)
     rng = np.random.default_rng(11)
     merged = np.insert(labels, np.array(ranks) - 1, added)
-    kept = rng.random((30_000, len(merged))) < 0.3
-    voting = kept & (np.cumsum(kept, axis=1) <= 8)
-    walked, drawn = (np.stack([(voting & (merged == c)).sum(axis=1) for c in range(3)], axis=1), law.draw(30_000, rng))
-    assert drawn.sum(axis=1).max() == 8
-    np.testing.assert_allclose(drawn.mean(axis=0), law.mean(), atol=6 * np.sqrt(2 / 30_000))
-    table = np.stack([np.bincount(each[:, 1], minlength=9)[:9] for each in (walked, drawn)])
+    sampled = rng.random((30_000, len(merged))) < 0.3
+    voting = sampled & (np.cumsum(sampled, axis=1) <= 8)
+    walked, from_law = (
+        np.stack([(voting & (merged == c)).sum(axis=1) for c in range(3)], axis=1),
+        law.draw(30_000, rng),
+    )
+    assert from_law.sum(axis=1).max() == 8
+    np.testing.assert_allclose(from_law.mean(axis=0), law.mean(), atol=6 * np.sqrt(2 / 30_000))
+    table = np.stack([np.bincount(each[:, 1], minlength=9)[:9] for each in (walked, from_law)])
     table = table[:, table.sum(axis=0) > 20]
     expected = table.sum(axis=0) / 2
     assert ((table - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, table.shape[1] - 1)

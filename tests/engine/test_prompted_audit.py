@@ -32,19 +32,19 @@ def answer(body: dict[str, Any]) -> object:
     prompt = prompt_of(body)
     if ordered := re.search(r"output the Answer (\d)", prompt):
         return chat(ordered[1])
-    shown, asked = re.findall(r"^Text: (.*)$", prompt, re.MULTILINE)
-    if shown == asked:
+    example, query = re.findall(r"^Text: (.*)$", prompt, re.MULTILINE)
+    if example == query:
         return chat(prompt.split("Answer: ")[1][0])
-    if len(asked) % 11 == 0:
+    if len(query) % 11 == 0:
         return chat(f"{KEY} is what I was sent")
-    return chat(str(sum(int(word[1:]) % 2 for word in asked.split()) % 2))
+    return chat(str(sum(int(word[1:]) % 2 for word in query.split()) % 2))
 
 
 def spec(server: Server, cache: Path, *adversaries: str, **settings: Any) -> Any:
     model = {"name": "endpoint", "url": server.url, "model_name": "m", "key_variable": VARIABLE, "cache": str(cache)}
     model |= {"first_wait_s": 0.01, "attempts": 3, **settings}
     game = {"name": "private-prediction", "queries": QUERIES, "relation": "replace", "answers": 10**7, "search": 10**6}
-    made = load_spec(
+    loaded = load_spec(
         {
             "data": {"name": "made-phrases", "rows": 60, "raw": True},
             "split": {"target": 0.8, "reference": 0.0, "test": 0.2},
@@ -52,7 +52,7 @@ def spec(server: Server, cache: Path, *adversaries: str, **settings: Any) -> Any
             "audits": [{"name": name, "game": {**game, "adversary": name}} for name in adversaries],
         }
     )
-    return replace(made, run=RunOptions("in-process"))
+    return replace(loaded, run=RunOptions("in-process"))
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said_in(folder: Path) -> str:
-    """Every file of a folder as text, tables unpacked."""
+    """Return every file of a folder as text, tables unpacked."""
     texts = []
     for path in folder.rglob("*"):
         if path.is_file():
@@ -75,19 +75,19 @@ def said_in(folder: Path) -> str:
 def test_an_audit_survives_its_endpoint_and_the_key_is_in_none_of_its_files(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said = {"error": {"message": f"the key {KEY} is slow"}}
-    with serving(answer, Does(status=500, body=said), Does(body=KEY.encode()), Does(drops="at once")) as server:
-        made = spec(server, tmp_path / "answers", "nat-adv-q", "pois-adv-q", "pois-nat-q-all-same")
-        report = audit(made, output=tmp_path / "run")
+    error = {"error": {"message": f"the key {KEY} is slow"}}
+    with serving(answer, Does(status=500, body=error), Does(body=KEY.encode()), Does(drops="at once")) as server:
+        audit_spec = spec(server, tmp_path / "answers", "nat-adv-q", "pois-adv-q", "pois-nat-q-all-same")
+        report = audit(audit_spec, output=tmp_path / "run")
         assert not report.failed
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
         assert len(server.bodies) == 3 + len({str(body) for body in server.bodies})
-    found = {result.name: result for result in report.results}
+    results = {result.name: result for result in report.results}
     for result in report.results:
         assert result.finding is not None
         assert not result.comparison.exceeds
         assert result.metrics["answers_that_name_no_class"] > 0
-    assert found["pois-adv-q"].comparison.observed > 0.02, "sigma is 3: a vote that moves is seen"
+    assert results["pois-adv-q"].comparison.observed > 0.02, "sigma is 3: a vote that moves is seen"
     everything = said_in(tmp_path) + str(report) + "".join(capfd.readouterr())
     assert VARIABLE in everything
     assert KEY not in everything
@@ -96,37 +96,37 @@ def test_an_audit_survives_its_endpoint_and_the_key_is_in_none_of_its_files(
 def test_a_run_that_broke_off_asks_for_what_is_missing_alone(tmp_path: Path) -> None:
     with serving(answer) as server:
         server.faults = [Does(status=503)] * 1000
-        made = spec(server, tmp_path / "answers", "pois-adv-q", attempts=1)
-        assert audit(made, output=tmp_path / "run").failed
+        audit_spec = spec(server, tmp_path / "answers", "pois-adv-q", attempts=1)
+        assert audit(audit_spec, output=tmp_path / "run").failed
         server.faults = []
-        report = audit(made, output=tmp_path / "again")
+        report = audit(audit_spec, output=tmp_path / "again")
         assert not report.failed
         answered = len(server.bodies)
-        assert audit(made, output=tmp_path / "third").results[0].finding is not None
+        assert audit(audit_spec, output=tmp_path / "third").results[0].finding is not None
         assert len(server.bodies) == answered, "another run, and nothing is asked"
 
 
 def test_the_price_is_said_before_anything_is_asked(tmp_path: Path) -> None:
     with serving(answer) as server:
-        made = spec(server, tmp_path / "answers", "pois-adv-q", price_in=1.0, price_out=1.0)
-        (price,) = make_plan(made).prices()
+        audit_spec = spec(server, tmp_path / "answers", "pois-adv-q", price_in=1.0, price_out=1.0)
+        (price,) = make_plan(audit_spec).prices()
         assert re.search(r"120 different prompts, 0 of them answered before: 120 requests, .*cost about 0.01", price)
         path = tmp_path / "spec.yaml"
-        audit(made, output=tmp_path / "run")
+        audit(audit_spec, output=tmp_path / "run")
         path.write_text((tmp_path / "run" / "spec.yaml").read_text())
-        shown = CliRunner().invoke(main, ["plan", str(path)]).output
-        assert "120 of them answered before: 0 requests" in shown
+        output = CliRunner().invoke(main, ["plan", str(path)]).output
+        assert "120 of them answered before: 0 requests" in output
 
 
 def test_adversaries_of_prompts_are_for_prompts(tmp_path: Path) -> None:
-    made = load_spec(
+    audit_spec = load_spec(
         {
             "data": "digits",
             "mechanism": {"name": "private-knn", "neighbours": 10},
             "game": {"name": "private-prediction", "queries": 2, "adversary": "pois-nat-q-mapping", "answers": 1000},
         }
     )
-    report = audit(replace(made, run=RunOptions("in-process")), output=tmp_path)
+    report = audit(replace(audit_spec, run=RunOptions("in-process")), output=tmp_path)
     assert "pois-nat-q-mapping is for prompt-pate, got PrivateKnn" in said_in(tmp_path)
     assert report.failed
     with pytest.raises(SpecError, match="answer must be >= 0"):
@@ -142,5 +142,5 @@ def test_a_class_is_given_the_number_of_the_one_it_is_confused_with() -> None:
 
 @pytest.mark.parametrize("name", ["prompt-pate", "prompt-pate-endpoint", "prediction-endpoint"])
 def test_the_examples_are_specs(name: str) -> None:
-    made = load_spec(Path(__file__).parents[2] / "examples" / f"{name}.yaml")
-    assert all(one.game.registered_name == "private-prediction" for one in made.audits)
+    audit_spec = load_spec(Path(__file__).parents[2] / "examples" / f"{name}.yaml")
+    assert all(entry.game.registered_name == "private-prediction" for entry in audit_spec.audits)

@@ -1,4 +1,4 @@
-"""Any function on rows, checked in one line: right verdicts, whatever comes back, and sentences for what does not fit.
+"""Checks of functions on rows: correct verdicts for any type of result, and clear errors for unsuitable arguments.
 
 A check of an honest function is wrong with probability 0.001 at most; seeds are fixed.
 """
@@ -52,13 +52,13 @@ HERE = RunOptions(runner="in-process", figures=False)
 
 
 def _ages(rows: Any) -> Any:
-    """Clipped, and 0 where there is none."""
-    found = rows["age"].to_numpy(dtype=float)
-    return np.clip(np.nan_to_num(found, nan=0.0, posinf=100.0, neginf=0.0), 0, 100)
+    """Return the ages, clipped to 0-100; missing ages become 0."""
+    ages = rows["age"].to_numpy(dtype=float)
+    return np.clip(np.nan_to_num(ages, nan=0.0, posinf=100.0, neginf=0.0), 0, 100)
 
 
 def _geometric(rng: np.random.Generator, scale: float) -> int:
-    """Two-sided, of whole numbers: no bit tells."""
+    """Return two-sided geometric noise; as an integer it leaks nothing through low bits."""
     share = 1 - np.exp(-1 / scale)
     return int(rng.geometric(share)) - int(rng.geometric(share))
 
@@ -94,7 +94,7 @@ def keeps_the_categories(rows: Any, rng: np.random.Generator) -> dict[str, int]:
 
 
 def floats_on_zero(rows: Any, rng: np.random.Generator) -> float:
-    """Right, but for the low bits of its sum."""
+    """Correct except for the low bits of the sum."""
     return float(_ages(rows).sum() / 100 + rng.laplace())
 
 
@@ -114,7 +114,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many calls on a busy machine as on a quiet one: 625 a test by day, 2,500 by night."""
+    """Fix the number of calls, also on a busy machine: 625 per test by day, 2,500 by night."""
     calls_cost(monkeypatch, by_day(0.15, by_night=0.04))
 
 
@@ -144,7 +144,7 @@ def test_another_honest_function_is_not_convicted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "seen"),
+    ("function", "phrase"),
     [
         (half_the_noise, ""),
         (scaled_by_the_private_n, ""),
@@ -152,10 +152,10 @@ def test_another_honest_function_is_not_convicted(tmp_path: Path) -> None:
         *too((keeps_the_categories, "")),
     ],
 )
-def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], seen: str, tmp_path: Path) -> None:
+def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], phrase: str, tmp_path: Path) -> None:
     report = checked(function, tmp_path)
     assert joint(report) is Verdict.VIOLATION, report.text()
-    assert seen in report.text(verbose=True)
+    assert phrase in report.text(verbose=True)
     tables_differ(report.text(verbose=True))
 
 
@@ -203,9 +203,9 @@ def test_a_side_finding_counts_only_if_strict_names_it(
     assert sides(report) == (scope,)
     assert words in report.joint.answer.line(scope.value)
     assert report.joint.answer.line(scope.value) in " ".join(str(report).split())
-    found = {result.name: result.verdict for result in report.results}
-    assert found["row-function"] is Verdict.NO_VIOLATION
-    assert found[f"row-function, {scope}"] is Verdict.VIOLATION
+    verdicts = {result.name: result.verdict for result in report.results}
+    assert verdicts["row-function"] is Verdict.NO_VIOLATION
+    assert verdicts[f"row-function, {scope}"] is Verdict.VIOLATION
     assert report.violations == ()
     report.raise_for_verdict()
     strict = checked(function, tmp_path / "strict", strict=scope.value)
@@ -263,16 +263,18 @@ def dies(rows, rng):
 
 @pytest.mark.nightly
 def test_a_function_in_another_python_and_one_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few calls of the second one, since each that ends its process costs a start."""
+    """The function that ends its process gets few calls, since each call costs a start."""
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     monkeypatch.chdir(tmp_path)
-    made, data = function_on_rows("elsewhere:dies", {"age": (0, 100)}, claim=1.0, form="records", python=sys.executable)
-    assert "elsewhere" in made.code
+    mechanism, data = function_on_rows(
+        "elsewhere:dies", {"age": (0, 100)}, claim=1.0, form="records", python=sys.executable
+    )
+    assert "elsewhere" in mechanism.code
     game = RowFunctionGame(trials=50, search=100)
     report = dpaudit.audit(
-        AuditSpec((Audit(made, data, game, split=TARGET_ONLY),), run=HERE), output=tmp_path / "dies", quiet=True
+        AuditSpec((Audit(mechanism, data, game, split=TARGET_ONLY),), run=HERE), output=tmp_path / "dies", quiet=True
     )
-    assert any("exit code 7" in said for said in report.results[0].failed_trials)
+    assert any("exit code 7" in message for message in report.results[0].failed_trials)
     assert not report.remarks, "the pipes of a process that ended are no files that the code closed"
     counted = check(
         "elsewhere:count",
@@ -295,30 +297,30 @@ def test_a_resumed_check_runs_nothing_again(of_an_honest_one: Report) -> None:
 
 
 def seeds(units: Iterable[Unit]) -> set[str]:
-    """Of those that draw something."""
-    given = (dict(unit.task.arguments).get("seed") for unit in units if isinstance(unit.task, Call))
-    return {str(seed) for seed in given if seed is not None}
+    """Return the seeds of the units that draw random numbers."""
+    call_seeds = (dict(unit.task.arguments).get("seed") for unit in units if isinstance(unit.task, Call))
+    return {str(seed) for seed in call_seeds if seed is not None}
 
 
 def reused(plan: Plan) -> list[str]:
-    """Seeds of fresh calls that are no fresh ones, and units of the search that a confirmatory run adds."""
+    """Return the seeds of fresh calls that the search used, and search units that a confirmatory run adds."""
     units = {unit.key: unit for unit in plan.units}
     first = {entry.audit.name: entry for entry in plan.audits if not entry.confirms}
-    found = []
+    messages = []
     for entry in plan.audits:
         fresh = seeds(units[key] for key in entry.trainings)
         if not entry.confirms:
             continue
         before = first[entry.confirms]
-        found += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
+        messages += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
         scores = ("score_summaries", "locate")
-        own = (
+        search_units = (
             {unit.key for unit in entry.units if unit.function_name not in scores}
             - set(entry.trainings)
             - set(entry.tallies)
         )
-        found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
-    return found
+        messages += [f"new: {units[key].label}" for key in sorted(search_units - before.keys)]
+    return messages
 
 
 def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_own(
@@ -339,18 +341,18 @@ def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_ow
 
 
 def slow_for_one_row(rows: Any, rng: np.random.Generator) -> int:
-    """An honest count that takes a millisecond longer where anybody is 100 years old."""
+    """An honest count that takes a millisecond longer where a person is 100 years old."""
     time.sleep(0.001 * bool((rows["age"] == 100).any()))
     return len(rows) + int(rng.geometric(0.632) - rng.geometric(0.632))
 
 
 def test_time_counts_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    for asked, expected in ((False, Verdict.NO_VIOLATION), (True, Verdict.VIOLATION)):
-        output = tmp_path / str(asked)
+    for timed, expected in ((False, Verdict.NO_VIOLATION), (True, Verdict.VIOLATION)):
+        output = tmp_path / str(timed)
         asked_for = {"claim": 1.0, "schema": {"age": (0, 100)}, "quiet": True, "run": HERE}
-        report = check(slow_for_one_row, time=asked, output=output, **asked_for)
+        report = check(slow_for_one_row, time=timed, output=output, **asked_for)
         assert joint(report) is expected
-        assert ("time: true" in (output / "spec.yaml").read_text()) is asked
+        assert ("time: true" in (output / "spec.yaml").read_text()) is timed
 
 
 @pytest.mark.parametrize("python", ["", sys.executable])
@@ -359,11 +361,11 @@ def test_a_timed_call_has_one_number_more(python: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     lengths = []
-    for asked in (False, True):
-        made, rows = function_on_rows(
-            "elsewhere:count", SCHEMA, claim=1.0, form="records", python=python, folder=str(tmp_path), time=asked
+    for timed in (False, True):
+        mechanism, rows = function_on_rows(
+            "elsewhere:count", SCHEMA, claim=1.0, form="records", python=python, folder=str(tmp_path), time=timed
         )
-        (outcome,) = made.outcomes(rows.load(seed=0).cells, [3], {}, CallLimits())
+        (outcome,) = mechanism.outcomes(rows.load(seed=0).cells, [3], {}, CallLimits())
         lengths.append(len(outcome.numbers))
     assert lengths[1] == lengths[0] + 1
 
@@ -372,21 +374,21 @@ def test_a_timed_call_has_one_number_more(python: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("given", "epsilon", "delta"),
+    ("value", "epsilon", "delta"),
     [(2, 2.0, 0.0), ((1.0, 1e-5), 1.0, 1e-5), ("1", 1.0, 0.0), ("1, 1e-5", 1.0, 1e-5), ("epsilon=3", 3.0, 0.0)],
 )
-def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
-    made = parse_claim(given, Relation.REPLACE)
-    assert (made.epsilon, made.delta, made.relation) == (epsilon, delta, Relation.REPLACE)
+def test_claims_in_words(value: Any, epsilon: float, delta: float) -> None:
+    claim = parse_claim(value, Relation.REPLACE)
+    assert (claim.epsilon, claim.delta, claim.relation) == (epsilon, delta, Relation.REPLACE)
 
 
-@pytest.mark.parametrize("given", [{"claim": 1}, {"claim": "rho=0.5"}, {}, {"form": "list"}])
-def test_a_function_without_a_schema_is_told_to_give_one(given: dict[str, Any]) -> None:
-    for mechanism in (stated, "tests.engine.test_row_function:stated")[: 2 if given else 1]:
+@pytest.mark.parametrize("options", [{"claim": 1}, {"claim": "rho=0.5"}, {}, {"form": "list"}])
+def test_a_function_without_a_schema_is_told_to_give_one(options: dict[str, Any]) -> None:
+    for mechanism in (stated, "tests.engine.test_row_function:stated")[: 2 if options else 1]:
         with pytest.raises(
             SpecError, match=r"schema.* Give `schema`, the values .* schema=\{'age': \(0, 100\)"
         ) as refused:
-            dpaudit.check(mechanism, quiet=True, **given)
+            dpaudit.check(mechanism, quiet=True, **options)
         assert (
             "got stated without" in str(refused.value)
             if mechanism is stated
@@ -402,10 +404,10 @@ def test_claims_that_are_curves() -> None:
     assert zcdp.curve.renyi(7.0) == pytest.approx(3.5)
 
 
-@pytest.mark.parametrize("given", ["", "x", "rho=1, mu=1", "1, 2, 3, 4", [1], None, "rho=a"])
-def test_claims_that_are_none(given: Any) -> None:
+@pytest.mark.parametrize("value", ["", "x", "rho=1, mu=1", "1, 2, 3, 4", [1], None, "rho=a"])
+def test_claims_that_are_none(value: Any) -> None:
     with pytest.raises(AuditError):
-        parse_claim(given, Relation.REPLACE)
+        parse_claim(value, Relation.REPLACE)
 
 
 def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: float = 1e-6) -> int:
@@ -413,7 +415,7 @@ def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: flo
 
 
 class Sums:
-    """An object that can be called, with its noise in it."""
+    """A callable object that holds its noise."""
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -431,24 +433,26 @@ an_object = Sums(20)
 CALLABLE = [too_little, an_object, an_object.__call__, functools.partial(Sums(100)), f"{__name__}:too_little"]
 
 
-@pytest.mark.parametrize("made", [an_object, *too(too_little, an_object.__call__)])
-def test_whatever_can_be_called_is_checked(made: Callable[..., Any], tmp_path: Path) -> None:
-    assert joint(checked(made, tmp_path)) is Verdict.VIOLATION
+@pytest.mark.parametrize("function", [an_object, *too(too_little, an_object.__call__)])
+def test_whatever_can_be_called_is_checked(function: Callable[..., Any], tmp_path: Path) -> None:
+    assert joint(checked(function, tmp_path)) is Verdict.VIOLATION
 
 
 def test_what_can_be_called_may_be_named_and_a_spec_never_names_another() -> None:
-    made = [OwnFunction(given, Claim(1.0)) for given in (*CALLABLE, f"{__name__}:an_object")]
-    named = [location(one.function) for one in made]
+    mechanisms = [OwnFunction(function, Claim(1.0)) for function in (*CALLABLE, f"{__name__}:an_object")]
+    named = [location(mechanism.function) for mechanism in mechanisms]
     of_objects = f"{__name__}:Sums.<object>.__call__"
     assert named == [f"{__name__}:total", *[of_objects] * 3, f"{__name__}:total", of_objects]
-    assert made[0].settings == made[4].settings == {"scale": [20]}
+    assert mechanisms[0].settings == mechanisms[4].settings == {"scale": [20]}
     with pytest.raises(InputError, match="must name a class or function"):  # not the same method of no object
         OwnFunction(of_objects)
 
 
 def test_a_check_is_named_after_what_is_called() -> None:
-    made = [OwnFunction(given, Claim(1.0, relation=Relation.REPLACE)) for given in CALLABLE]
-    specs = [check_spec(CheckRequest(one, SchemaRows(SCHEMA)), CheckOptions(run=HERE)) for one in made]
+    mechanisms = [OwnFunction(function, Claim(1.0, relation=Relation.REPLACE)) for function in CALLABLE]
+    specs = [
+        check_spec(CheckRequest(mechanism, SchemaRows(SCHEMA)), CheckOptions(run=HERE)) for mechanism in mechanisms
+    ]
     assert [spec.name for spec in specs] == ["check total", *["check Sums"] * 3, "check total"]
 
 
@@ -464,9 +468,11 @@ def test_objects_that_hold_other_numbers_share_no_results() -> None:
 
 
 def test_the_keywords_of_a_partial_are_settings() -> None:
-    made, _ = function_on_rows(functools.partial(total, epsilon=2.0, scale=[1, 2]), SCHEMA, settings={"scale": [3, 4]})
-    assert made.claim().epsilon == 2.0
-    assert made.alternatives() == [{"epsilon": 2.0, "scale": 3}, {"epsilon": 2.0, "scale": 4}]
+    mechanism, _ = function_on_rows(
+        functools.partial(total, epsilon=2.0, scale=[1, 2]), SCHEMA, settings={"scale": [3, 4]}
+    )
+    assert mechanism.claim().epsilon == 2.0
+    assert mechanism.alternatives() == [{"epsilon": 2.0, "scale": 3}, {"epsilon": 2.0, "scale": 4}]
     assert OwnFunction(functools.partial(total, scale=[1, 2])).alternatives() == [{"scale": (1, 2)}]
     with pytest.raises(InputError, match="keyword arguments only"):
         OwnFunction(functools.partial(total, None))
@@ -496,11 +502,11 @@ def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_ru
 def test_calls_are_timed_on_whole_tables() -> None:
     sizes: list[int] = []
 
-    def seen(rows: Any, rng: np.random.Generator) -> int:
+    def count_rows(rows: Any, rng: np.random.Generator) -> int:
         sizes.append(len(rows))
         return 0
 
-    mechanism, rows = function_on_rows(seen, SCHEMA, claim=1.0)
+    mechanism, rows = function_on_rows(count_rows, SCHEMA, claim=1.0)
     seconds, numbers = call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
     assert seconds > 0
     assert numbers == 1
@@ -515,10 +521,10 @@ def test_units_are_short_where_a_call_gives_many_numbers() -> None:
 
 
 def test_the_claim_that_the_code_states() -> None:
-    made, _ = function_on_rows(stated, SCHEMA)
-    assert made.claim() == Claim(0.7, 1e-6, Relation.ADD_REMOVE)
-    made, _ = function_on_rows(stated, SCHEMA, settings={"epsilon": 2.0, "delta": 0.0}, relation="replace")
-    assert made.claim() == Claim(2.0, relation=Relation.REPLACE)
+    mechanism, _ = function_on_rows(stated, SCHEMA)
+    assert mechanism.claim() == Claim(0.7, 1e-6, Relation.ADD_REMOVE)
+    mechanism, _ = function_on_rows(stated, SCHEMA, settings={"epsilon": 2.0, "delta": 0.0}, relation="replace")
+    assert mechanism.claim() == Claim(2.0, relation=Relation.REPLACE)
     with pytest.raises(SpecError, match="a function must have a claim"):
         function_on_rows(right_sum, SCHEMA)
 
@@ -544,15 +550,15 @@ def test_the_claim_that_the_code_states() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"function": noisy, "claim": 1.0, "schema": SCHEMA, **change}
+    arguments: dict[str, Any] = {"function": noisy, "claim": 1.0, "schema": SCHEMA, **change}
     with pytest.raises(AuditError, match=words) as caught:
-        check(given.pop("function"), output=tmp_path / "run", quiet=True, run=HERE, **given)
+        check(arguments.pop("function"), output=tmp_path / "run", quiet=True, run=HERE, **arguments)
     assert "\n" not in str(caught.value)
 
 
 def test_settings_of_a_command_line() -> None:
-    found = parse_settings("bounds_X=(0,1);fit_intercept=true,false;name='a,b',c; n = 1, 2.5 ;none=null")
-    assert found == {
+    settings = parse_settings("bounds_X=(0,1);fit_intercept=true,false;name='a,b',c; n = 1, 2.5 ;none=null")
+    assert settings == {
         "bounds_X": [(0, 1)],
         "fit_intercept": [True, False],
         "name": ["a,b", "c"],
@@ -564,14 +570,16 @@ def test_settings_of_a_command_line() -> None:
 
 
 def test_pairs_with_each_of_the_settings_are_offered() -> None:
-    made = OwnFunction(noisy, Claim(1.0, relation=Relation.REPLACE), settings={"exact": [False, True], "scale": 2.0})
+    mechanism = OwnFunction(
+        noisy, Claim(1.0, relation=Relation.REPLACE), settings={"exact": [False, True], "scale": 2.0}
+    )
     rows = SchemaRows(SCHEMA).load(seed=3)
     for beyond in (False, True):
-        every = offered_tables(made, rows, PairRequest("replace", 1, beyond))
-        assert len({one.name for one in every}) == len(every)
-        assert {one.settings for one in every} == {0, 1}
-        assert all(one.d.num_rows == one.d_prime.num_rows for one in every)
-        assert all(one.d.schema == one.d_prime.schema for one in every)
+        every = offered_tables(mechanism, rows, PairRequest("replace", 1, beyond))
+        assert len({pair.name for pair in every}) == len(every)
+        assert {pair.settings for pair in every} == {0, 1}
+        assert all(pair.d.num_rows == pair.d_prime.num_rows for pair in every)
+        assert all(pair.d.schema == pair.d_prime.schema for pair in every)
 
 
 def test_a_check_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -583,9 +591,11 @@ def test_a_check_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "schema.yaml").write_text("age: [0, 100]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    asked = ["check", "mine_own:count", "--schema", "schema.yaml", "--claim", "1", "--form", "list", "--runner"]
-    found = CliRunner().invoke(main, [*asked, "in-process", "-o", os.fspath(tmp_path / "run"), "--fail-on-violation"])
-    assert "VIOLATION" in found.output, found.output
+    arguments = ["check", "mine_own:count", "--schema", "schema.yaml", "--claim", "1", "--form", "list", "--runner"]
+    result = CliRunner().invoke(
+        main, [*arguments, "in-process", "-o", os.fspath(tmp_path / "run"), "--fail-on-violation"]
+    )
+    assert "VIOLATION" in result.output, result.output
     refused = CliRunner().invoke(main, ["check", "mine_own:count", "--claim", "1"])
     assert "the option --schema '{age: [0, 100]}'" in refused.output
 

@@ -1,4 +1,4 @@
-"""Where it leaks: functions with one defect each, and honest twins; the seeds are fixed, so nothing fails by chance."""
+"""Tests of `where_it_leaks`: functions with one defect each, and honest twins. Seeds are fixed: no random failures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def noisy_histogram(rows: Any, rng: np.random.Generator) -> dict[str, float]:
 
 
 def rare_colours(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    """Partition selection: a colour that one row has is given with a probability of 0.002, the delta."""
+    """Partition selection: a colour of only one row is released with probability 0.002, the delta."""
     counts = {colour: float(n + rng.laplace(scale=2)) for colour, n in sorted(rows["colour"].value_counts().items())}
     return {colour: count for colour, count in counts.items() if count > 12}
 
@@ -107,11 +107,11 @@ def shuffled(rows: Any, rng: np.random.Generator) -> float:
 
 
 def sparse_vector(rows: Any, rng: np.random.Generator) -> int:
-    """How many questions are answered until one is above the threshold: as many draws."""
+    """Return the number of questions before the first one above the threshold; each takes one draw."""
     threshold = 15 + rng.laplace(scale=2)
-    for asked in range(20):
-        if len(rows) * asked / 20 + rng.laplace(scale=4) > threshold:
-            return asked
+    for question in range(20):
+        if len(rows) * question / 20 + rng.laplace(scale=4) > threshold:
+            return question
     return 20
 
 
@@ -156,9 +156,9 @@ BY_NIGHT = (noisy_parts, noisy_histogram, own_laplace, shuffled, noisy_ratio)
     [pytest.param(*case, marks=[pytest.mark.nightly] if case[0] in BY_NIGHT else []) for case in HONEST],
 )
 def test_of_an_honest_function_nothing_differs(function: Callable[..., Any], d_prime: pa.Table) -> None:
-    """By night in both directions."""
-    for here, there in ((D, d_prime), (d_prime, D))[: 2 if nightly.on() else 1]:
-        leak = where_it_leaks(function, here, there, CLAIM)
+    """The nightly run includes both directions."""
+    for table, neighbour in ((D, d_prime), (d_prime, D))[: 2 if nightly.on() else 1]:
+        leak = where_it_leaks(function, table, neighbour, CLAIM)
         assert not leak.is_located, leak.lines
         assert "No result stands out" in leak.lines[0]
 
@@ -222,7 +222,7 @@ FILE = HERE.name
 AT = f"line {{}} of {FILE}"
 
 
-def found(function: Callable[..., Any], d_prime: pa.Table, claim: Claim = CLAIM) -> Leak:
+def located_leak(function: Callable[..., Any], d_prime: pa.Table, claim: Claim = CLAIM) -> Leak:
     leak = where_it_leaks(function, D, d_prime, claim)
     assert leak.is_located, leak.lines
     assert len(leak.lines) <= 3
@@ -238,7 +238,7 @@ def test_low_bits_tell_nothing_of_results_without_fractions() -> None:
 
 
 def test_half_the_noise() -> None:
-    leak = found(half_the_noise, FEWER)
+    leak = located_leak(half_the_noise, FEWER)
     place = AT.format(line_of('return {"mean": clipped(rows).sum() / 50 + rng.laplace(0, 0.5) / 50}'))
     assert leak.lines == (
         f"`result['mean']` moves by -0.02 from D to D', 2 times the scale of its noise (rng.laplace at {place}); "
@@ -248,29 +248,29 @@ def test_half_the_noise() -> None:
 
 
 def test_half_the_noise_without_the_generator_s_laplace() -> None:
-    leak = found(half_the_noise_of_its_own, FEWER)
+    leak = located_leak(half_the_noise_of_its_own, FEWER)
     assert leak.lines[0].startswith("`result` moves by -1 from D to D', about ")
 
 
 @pytest.mark.nightly
 def test_gaussian_noise_against_claims_of_several_kinds() -> None:
     """Noise of the sensitivity's size is 1-GDP, and no epsilon without delta."""
-    leak = found(gaussian, FEWER, Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-5))
+    leak = located_leak(gaussian, FEWER, Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-5))
     assert leak.lines[0].startswith("number 2 of `result` moves by -1 from D to D', 1 times the standard deviation")
     assert leak.lines[0].endswith("the claim allows 0.5.")
-    assert found(gaussian, FEWER).lines[0].endswith("the claim allows 0.")
+    assert located_leak(gaussian, FEWER).lines[0].endswith("the claim allows 0.")
     honest = (Claim(1.0, 0.127), Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE))
     for claim in honest[: 2 if nightly.on() else 1]:
         assert not where_it_leaks(gaussian, D, FEWER, claim).is_located
 
 
 def test_an_exact_count() -> None:
-    leak = found(exact_count, FEWER)
+    leak = located_leak(exact_count, FEWER)
     assert leak.lines == ("`result['rows']` has no noise: 50 on D and 49 on D'.",)
 
 
 def test_an_exception() -> None:
-    leak = found(fails_on_nan, ONE_NAN)
+    leak = located_leak(fails_on_nan, ONE_NAN)
     line = line_of("if np.isnan(total):")
     raised = f"On D' alone it raises ValueError: cannot add 50 rows (line {line + 1} of {FILE})."
     assert leak.lines[0].startswith(raised)
@@ -280,33 +280,33 @@ def test_an_exception() -> None:
 
 
 def test_an_exit() -> None:
-    assert "On D' alone it raises SystemExit: 3" in found(exits, ONE_NAN).lines[0]
+    assert "On D' alone it raises SystemExit: 3" in located_leak(exits, ONE_NAN).lines[0]
 
 
 def test_a_category() -> None:
-    leak = found(keeps_the_colours, ONE_BLUE)
+    leak = located_leak(keeps_the_colours, ONE_BLUE)
     assert leak.lines[0] == "`result['blue']` comes back on D' alone."
     assert "`result['blue']` comes back on D alone" in where_it_leaks(keeps_the_colours, ONE_BLUE, D, CLAIM).lines[0]
 
 
 def test_a_scale_from_the_number_of_rows() -> None:
-    leak = found(scales_by_the_rows, FEWER)
+    leak = located_leak(scales_by_the_rows, FEWER)
     place = AT.format(line_of("return float(rng.laplace(clipped(rows).mean(), 1 / len(rows)))"))
-    one, other = (f"rng.laplace(scale={scale}, size=1) at {place}" for scale in ("0.02", "0.0204081633"))
-    assert leak.lines[0] == f"Draw 1 is {one} on D and {other} on D'."
-    assert f"{one} on D'." in where_it_leaks(scales_by_the_rows, FEWER, D, CLAIM).lines[0]
+    draw, other_draw = (f"rng.laplace(scale={scale}, size=1) at {place}" for scale in ("0.02", "0.0204081633"))
+    assert leak.lines[0] == f"Draw 1 is {draw} on D and {other_draw} on D'."
+    assert f"{draw} on D'." in where_it_leaks(scales_by_the_rows, FEWER, D, CLAIM).lines[0]
 
 
 def test_a_different_number_of_draws() -> None:
-    """What is said of it need not leak: a draw for each colour is honest where few rows' colours never come back."""
-    for function, d_prime, text, one, other in (
+    """A different number of draws is no leak in itself: one draw per colour is honest if rare colours are dropped."""
+    for function, d_prime, text, arguments, other_arguments in (
         (noise_for_each_colour, ONE_BLUE, "return float(rng.laplace(size=rows[", "scale=1, size=1", "scale=1, size=2"),
         (shuffled, FEWER, "return float(rng.permutation(", "size=50", "size=49"),
     ):
         leak = where_it_leaks(function, D, d_prime, CLAIM)
         assert not leak.is_located
         method = text.partition("(")[2].partition("(")[0]
-        sides = (f"{method}({size}) at {AT.format(line_of(text))}" for size in (one, other))
+        sides = (f"{method}({size}) at {AT.format(line_of(text))}" for size in (arguments, other_arguments))
         assert leak.lines[-1] == (
             "Draw 1 is {} on D and {} on D': from there on the same seed gives other numbers.".format(*sides)
         )
@@ -315,7 +315,7 @@ def test_a_different_number_of_draws() -> None:
 
 
 def test_another_way() -> None:
-    leak = found(other_way_for_nan, ONE_NAN)
+    leak = located_leak(other_way_for_nan, ONE_NAN)
     line = line_of("return float(rng.uniform(0, 50))")
     assert leak.lines[0].startswith("Draw 1 is rng.laplace(scale=1, size=1) at line ")
     assert leak.lines[0].endswith(f"rng.uniform(size=1) at line {line} of {FILE} on D'.")
@@ -323,7 +323,7 @@ def test_another_way() -> None:
 
 
 def test_a_warning() -> None:
-    leak = found(warns, ONE_NAN)
+    leak = located_leak(warns, ONE_NAN)
     assert leak.lines[0].startswith("It warns on D' alone: UserWarning: values are missing")
 
 
@@ -340,7 +340,7 @@ def for_ever(rows: Any, rng: np.random.Generator) -> float:
 
 
 def test_randomness_from_elsewhere() -> None:
-    assert "`result['rows']` has no noise" in found(from_elsewhere, FEWER).lines[0]
+    assert "`result['rows']` has no noise" in located_leak(from_elsewhere, FEWER).lines[0]
     leak = where_it_leaks(from_elsewhere, D, table([2.0] * 50), CLAIM)
     assert not leak.is_located
     assert "takes randomness from elsewhere" in leak.lines[-1]

@@ -1,4 +1,4 @@
-"""Other people's libraries as they are, each in a Python of its own; skipped where `make libraries` has made none."""
+"""External libraries, each in its own Python environment; skipped if `make libraries` has not installed them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ for function, form, settings in ast.literal_eval(sys.argv[2]):
 
 @pytest.mark.parametrize("python", sorted({case.python for case in LIBRARIES.values()}))
 def test_every_function_of_the_bank_answers(python: str) -> None:
-    """On fifty ordinary rows, in the Python that has its library."""
-    made = ROOT / f".venv-{python}" / "bin" / "python"
-    if not made.exists():
+    """Each function runs on fifty ordinary rows, in the Python environment of its library."""
+    executable = ROOT / f".venv-{python}" / "bin" / "python"
+    if not executable.exists():
         pytest.skip(f"needs `make .venv-{python}/.installed`")
-    asked = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
-    done = subprocess.run(
-        [made, "-W", "ignore", "-c", ONCE, FOLDER, repr(asked)], capture_output=True, text=True, timeout=300
+    cases = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
+    completed = subprocess.run(
+        [executable, "-W", "ignore", "-c", ONCE, FOLDER, repr(cases)], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_every_library_of_the_bank_has_pins_and_a_file() -> None:
