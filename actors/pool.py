@@ -539,8 +539,9 @@ def _put(value: Any) -> Any:
         return ray.put(value)
     except RayError as err:
         raise RunError(
-            f"the inputs of units do not fit into Ray's object store ({loss_reason(err)}). Free memory or disk in "
-            "Ray's folder, or give the run fewer `workers`. Then resume the run: finished units are kept"
+            f"the inputs of units do not fit into Ray's object store ({loss_reason(err)}). Make room: free memory, "
+            "or disk space in Ray's temporary folder (`$RAY_TMPDIR`, else /tmp), or give the run fewer `workers`. "
+            "Then resume the run: finished units are kept"
         ) from err
 
 

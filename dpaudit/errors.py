@@ -100,7 +100,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return `text` escaped as by `printable`, but with its line breaks and tabs."""
+    """Escape `text` like `printable`, but keep line breaks and tabs."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 

@@ -176,8 +176,8 @@ def private_folder(path: Path) -> Path:
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise RunError(
-            f"{printable(shortened(path, 300))} must be a folder that you own, it is no folder or belongs to another "
-            "user. Remove it, or set TMPDIR and XDG_CACHE_HOME to your own folders"
+            f"{printable(shortened(path, 300))} is not a folder, or belongs to another user. Remove it, "
+            " or set TMPDIR and XDG_CACHE_HOME to your own folders"
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(path, 0o700)

@@ -117,7 +117,7 @@ def test_a_private_folder_belongs_to_this_user(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "link").symlink_to(tmp_path / "own")
     (tmp_path / "file").touch()
     for name in ("link", "file"):
-        with pytest.raises(RunError, match="must be a folder that you own"):
+        with pytest.raises(RunError, match="is not a folder, or belongs to another user"):
             private_folder(tmp_path / name)
     monkeypatch.setattr(plain_files.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(RunError, match="another user"):

@@ -174,7 +174,10 @@ def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
         if first.startswith(magic) and of != format_name:
             raise DataError(f"{name} must be a table ({FORMATS}), its first bytes are those of {kind}; {remedy}")
     if format_name in ("csv", "tsv", "jsonl") and b"\0" in first:
-        raise DataError(f"{name} must be text in UTF-8, it has bytes that are zero; save it as UTF-8")
+        raise DataError(
+            f"{name} must be text in UTF-8, it has bytes that are zero: it is probably UTF-16 or binary; save it as "
+            "UTF-8"
+        )
     if format_name == "jsonl" and first.lstrip()[:1] == b"[":
         raise DataError(f"{name} must hold one record a line, it begins with a list; write each record in its own line")
 

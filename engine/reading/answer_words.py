@@ -291,8 +291,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
     elif rule == "digits-cannot-tell":
         reason_lines.append(
-            f"the test {test.name} rejects the claim only before results are rounded, and the results are whole "
-            "numbers, so floating-point digits cannot be the cause"
+            f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does not; "
+            "the results are whole numbers, so the cause is not floating-point digits"
         )
     elif rule == "unreadable-results":
         reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]
@@ -329,9 +329,8 @@ def _proxy_reason(test: TestRecord) -> str:
         return f"{why}. The control failed; run the audit again"
     other = "the game with planted labels" if test.planted_next else "`confirm: true`"
     if test.rows_needed is None:
-        return (
-            f"{why}. No number of held-out rows would decide it: give a better proxy, or use {other}, which needs none"
-        )
+        use = f"play {other}" if test.planted_next else f"set {other}"
+        return f"{why}. No number of held-out rows would decide it: use a better proxy, or {use}, which needs none"
     have = f"there are {test.control.rows:,}" if test.control else "there are none (`split: {test: ...}`)"
     return f"{why}. About {test.rows_needed:,} held-out rows would decide it, {have}; {other} needs no proxy"
 

@@ -95,7 +95,7 @@ class _Finished:
         self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
-        """Return the result, with scores in the folder `evidence`."""
+        """Return the result; it names the folder `evidence`, which holds the linked scores."""
         entry, audit = self._entry, self._audit
         compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
         control = self._control()

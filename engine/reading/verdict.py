@@ -97,8 +97,9 @@ RULES = (
     Rule(
         Verdict.VIOLATION,
         "claim-rejected",
-        "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, its negative control (if "
-        "any) does not explain the bound, and the code keeps no state between calls",
+        "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, the code keeps no state "
+        "between calls, and the validity of the bound needs no unstated assumption (independent trials; for a proxy, a "
+        "control that does not explain the bound, or a confirmatory run)",
         _readable_tests(lambda test: test.rejects),
     ),
     Rule(
@@ -122,15 +123,15 @@ RULES = (
     Rule(
         Verdict.UNDECIDED,
         "confirmation-open",
-        "the first pass rejects the claim, and its confirmatory run is missing, or its bound exceeds the claim only at "
-        "the lower confidence of the first pass",
+        "the first pass rejects the claim, but the confirmatory run is missing, or rejects only at the lower "
+        "confidence of the first pass",
         _readable_tests(lambda test: test.is_open),
     ),
     Rule(
         Verdict.UNDECIDED,
         "digits-cannot-tell",
-        "the claim is rejected only before results are rounded, and the results are whole numbers, so floating-point "
-        "digits cannot be the cause",
+        "the test on unrounded results rejects the claim and the test on rounded results does not; the results are "
+        "whole numbers, so the cause is not floating-point digits",
         lambda record: [test for test in record.tests if test.rejects and test.digits_cannot_tell],
     ),
     Rule(
@@ -150,8 +151,8 @@ RULES = (
     Rule(
         Verdict.INCONCLUSIVE,
         "cannot-detect",
-        "no test could have rejected the claim: its maximum detectable epsilon is not above the claim, or the budget "
-        "ended before it had enough trials",
+        "no test could have rejected the claim: for every test, the maximum detectable epsilon is not above the claim, "
+        "or the budget ended before it had enough trials",
         _tests_without_power,
     ),
     Rule(

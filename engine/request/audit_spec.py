@@ -341,7 +341,8 @@ def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tupl
     for game in games if by_accountant else ():
         if game.traits.run_on is None:
             raise SpecError(
-                f"{at}.claim: accountant needs a game that trains on rows of the data, got {_part_name(game)}"
+                f"{at}: `claim: accountant` works only with a game that trains on rows of the data, got "
+                f"{_part_name(game)}"
             )
         fewest = min(fewest, game.traits.run_on(game, len(target))[1])
     sequence = Seed(seed).child("accountant").sequence()
@@ -361,7 +362,10 @@ def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tupl
 def require_accountant(mechanism: Any, at: str) -> None:
     """Refuse the claim "accountant" for a mechanism without an accountant."""
     if not hasattr(mechanism, "held_to_accountant"):
-        raise SpecError(f"{at}.claim: accountant needs a mechanism from `from_opacus`, got {_part_name(mechanism)}")
+        raise SpecError(
+            f"{at}: `claim: accountant` works only with an Opacus mechanism (`name: opacus`, or `from_opacus` in "
+            f"Python), got {_part_name(mechanism)}"
+        )
 
 
 def as_data_source(value: object) -> Any:

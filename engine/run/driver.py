@@ -228,7 +228,8 @@ def _require_unchanged(differences: Sequence[str], place: str | Path) -> None:
     if differences:
         raise RunError(
             f"the results in {place} do not match its spec, code or data: {'; '.join(differences)}. Nothing was "
-            f"written. Restore them, or run `dpaudit resume {place} --fresh`, which keeps the old units"
+            f"written. Undo the change to spec, code or data, or start again with `dpaudit resume {place} --fresh`; "
+            "the old units stay on disk"
         )
 
 

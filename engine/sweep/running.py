@@ -621,7 +621,10 @@ class Request:
         return {**values, **describe(replace(self.base, name="audit"))}
 
     def write(self, folder: Path) -> None:
-        """Write `sweep.yaml`, note it as this user's, and write data that were given in memory."""
+        """Write `sweep.yaml`, and save data given in memory.
+
+        Record that this user wrote the file, so resuming needs no consent.
+        """
         store_rows(self.base.data, folder)
         file = YamlFile(folder / FILE, sealed(to_yaml(self.to_words())))
         write_atomically(file.path, lambda stream: stream.write(file.content))

@@ -8,13 +8,14 @@ A stated epsilon has the p-value
     Pr[some look k: Pr[Bin(k, p) >= W_k] <= a w_k],    a = min over looks of Pr[Bin(k, p) >= S_k] / w_k,
 
 which the recursion of `_guess_band_kernel` computes. A look is a number of guesses at which the right guesses are
-counted. The looks are fixed beforehand: every k up to 10, then 10 % more each time, because looking at every k costs
-more error than it gains. The weights w_k = 1 / sqrt(k) allot more of the error to few guesses, which reveal a leak of
-few canaries (`benchmarks/compare_selection.py` compares other weights).
+counted. The looks are fixed beforehand: every k up to 10, then 10 % more each time, because looking at every k spends
+more error probability than the extra looks are worth. The weights w_k = 1 / sqrt(k) allot more of the error to few
+guesses, which reveal a leak of few canaries (`benchmarks/compare_selection.py` compares other weights).
 
 The p-value need not be monotone in epsilon, so the bound is searched from below, in steps [e, e + s] in which *every*
-epsilon is rejected. A step uses the limits of e, which are the lowest, and the walk of e + s, which rises fastest. The
-search ends when no small step is rejected. Steps lie on a grid of halves, so that all replays share their results.
+epsilon is rejected. For the whole step, the search uses the rejection thresholds of its lower end e (the smallest) and
+the walk of its upper end e + s (the fastest). It ends when no small step is rejected. Step lengths are powers of 2, and
+step ends are their multiples, so replays can reuse results.
 
 At delta > 0 the right guesses exceed the walk by a count whose law is bounded (`DeltaAllowance`).
 

@@ -204,7 +204,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return self
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
-        """Return `epsilon` for replays, which repeat many pairs of counts; each pair is bounded once."""
+        """Compute `epsilon` once for each distinct pair of counts and copy it to the replays that share the pair."""
         pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)

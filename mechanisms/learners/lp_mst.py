@@ -117,21 +117,22 @@ class ReleasedLabels:
 @register("mechanism", "lp-2st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-MST; Wu et al. (2023) for Criteo")
 @dataclass(frozen=True)
 class LP2ST:
-    """Multi-stage training. The defaults are the Criteo version: two halves, the stage-1 model as prior, no filter.
+    """Multi-stage training. The defaults are the Criteo version: two halves, the stage-1 model as prior.
 
     The examples are split at random. The first part is released by randomised response. Each later part is released by
     RRWithPrior, with the predictions of a model trained on all released labels as prior. Each label is released once,
     so all stages together cost epsilon.
 
     The image version of Ghazi et al. uses, for epsilon 1, 2, 4 and 8, shares (.8, .2), (.7, .3), (.6, .4), (.6, .4),
-    temperature .6, .5, .5, .5, and the filter.
+    temperature .6, .5, .5, .5, and `drop_unlikely`.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0.
         shares: Share of the examples in each stage, each > 0, summing to 1.
         temperature: T > 0; the prior is softmax(logits / T) of the earlier model, sharper for T < 1.
         drop_unlikely: Drop examples of earlier stages if the model does not rank their released label among the
-            int(mean k*) most likely ones, with k* of the current stage.
+            int(mean k*) most likely ones. k* is the number of labels that RRWithPrior keeps for an example of the
+            current stage.
         model: Trains the model of each stage and the final model.
     """
 

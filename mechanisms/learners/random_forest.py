@@ -153,7 +153,10 @@ class PrivateForest(NoiseByEpsilon):
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:
-    """Count records of each class within the limits of each leaf; columns (d, n) to (leaves, K)."""
+    """Return the number of records of each class in each leaf, shape (leaves, K).
+
+    `columns` has the shape (d, n).
+    """
     leaves, depth = split.shape
     counts = np.zeros((leaves, classes))
     inside = np.empty(columns.shape[1], np.int64)

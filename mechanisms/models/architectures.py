@@ -177,7 +177,10 @@ class BatchedBag(BatchedMlp):
 
 
 def _unpack_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return words and their shares, both (A, b, positions), cut to the longest text of the batch."""
+    """Return word ids and word weights, trimmed to the longest text of the batch.
+
+    Both have the shape (A models, batch, positions).
+    """
     words = inputs.long()
     filled = words.flatten(0, 1).amax(0).nonzero() if words.numel() else words.new_zeros(0)
     words = words[..., : int(filled.max()) + 1 if len(filled) else 0]

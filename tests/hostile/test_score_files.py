@@ -298,7 +298,7 @@ OTHER: dict[str, tuple[Callable[[], bytes], str]] = {
     "pickle 2": (lambda: pickle.dumps({"score": SCORES}, 2), "are those of a pickle, which runs code when it is read"),
     "pickle 0": (lambda: pickle.dumps({"score": [1.0]}, 0), "must "),
     "UTF-16": (lambda: CSV.decode().encode("utf-16"), "are those of text in UTF-16; save it as UTF-8"),
-    "UTF-16 without a mark": (lambda: CSV.decode().encode("utf-16-le"), "it has bytes that are zero; save it as UTF-8"),
+    "UTF-16 without a mark": (lambda: CSV.decode().encode("utf-16-le"), "probably UTF-16 or binary; save it as UTF-8"),
     "UTF-32": (lambda: CSV.decode().encode("utf-32"), "are those of text in UTF-16; save it as UTF-8"),
     "Parquet": (parquet, "are those of a Parquet file; name it .parquet"),
     "NumPy": (array, "are those of an array of NumPy; name it .npy"),

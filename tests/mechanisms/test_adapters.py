@@ -383,7 +383,7 @@ def test_the_accountant_claim_uses_the_rows_of_the_audited_training(tmp_path: Pa
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert not result.failures
     assert "on about 120 of 600 rows: the target part has 240" in result.rows_used
-    with pytest.raises(SpecError, match=r"check\.claim: accountant needs a mechanism from `from_opacus`"):
+    with pytest.raises(SpecError, match=r"check: `claim: accountant` works only with an Opacus mechanism"):
         check({"name": "randomized-response", "epsilon": 1.0}, claim="accountant")
     with pytest.raises(SpecError, match="needs a mechanism from `from_opacus`"):
         AuditSpec((Audit({"name": "randomized-response", "epsilon": 1.0}, NUMBERS, claim="accountant", proxy=None),))

@@ -1,4 +1,4 @@
-"""Game "label-channel": the attacker learns the channel of a label mechanism and guesses labels in fresh releases.
+"""Game "label-channel": the attacker learns how true labels map to released labels, and guesses in fresh releases.
 
 Source: ours. Pairs of labels are as in Malek et al. (2021), arXiv:2106.03408, but the challenger draws both labels.
 """
@@ -36,14 +36,15 @@ from dpaudit.registry import register
 @register("game", "label-channel", source="Ours, after Malek et al. (2021), arXiv:2106.03408")
 @dataclass(frozen=True)
 class LabelChannel:
-    """Interventional game: the attacker learns the channel on releases of random labels and guesses in fresh releases.
+    """Interventional game: the attacker learns how true labels map to released labels, and guesses in fresh releases.
 
-    In each fresh release, the attacker knows the labels of half of the rows. Each other row is a canary: it has a
-    random pair of labels, and a fair coin decides which one is planted. Three label laws take turns: uniform, the class
-    frequencies of the data, and each class half as frequent as the one before. A failed release is an outcome too.
+    The attacker learns from releases of random labels. In each fresh release, it knows the labels of half of the rows.
+    The remaining rows are canaries: each has a random pair of labels, and a fair coin decides which one is planted.
+    Three label laws take turns: uniform, the class frequencies of the data, and each class half as frequent as the one
+    before. A failed release is an outcome too.
 
     Attributes:
-        search: Number of releases on which the channel is learned, >= 2.
+        search: Number of releases from which the attacker learns, >= 2.
         releases: Number of fresh releases, >= 1; their canaries are counted together.
     """
 

@@ -454,7 +454,10 @@ class _Mixture:
         return sums
 
     def _transformed(self, x: Floats, votes: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-        """Return transforms of each active class with `votes` added: noisy count below x, and its density at x."""
+        """Return the Fourier transforms of two functions, for each active class after adding `votes`.
+
+        They are the probability that the noisy count of the class is below x, and its density at x.
+        """
         z = (x[:, None] - self._counts - votes) / self._sigma  # (x, n + 1)
         factors = np.stack([ndtr(z), _density(z) / self._sigma])[:, :, None] * self._weights
         below, density = rfft(factors, self._size, axis=-1)
