@@ -81,14 +81,14 @@ def module_of(name: str, sources: Sources) -> str | None:
 
 def reachable(graph: Graph, start: str) -> set[str]:
     """Return the direct and indirect imports of `start`; `start` itself is among them only if it is in a cycle."""
-    seen: set[str] = set()
+    reached: set[str] = set()
     pending = list(graph[start])
     while pending:
         module = pending.pop()
-        if module not in seen:
-            seen.add(module)
+        if module not in reached:
+            reached.add(module)
             pending += graph[module]
-    return seen
+    return reached
 
 
 def cycles(graph: Graph) -> set[frozenset[str]]:

@@ -167,7 +167,7 @@ def test_columns_may_be_values_of_a_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "shown"),
+    ("query", "expected"),
     [
         ("| rows: game | columns: claim | where: what = VIOLATION | cell: share", "|mia|3 of 400|0 of 400|"),
         ("| rows: game | where: what = VIOLATION | cell: sum", "|mia|3|"),
@@ -177,9 +177,9 @@ def test_columns_may_be_values_of_a_condition() -> None:
         ("| rows: claim | where: claim = 2 / 1; what = bound", "|2|(0.1, 0.7)|\n|1|0.5 ± 0.1|"),
     ],
 )
-def test_a_page_asks_for_a_table(query: str, shown: str) -> None:
+def test_a_page_asks_for_a_table(query: str, expected: str) -> None:
     rows = list(table_rows(PRINTED, keys=2, trials="audits", limits={"VIOLATION": "at most"}))
-    assert table(rows, Query.of(query)).partition("-|\n")[2] == shown
+    assert table(rows, Query.of(query)).partition("-|\n")[2] == expected
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def serve(line: Connection, environment: dict[str, str], folder: str) -> None:
     main(os.dup(line.fileno()))
 
 
-def begun() -> Any:
+def start_child() -> Any:
     """Return a child, as `_Child.start` makes it."""
     from dpaudit.actors.children import _Child
 

@@ -100,7 +100,10 @@ def _functions() -> Iterator[tuple[str, str]]:
 @click.command(name="show")
 @click.argument("name", shell_complete=_complete_name)
 def show_name(name: str) -> None:
-    """Show the source of NAME, and the type, default and meaning of its fields."""
+    """Print the source and fields of NAME.
+
+    Each field is listed with its type, default and meaning.
+    """
     entries = [entry for entry in _entries() if entry.name == name]
     if not entries:
         names = [entry.name for entry in _entries()]
@@ -121,7 +124,10 @@ def _show_fields(entry: Entry) -> None:
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of a spec, with which editors complete and check YAML."""
+    """Print the JSON Schema of a spec.
+
+    Editors use it to complete and check YAML.
+    """
     show_lines(json.dumps(spec_schema(), indent=1))
 
 

@@ -76,7 +76,7 @@ def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start children by fork, for tests that do not depend on their start."""
-    monkeypatch.setattr("dpaudit.actors.children._Child.start", warm_children.begun)
+    monkeypatch.setattr("dpaudit.actors.children._Child.start", warm_children.start_child)
 
 
 def run(

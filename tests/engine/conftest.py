@@ -15,7 +15,7 @@ def own_python() -> None:
 @pytest.fixture(autouse=True)
 def _forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "own_python" not in request.fixturenames:
-        monkeypatch.setattr("dpaudit.actors.children._Child.start", warm_children.begun)
+        monkeypatch.setattr("dpaudit.actors.children._Child.start", warm_children.start_child)
 
 
 @pytest.fixture

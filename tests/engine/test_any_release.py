@@ -98,7 +98,7 @@ def test_rows_of_another_class_are_refused() -> None:
         make_plan(load_spec({**TABLE, "data": SEQUENCES["data"]}))
     with pytest.raises(SpecError, match="the game needs rows of class Records, got Examples"):
         make_plan(load_spec({**TABLE, "data": "iris"}))
-    with pytest.raises(SpecError, match="plays with rows of the class Examples, the data have Records"):
+    with pytest.raises(SpecError, match="the game needs rows of class Examples, got Records"):
         make_plan(load_spec({"mechanism": {"name": "lp-1st", "epsilon": 1.0}, "data": TABLE["data"]}))
     with pytest.raises(DataError, match=r"must return dpaudit.Examples, or rows with `name`, `digest`, `take`"):
         make_plan(load_spec({**TABLE, "data": f"{HERE}.audited:NoRows"}))

@@ -91,9 +91,9 @@ def test_reused_units_are_stated_in_text_page_and_json(write: Callable[[str, str
     pattern += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
     assert re.search(pattern, str(report))
     assert re.search(pattern, (tmp_path / "run" / "report.html").read_text())
-    report = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
-    assert report["units"] == report.units
-    assert report["own"] == list(report.reused.user_code)
+    recorded = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
+    assert recorded["units"] == report.units
+    assert recorded["own"] == list(report.reused.user_code)
 
 
 def test_a_report_describes_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ What each learner adds is found again from what it releases and the data: length
 (Gamma), absolute noise on the sums of naive Bayes (exponential). Sums of such numbers are Gamma, so the ratio of two
 samples' means follows an F distribution, exactly. It leaves its limits with probability 1e-6 where the laws are one; a
 scale that is 5 % off in one of them is missed with probability below 1e-4, which is computed and tried. A forest shows
-its noise in what leaves answer, and its splits in who shares a leaf: both samples are held against the exact chance of
+its noise in what leaves answer, and its splits in who shares a leaf: both samples are compared with the exact chance of
 the less frequent answer.
 """
 

@@ -30,7 +30,7 @@ def gaussians(count: int, classes: int = 2, seed: int = 0) -> Examples:
 
 
 def table(examples: Examples) -> Examples:
-    """The same with a category that tells the first feature's sign; it and a number are sometimes missing."""
+    """Return rows with a category for the sign of the first feature; it and a number are sometimes missing."""
     columns = examples.features
     assert not isinstance(columns, pa.Table)
     signs = [None if row % 5 == 0 else "+" if value > 0.5 else "-" for row, value in enumerate(columns[:, 0])]

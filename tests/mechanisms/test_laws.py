@@ -842,7 +842,7 @@ def bulk_and_alone(
         Case(
             name,
             mechanism,
-            lambda learner, bulk=bulk: two_releases(lambda own, seed: cells(seed, own, bulk))(learner),  # type: ignore[misc]
+            lambda learner, bulk=bulk: two_releases(lambda trained, seed: cells(seed, trained, bulk))(learner),  # type: ignore[misc]
             chances,
             [Quieter(less, fewer, f"{what}, {way}")] if less is not None else [],
             f"{what}, {way}",

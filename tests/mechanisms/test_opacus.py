@@ -75,7 +75,7 @@ def test_it_trains_reproducibly() -> None:
 
 
 SLOW = {"prv": pytest.mark.nightly}
-"""Whose search takes seconds."""
+"""Accountants whose search takes seconds."""
 
 
 @pytest.mark.parametrize("accountant", [pytest.param(name, marks=SLOW.get(name, ())) for name in ACCOUNTANTS])

@@ -391,7 +391,7 @@ class Bag:
 
 
 class Holder:
-    """A name that everybody may know, beside an object that holds the value."""
+    """A public name, and an object that holds the value."""
 
     def __init__(self, total: float) -> None:
         self.name, self.inner = "sum", Private(total)

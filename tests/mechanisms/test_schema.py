@@ -1,4 +1,4 @@
-"""What a table's columns may hold: read from words, drawn from, and asked whether a table keeps to it."""
+"""Schemas: parsed from words, sampled from, and checked against tables."""
 
 from __future__ import annotations
 

@@ -50,14 +50,14 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("detected", "said"), [(0.9, "0 of 3 bounds exceed the claim."), (1.1, "1 of 3 bounds exceed")]
+    ("detected", "message"), [(0.9, "0 of 3 bounds exceed the claim."), (1.1, "1 of 3 bounds exceed")]
 )
-def test_a_bound_above_its_claim_is_named(detected: float, said: str) -> None:
+def test_a_bound_above_its_claim_is_named(detected: float, message: str) -> None:
     rows = [
         {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": value}
         for bound, value in zip(ml_audit_dp_sgd.BOUNDS, (0.5, detected, 0.0), strict=True)
     ]
-    assert said in words(rows)
+    assert message in words(rows)
 
 
 def test_two_classes_are_the_first_rows_of_them() -> None:
