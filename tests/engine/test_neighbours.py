@@ -309,7 +309,7 @@ def test_grid_over_learners_data_claims_and_copies() -> None:
     [
         ([1], "must be a mapping"),
         ({"mechanism.epsilon": 3}, "must be a list"),
-        ({"mechanism.epsilon, game.copies": [[1]]}, "must list 2 values each"),
+        ({"mechanism.epsilon, game.copies": [[1]]}, "must be a list of 2 values each"),
         ({"seed.of": [1]}, "must be a dataclass for its field"),
         ({"mechanism.epsilon": list(range(200)), "game.trials": list(range(200))}, "at most 10,000"),
     ],

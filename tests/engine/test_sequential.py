@@ -191,7 +191,7 @@ def test_a_requested_bound_stops_the_audit(tmp_path: Path) -> None:
     assert result.comparison is not None
     assert result.comparison.observed >= 1.5
     assert result.stopped is not None
-    assert result.stopped.reason == "the bound has reached 1.500"
+    assert result.stopped.reason == "the bound reached 1.500"
 
 
 def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_the_scheduler_skips_unneeded_units(tmp_path: Path) -> None:
     seconds = [Unit(Add(10 * number), f"second {number}", needs=(firsts[number].key,)) for number in range(5)]
     collected: list[Event] = []
 
-    def spare(finished: Any, failed: Any) -> Any:
+    def skip(finished: Any, failed: Any) -> Any:
         return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in finished else frozenset()
 
     outcome = run_units(
