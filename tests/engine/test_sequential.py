@@ -270,11 +270,11 @@ def test_the_scheduler_skips_unneeded_units(tmp_path: Path) -> None:
         return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in finished else frozenset()
 
     outcome = run_units(
-        [*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(collected.append), spare=spare
+        [*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(collected.append), skip=skip
     )
     started = [event.label for event in collected if event.kind is EventKind.UNIT_STARTED]
     assert started == ["first 0", "second 0", "first 1", "second 1"]
-    assert outcome.spared == {unit.key for unit in (*firsts[2:], *seconds[2:])}
+    assert outcome.skipped == {unit.key for unit in (*firsts[2:], *seconds[2:])}
     assert not outcome.failed
 
 

@@ -108,7 +108,7 @@ def test_a_run_checks_for_state(own_python: None, tmp_path: Path) -> None:
     )
     result = audit(AuditSpec((entry,), run=IN_PROCESS), output=tmp_path / "run", quiet=True).results[0]
     assert result.verdict is Verdict.UNDECIDED
-    assert "carries nothing from one call to the next" in result.assumes
+    assert "keeps no state between calls" in result.assumes
 
 
 _ANSWERS: dict[bytes, int] = {}
