@@ -51,7 +51,8 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     frames = []
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] != "dpaudit":
+        # An exception that leaves one of dpaudit's context managers passes a frame of contextlib.
+        if module.partition(".")[0] not in ("dpaudit", "contextlib"):
             frames.append(trace)
         trace = trace.tb_next
     chain: TracebackType | None = None

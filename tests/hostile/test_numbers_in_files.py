@@ -147,9 +147,9 @@ def ended(verb: Callable[[Path], object], folder: Path) -> object:
 )
 def test_an_invalid_report_is_not_shown(folder: Path, content: bytes) -> None:
     forge(folder, content)
-    assert "bounds.json is no report that can be read; " in str(run_status(folder))
+    assert "bounds.json is not a valid report; " in str(run_status(folder))
     for verb in ("card", "records"):
-        with pytest.raises(SpecError, match=r"must be a run folder with a report: bounds\.json is no report"):
+        with pytest.raises(SpecError, match=r"must be a run folder with a report: bounds\.json is not a valid report"):
             VERBS[verb](folder)
 
 

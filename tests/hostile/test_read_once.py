@@ -152,7 +152,7 @@ def test_the_last_event_has_the_hash_of_the_written_content(swapper: Swapper, tm
     report_again(folder)
     assert swapper.opens == 0
     swapper.stop()
-    assert "the file that the run's last event names" in str(run_status(folder))
+    assert "the checksum in the run's last event" in str(run_status(folder))
 
 
 @pytest.mark.parametrize("name", ["plan.parquet", "events.jsonl", "bounds.json"])

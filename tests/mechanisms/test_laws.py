@@ -495,7 +495,7 @@ class QuieterAnswers(PateFm):
 
     threshold_share, vote_share = 1.0, LESS
 
-    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
+    def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         factor = self.noise_factor()
         return confident_gnmax(
             votes,
@@ -753,7 +753,7 @@ MANY_PROBLEMS = Examples(np.zeros((40, 2), np.float32), np.arange(40), 40)
 class KnownMinimiser(LogisticOutputPerturbation):
     """Its minimisers are known, so that a thousand fits are a thousand draws of noise and no more."""
 
-    def exact(self, train: Examples, compute: Compute) -> NDArray[np.float64]:
+    def noiseless(self, train: Examples, compute: Compute) -> NDArray[np.float64]:
         return np.zeros((train.classes, 3))
 
 
