@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def spec(folder: Path, how: str) -> Path:
 def started(folder: Path, how: str) -> subprocess.Popen[str]:
     """Start the command in a new Python process, which can receive signals."""
     words = [sys.executable, "-m", "dpaudit", "run", str(spec(folder, how)), "-o", "run", "--quiet"]
-    path = os.pathsep.join(map(os.path.abspath, filter(None, [*sys.path])))
+    # Folders of other tests may hold a `mine.py` too.
+    entries = [os.path.abspath(entry) for entry in sys.path if entry and not entry.startswith(tempfile.gettempdir())]
+    path = os.pathsep.join(entries)
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True)
 
