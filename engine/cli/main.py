@@ -34,7 +34,7 @@ FORMS = ("frame", "arrow", "array", "records", "list")
 _CONSENTS = {
     "code": "Let the folder's spec import and run the code that it names, though you did not make the folder here.",
     "network": "Let it send requests to addresses that it names, with the values of environment variables it names.",
-    "files": "Let it read files of yours that it names, outside the folder.",
+    "files": "Let it read your files that it names, outside the folder.",
 }
 _verbose = click.option(
     "--verbose", "-v", is_flag=True, help="Also print method, counts, choices, controls and utility of each audit."

@@ -247,13 +247,13 @@ def estimate(
         dpaudit.estimate({"tp": [65], "fp": [25], "tn": [75], "fn": [35]}, delta=0.05)
 
     Args:
-        scores: One attack score a row, larger = more likely a member: an array, list, pandas Series or Arrow array of
+        scores: One attack score for each row, larger = more likely a member: an array, list, pandas Series or Arrow array of
             shape (n,). Or a table (mapping, DataFrame, Arrow table) with the columns `score` and `member`, or with
             one row of counts.
-        members: The truth of each row, 0 or 1, shape (n,); left out with a table.
+        members: The truth of each row, 0 or 1, shape (n,); None with a table.
         in_scores: Scores of members, any length, instead of `scores` and `members`.
         out_scores: Scores of non-members.
-        delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
+        delta: Delta of the bound, in [0, 1). Default: that of the claim, else 0.
         confidence: Smallest probability with which the bound is below the true epsilon, in (0, 1).
         method: A registered estimator (`dpaudit list estimators`). Left out: by the columns for counts; for scores
             "simultaneous-guess-count" if fair coins may have chosen the members, for one or for many canaries in a

@@ -31,7 +31,7 @@ MAX_ROWS = 1 << 20  # largest number of canaries or trials that is tried
 class Outlook:
     """Sensitivity of a planned audit."""
 
-    reference: Reference  # what it was computed with
+    reference: Reference  # reference game from which it was computed
     ceiling: float  # the bound that a mechanism with no privacy would get, in nats
     claimed: float  # claimed epsilon at the estimator's delta, in nats; inf if nothing is claimed
     at_claim: float | None  # median bound for a mechanism that spends the claim; None if nothing is claimed

@@ -6,7 +6,7 @@ Each data set has a column, drawn from the series of the single findings.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,21 @@ def comparisons(studies: Sequence[LabelStudy]) -> list[Picture]:
 def beliefs(studies: Sequence[LabelStudy]) -> Picture:
     """Draw Figure 1: priors and posteriors, a row for each family of mechanisms, a colour for each setting."""
     families = list(dict.fromkeys(setting.family for study in studies for setting in study.settings))
-    figure, places = _panels(len(families), len(studies))
-    for family, row in zip(families, places, strict=True):
-        for study, axes in zip(studies, row, strict=True):
-            _draw_family(axes, study, family)
+    figure = _figure_of_rows(studies, families, _draw_family)
+    return Picture("beliefs", "Beliefs before and after, mechanism by mechanism", figure)
+
+
+def _figure_of_rows(
+    studies: Sequence[LabelStudy], rows: Sequence[str], draw: Callable[[Axes, LabelStudy, str], None]
+) -> Figure:
+    """Return a figure with a column for each study and a row for each text, whose panels `draw` fills."""
+    figure, places = _panels(len(rows), len(studies))
+    for text, panels in zip(rows, places, strict=True):
+        for study, axes in zip(studies, panels, strict=True):
+            draw(axes, study, text)
     for study, axes in zip(studies, places[0], strict=True):
         axes.set_title(study.data, fontsize=10)
-    return Picture("beliefs", "Beliefs before and after, mechanism by mechanism", figure)
+    return figure
 
 
 def _draw_family(axes: Axes, study: LabelStudy, family: str) -> None:
@@ -91,12 +99,7 @@ def _draw_spread(axes: Axes, setting: MechanismSetting, kind: str, colour: str) 
 
 def frontier(studies: Sequence[LabelStudy]) -> Picture:
     """Draw Figure 3: AUC against both advantages; dominated settings are hollow."""
-    figure, places = _panels(len(MEASURES), len(studies))
-    for kind, row in zip(MEASURES, places, strict=True):
-        for study, axes in zip(studies, row, strict=True):
-            _draw_frontier(axes, study, kind)
-    for study, axes in zip(studies, places[0], strict=True):
-        axes.set_title(study.data, fontsize=10)
+    figure = _figure_of_rows(studies, MEASURES, _draw_frontier)
     return Picture("frontier", "Utility of a model against the leakage of single labels", figure)
 
 
