@@ -247,9 +247,9 @@ def estimate(
         dpaudit.estimate({"tp": [65], "fp": [25], "tn": [75], "fn": [35]}, delta=0.05)
 
     Args:
-        scores: One attack score for each row, larger = more likely a member: an array, list, pandas Series or Arrow array of
-            shape (n,). Or a table (mapping, DataFrame, Arrow table) with the columns `score` and `member`, or with
-            one row of counts.
+        scores: One attack score for each row, larger = more likely a member: an array, list, pandas Series or Arrow
+            array of shape (n,). Or a table (mapping, DataFrame, Arrow table) with the columns `score` and `member`,
+            or with one row of counts.
         members: The truth of each row, 0 or 1, shape (n,); None with a table.
         in_scores: Scores of members, any length, instead of `scores` and `members`.
         out_scores: Scores of non-members.

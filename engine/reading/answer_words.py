@@ -438,7 +438,7 @@ def noise_line(record: Record) -> str:
 def _not_run(record: Record, verdict: str, rule: str) -> str:
     why = "the claim is already rejected" if verdict == "VIOLATION" else "the budget was spent"
     why = "another test had rejected the claim" if rule == "state-between-calls" else why
-    return f"skipped, because {why}: {', '.join(record.not_played)}" if record.not_played else ""
+    return f"skipped, because {why}: {'; '.join(record.not_played)}" if record.not_played else ""
 
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:

@@ -280,7 +280,7 @@ def test_a_leak_is_rejected_by_the_first_test_and_the_rest_is_skipped(leak: Repo
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    not_run = "skipped, because the claim is already rejected: label-channel, label-crafted, label-repeats"
+    not_run = "skipped, because the claim is already rejected: label-channel; label-crafted; label-repeats"
     assert report.joint.answer.line("not run") == not_run
     assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
