@@ -13,39 +13,43 @@ def own_workers() -> list[int]:
 
 def below(ancestor: int) -> list[int]:
     """Process ids of all that descend from a process."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if ancestor in _ancestors(pid)]
+    return list(_stats_below(ancestor))
 
 
 def processor_s() -> float:
     """Processor seconds of this process and of every process it started, finished or running."""
     finished = os.times()
-    running, waiting = 0.0, _children(os.getpid())
-    while waiting:
-        child = waiting.pop()
-        running += _ticks(child) / os.sysconf("SC_CLK_TCK")
-        waiting += _children(child)
+    # utime, stime, cutime, cstime: the process's own ticks and those of its finished children
+    ticks = sum(int(field) for stat in _stats_below(os.getpid()).values() for field in stat[11:15])
+    running = ticks / os.sysconf("SC_CLK_TCK")
     return finished.user + finished.system + finished.children_user + finished.children_system + running
 
 
-def _children(pid: int) -> list[int]:
+def _stats_below(ancestor: int) -> dict[int, list[str]]:
+    """Fields of /proc/PID/stat behind the name, by process id, of all that descend from a process.
+
+    The parents are followed: a list of the children of each thread is lost if the thread ends while it is read.
+    """
+    stats = {int(entry.name): _stat(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        if stat:
+            children.setdefault(int(stat[1]), []).append(pid)
+    descending = []
+    waiting = children.get(ancestor, [])
+    while waiting:
+        pid = waiting.pop()
+        descending.append(pid)
+        waiting += children.get(pid, [])
+    return {pid: stats[pid] for pid in descending}
+
+
+def _stat(process: Path) -> list[str]:
+    """Return the fields behind the name, which is in parentheses and may hold spaces; none of an ended process."""
     try:
-        return [
-            int(child)
-            for thread in Path(f"/proc/{pid}/task").iterdir()
-            for child in (thread / "children").read_text().split()
-        ]
+        return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _ticks(pid: int) -> int:
-    """Clock ticks of a process and of its finished children."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
 
 
 def _name(pid: int) -> str:
@@ -53,15 +57,3 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
     except OSError:
         return ""
-
-
-def _ancestors(pid: int) -> list[int]:
-    matching = []
-    while pid > 1:
-        try:
-            # The name in parentheses may hold spaces; the parent is the second field behind it.
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break
-        matching.append(pid)
-    return matching

@@ -106,3 +106,32 @@ def test_processor_time_of_children_counts(tmp_path: Path) -> None:
         child.communicate()
     assert before < running <= processor_s()
     assert running - before > 0.01
+
+
+def test_processor_time_of_children_counts_while_threads_end() -> None:
+    """A reading that loses a running child would charge its time to the test that is next."""
+    import subprocess
+    import sys
+    import threading
+
+    from tests.processes import processor_s
+
+    burn = "import sys\nfor _ in range(6_000_000): pass\nprint(flush=True)\nsys.stdin.read()"
+    ending = threading.Event()
+
+    def start_threads() -> None:
+        while not ending.is_set():
+            thread = threading.Thread(target=ending.wait, args=(0.0005,))
+            thread.start()
+            thread.join()
+
+    churn = threading.Thread(target=start_threads)
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        churn.start()
+        readings = [processor_s() for _ in range(300)]
+        ending.set()
+        churn.join()
+        child.communicate()
+    assert readings == sorted(readings)

@@ -43,7 +43,7 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
 
 @contextlib.contextmanager
 def _located(location: str) -> Iterator[None]:
-    """Raise a MisfitError of the block as a SpecError that begins with the place."""
+    """Raise an InvalidValueError of the block as a SpecError that begins with the place."""
     try:
         yield
     except InvalidValueError as err:
@@ -51,7 +51,7 @@ def _located(location: str) -> Iterator[None]:
 
 
 def _build_part(kind: str, spec: object, defaults: Mapping[str, object] | None = None) -> Any:
-    """Return the part that a spec describes, or raise MisfitError."""
+    """Return the part that a spec describes, or raise InvalidValueError."""
     if isinstance(spec, int | float | list | tuple):
         raise InvalidValueError(f" must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
