@@ -1,10 +1,11 @@
-"""Validity and tightness of `dpaudit estimate` with its default method, against the best threshold.
+"""Validity and tightness of `dpaudit estimate` with its default method, against rules known beforehand.
 
     python -m benchmarks.estimate_default [tables of each kind] [seconds at most]
 
-Each table has one score per row. The epsilon of its law is known exactly, or infinite (normals). Membership follows
-fair coins, or the tables are two samples of equal size. The mean bound is compared with that of the best single
-threshold or number of guesses, as if known beforehand (exact binomial limits).
+Each table has one score per row. The epsilon of its law is known exactly, or infinite. Membership follows fair coins,
+or the tables are two samples of equal size. The mean bound is compared with those of two choices that would have to be
+known beforehand: the best rule (guesses of both tails, of members alone or of non-members alone; for two samples also
+all thresholds at once), and the best single threshold or number of guesses (exact binomial limits).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,41 +21,88 @@ from scipy import special
 
 from dpaudit import estimate
 
-LAWS = ("RR(1)", "RR(2)", "RR(4)", "Laplace(1)", "normal(1)", "normal(2)")
-SIZES = (100, 1_000, 10_000)
+SIZES = (100, 300, 1_000, 4_000)
+COMPARED = 60
+"""Number of tables from which the choices known beforehand are computed."""
 ERROR = 0.05
 Floats = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+Law = Callable[[Bits, np.random.Generator], Floats]
 
 
-def epsilon_of(law: str) -> float:
-    """Return the epsilon of the law."""
-    return math.inf if law.startswith("normal") else float(law[law.index("(") + 1 : -1])
+def response(epsilon: float) -> Law:
+    """Return randomised response."""
+    keep = special.expit(epsilon)
+    return lambda truth, rng: np.where(rng.random(truth.size) < keep, truth, ~truth).astype(np.float64)
 
 
-def draw_scores(law: str, truth: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """Return one score for each row."""
-    sign, much = np.where(truth, 1.0, -1.0), float(law[law.index("(") + 1 : -1])
-    if law.startswith("RR"):
-        return sign * np.where(rng.random(truth.size) < special.expit(much), 1.0, -1.0)
-    if law.startswith("Laplace"):
-        return sign / 2 + rng.laplace(0, 1 / much, truth.size)
-    return sign * much / 2 + rng.normal(size=truth.size)
+def standing_out(side: bool, share: float, epsilon: float = math.inf) -> Law:
+    """Return scores in which this share of one side stands out, and e^-epsilon times as many of the other side."""
+
+    def scores(truth: Bits, rng: np.random.Generator) -> Floats:
+        often = np.where(truth == side, share, share * math.exp(-epsilon))
+        far = np.where(rng.random(truth.size) < often, 5 + rng.random(truth.size), 0.0)
+        return np.where(far > 0, far if side else -far, rng.normal(size=truth.size))
+
+    return scores
 
 
-def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
+def told(truth: Bits, rng: np.random.Generator) -> Floats:
+    """Return scores that tell the truth about a hundredth of the rows and nothing about the others."""
+    sign = np.where(truth, 1.0, -1.0)
+    return np.where(rng.random(truth.size) < 0.01, 6 * sign, rng.normal(size=truth.size))
+
+
+LAWS: Mapping[str, tuple[float, Law]] = {
+    "no leak": (0.0, lambda truth, rng: rng.normal(size=truth.size)),
+    "RR(0.5)": (0.5, response(0.5)),
+    "RR(1)": (1.0, response(1.0)),
+    "RR(2)": (2.0, response(2.0)),
+    "RR(4)": (4.0, response(4.0)),
+    "Laplace(1)": (1.0, lambda truth, rng: truth - 0.5 + rng.laplace(size=truth.size)),
+    "Laplace(2)": (2.0, lambda truth, rng: truth - 0.5 + rng.laplace(0, 0.5, truth.size)),
+    "a fifth of members stands out, 1": (1.0, standing_out(True, 0.2, 1.0)),
+    "a tenth of non-members stands out, 2": (2.0, standing_out(False, 0.1, 2.0)),
+    "normal(1)": (math.inf, lambda truth, rng: truth - 0.5 + rng.normal(size=truth.size)),
+    "normal(2)": (math.inf, lambda truth, rng: 2 * truth - 1 + rng.normal(size=truth.size)),
+    "a tenth of members stands out": (math.inf, standing_out(True, 0.1)),
+    "a tenth of non-members stands out": (math.inf, standing_out(False, 0.1)),
+    "a hundredth is told": (math.inf, told),
+}
+"""Exact epsilon and scores of each law."""
+
+
+def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats, Bits]]:
     """Yield independent tables of scores and membership."""
-    rng = np.random.default_rng([rows, fair, LAWS.index(law)])
+    rng = np.random.default_rng([rows, fair, list(LAWS).index(law)])
     for _ in range(count):
         truth = rng.random(rows) < 0.5 if fair else np.arange(rows) < rows // 2
-        yield draw_scores(law, truth, rng), truth
+        yield LAWS[law][1](truth, rng), truth
 
 
-def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Floats:
+def by_rule(score: Floats, truth: Bits, fair: bool) -> Floats:
+    """Return the bound of each rule that would have to be known beforehand."""
+    method = "simultaneous-guess-count" if fair else "two-samples"
+    rules: list[dict[str, str]] = [
+        {"method": method, "guess": guess} for guess in ("both-tails", "member-only", "non-member-only")
+    ]
+    rules += [] if fair else [{"method": "band"}]
+    return np.array([bound(score, truth, fair, **rule) for rule in rules])
+
+
+def bound(score: Floats, truth: Bits, fair: bool, **options: str) -> float:
+    """Return the bound of `estimate`."""
+    if fair:
+        return estimate(score, truth, **options).lower  # type: ignore[arg-type]
+    return estimate(in_scores=score[truth], out_scores=score[~truth], **options).lower  # type: ignore[arg-type]
+
+
+def by_threshold(score: Floats, truth: Bits, fair: bool) -> Floats:
     """Return separate bounds at a grid of numbers of guesses (fair coins) or of thresholds (two samples)."""
     shares = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     if fair:
-        order = np.argsort(-np.abs(score), kind="stable")
-        right = np.cumsum(((score > 0) == truth)[order])
+        order = np.argsort(-np.abs(score - np.median(score)), kind="stable")
+        right = np.cumsum(((score > np.median(score)) == truth)[order])
         guesses = np.maximum(1, (shares * score.size).astype(int))
         correct = np.maximum(right[guesses - 1], 1)
         return np.maximum(special.logit(special.betaincinv(correct, guesses - correct + 1, ERROR)), 0.0)
@@ -69,36 +117,27 @@ def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Flo
     return np.array(bounds)
 
 
-def main(count: int = 4_000, seconds: float = 1e9) -> None:
+def main(count: int = 700, seconds: float = 1e9) -> None:
     """Print a row for each kind of table until the time is used up."""
     began = time.monotonic()
-    print(
-        "| members | law | rows | tables | too high | mean bound | best threshold, known | ratio |\n"
-        + "| --- " * 8
-        + "|"
-    )
+    heads = "members", "law", "rows", "tables", "too high", "mean bound", "best rule, known", "best threshold, known"
+    print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
     for rows in SIZES:
         for fair in (True, False):
-            for law in LAWS:
-                correct, best = [], []
-                for score, truth in tables(law, rows, fair, count):
+            for law, (epsilon, _) in LAWS.items():
+                lower, rules, thresholds = [], [], []
+                for score, truth in tables(law, rows, fair, count if math.isfinite(epsilon) else min(count, COMPARED)):
                     if time.monotonic() - began > seconds:
                         return
-                    estimated = (
-                        estimate(score, truth) if fair else estimate(in_scores=score[truth], out_scores=score[~truth])
-                    )
-                    correct.append(estimated.lower)
-                    if len(best) < 400:
-                        best.append(known_beforehand(score, truth, fair))
-                high = sum(lower > epsilon_of(law) for lower in correct)
-                best = float(np.mean(best, 0).max())
-                mean = float(np.mean(correct))
-                ratio = "" if best == 0 else f"{mean / best:.3f}"
+                    lower.append(bound(score, truth, fair))
+                    if len(rules) < COMPARED:
+                        rules.append(by_rule(score, truth, fair))
+                        thresholds.append(by_threshold(score, truth, fair))
+                high = sum(value > epsilon for value in lower)
+                means = [np.mean(lower[:COMPARED]), *(np.mean(bounds, 0).max() for bounds in (rules, thresholds))]
                 who = "fair coins" if fair else "two samples"
-                print(
-                    f"| {who} | {law} | {rows:,} | {len(correct):,} | {high} | {mean:.3f} | {best:.3f} | {ratio} |",
-                    flush=True,
-                )
+                cells = [who, law, f"{rows:,}", f"{len(lower):,}", str(high), *(f"{mean:.3f}" for mean in means)]
+                print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

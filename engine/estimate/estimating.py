@@ -84,8 +84,11 @@ selection: the threshold that it chooses.
 """
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
-DEFAULT_GUESS = "both-tails"
-"""Equal numbers of guesses of members and of non-members, so that unequal shares do not help worthless scores."""
+DEFAULT_GUESS, EVEN_GUESS = "any-tail", "both-tails"
+"""Guess rule for fair coins, and for unevenly many members.
+
+The second one guesses equal numbers of members and of non-members, so that unequal shares do not help worthless scores.
+"""
 COPIES = (
     "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
     "duplicates."
@@ -264,7 +267,7 @@ def estimate(
         group_score: Rule that combines the scores of a canary's rows: "max", "mean" or "logsumexp".
         replays: Number of the replay of each row, an integer >= 0; replays are combined.
         ordered: True if rows are in trial order, for the method "betting".
-        options: Further fields of the estimator: `guess="signed"`.
+        options: Further fields of the estimator: `guess="member-only"`.
     Returns: The bound with AUC, true-positive rates and accuracy; `print` shows all of them.
     Raises: DataError for unsuitable scores or counts, SpecError for an unsuitable method or option, InputError for an
         argument out of range.
@@ -317,7 +320,9 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     is_run_table = _is_run_table(table, question)
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
-    estimator = _estimator(method, question, {} if is_run_table else {"guess": DEFAULT_GUESS})
+    uneven = method != TWO_SAMPLES and _is_uneven(table, question)
+    guess = {"guess": EVEN_GUESS if uneven else DEFAULT_GUESS}
+    estimator = _estimator(method, question, {} if is_run_table else guess)
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
@@ -337,7 +342,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     notes += [*_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
-    details: dict[str, Any] = {"measures": measures(replays, confidence=bound.confidence, seed=seed)}
+    measured = measures(replays, confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
+    details: dict[str, Any] = {"measures": measured}
     if question.method is None and getattr(estimator, "independent_trials", False):
         details["assumed_method"] = method
     if backwards and question.claim is None:
@@ -437,8 +443,22 @@ def natural_method(table: SourceTable, question: Question) -> str:
         return "band" if question.selection.startswith("band") else WITH_SELECTION
     if table.two_samples or question.member_column not in table.names:
         return TWO_SAMPLES
-    members = table.bits(question.member_column)
-    return TWO_SAMPLES if _imbalance_p_value(members) < UNEVEN_BY_CHANCE or _in_blocks(table, question) else COINS
+    return TWO_SAMPLES if _is_uneven(table, question) or _in_blocks(table, question) else COINS
+
+
+def _is_uneven(table: SourceTable, question: Question) -> bool:
+    """Return True if fair coins would hardly give so many or so few members among the canaries of a replay.
+
+    Canaries are counted, not rows: all rows of a canary have one coin.
+    """
+    if not {question.score_column, question.member_column} <= set(table.names):
+        return False
+    return bool(_uneven(_replays(table, question)[0]))
+
+
+def _uneven(replays: Sequence[Scores]) -> list[Scores]:
+    """Return the replays in which fair coins would hardly give so many or so few members."""
+    return [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
 
 
 def _in_blocks(table: SourceTable, question: Question) -> bool:
@@ -551,15 +571,14 @@ def _one_row_a_group(
 
 def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
     """Raise DataError if members are too uneven for one-sided guesses, which then gain without any leak."""
-    if not _assumes_fair_coins(estimator) or estimator.guess == DEFAULT_GUESS:
+    if not _assumes_fair_coins(estimator) or estimator.guess == EVEN_GUESS:
         return
-    for scores in replays:
-        members, canaries = int(scores.truth.sum()), scores.truth.size
-        if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE:
-            raise DataError(
-                f"guess {estimator.guess!r} must have canaries that fair coins made members, got {members} members of "
-                f"{canaries}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use guess={DEFAULT_GUESS}"
-            )
+    for scores in _uneven(replays)[:1]:
+        raise DataError(
+            f"guess {estimator.guess!r} must have canaries that fair coins made members, got {scores.truth.sum()} "
+            f"members of {scores.truth.size}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use "
+            f"guess={EVEN_GUESS}"
+        )
 
 
 def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
@@ -623,7 +642,7 @@ def _assumption_notes(replays: Sequence[Scores], estimator: object, question: Qu
     """Return the assumptions of the bound that a table cannot show."""
     if _assumes_fair_coins(estimator):
         independence = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
-        uneven = [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
+        uneven = _uneven(replays)
         if not uneven:
             return [FAIR_COINS, independence]
         share = uneven[0].truth.mean()

@@ -1,7 +1,8 @@
 """Measures of attack scores that other tools print: AUC, true-positive rates at small false-positive rates, accuracy.
 
 Each has an interval that holds at the stated confidence for every number of rows and any laws of the scores, if the
-rows are independent trials. None of them bounds epsilon. Each interval holds on its own, not simultaneously.
+rows are independent trials. None of them bounds epsilon. Each interval holds on its own, not simultaneously. Its lower
+end is at most what (epsilon, delta)-DP allows at the bound beside it, so no measure says more than the bound.
 
 * AUC: Hoeffding's inequality for U-statistics in its Chernoff form. The share of ordered pairs is a mean, over ways of
   pairing members with non-members, of means of min(members, non-members) independent terms in [0, 1]. Its exponential
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -56,17 +57,39 @@ class Measure:
         return f"{self.name:<18}{self.value:.4f}  in {self.interval}  {self.method}"
 
 
-def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tuple[Measure, ...]:
+def measures(
+    replays: Sequence[Scores], *, confidence: float, seed: int, epsilon: float = np.inf, delta: float = 0.0
+) -> tuple[Measure, ...]:
     """Return AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy of scores with both worlds.
 
     Args:
         replays: Scores of each replay.
         confidence: Two-sided confidence of each interval on its own, in (0, 1).
         seed: Seed of the split for the accuracy.
+        epsilon: Lower bound on epsilon at `delta`, beside which the measures stand; lower ends say no more than this.
+        delta: Delta of the bound, in [0, 1).
     """
     each = per_replay_confidence(confidence, len(replays))
     by_replay = [_replay_measures(scores, each, seed) for scores in replays]
-    return tuple(_median(replicates, confidence) for replicates in zip(*by_replay, strict=True))
+    found = [_median(replicates, confidence) for replicates in zip(*by_replay, strict=True)]
+    largest = _largest_measures(epsilon, delta)
+    return tuple(
+        replace(measure, lower=min(measure.lower, limit)) for measure, limit in zip(found, largest, strict=True)
+    )
+
+
+def _largest_measures(epsilon: float, delta: float) -> list[float]:
+    """Return the largest AUC, true-positive rates and accuracy under (epsilon, delta)-DP.
+
+    The optimal mechanism shows its bit with probability delta, and otherwise a randomised response. For its AUC, one
+    pair of a member and a non-member is in the right order if either is shown.
+    """
+    kept, flipped = float(special.expit(epsilon)), float(special.expit(-epsilon))
+    rates = [
+        min(1.0, delta + np.exp(epsilon) * rate, 1 - np.exp(-epsilon) * (1 - delta - rate))
+        for rate in FALSE_POSITIVE_RATES
+    ]
+    return [1 - (1 - delta) ** 2 * flipped, *rates, kept + delta * flipped]
 
 
 def _replay_measures(scores: Scores, confidence: float, seed: int) -> list[Measure]:

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,11 @@ from dpaudit.estimators.best_candidate import ReplayBounds, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.right_guesses import (
+    GUESS_RULES,
     GuessRule,
     OneRunTally,
-    as_signed,
+    SideGuesses,
+    guess_orders,
     guesses_at_fractions,
     informative_looks,
     right_guesses,
@@ -86,6 +88,10 @@ class Guesses(Protocol):
     @property
     def right(self) -> Ints: ...
 
+    @property
+    def sides(self) -> SideGuesses | None:
+        """Guesses of one side alone, which share the error with these; None if there are none."""
+
 
 _T = TypeVar("_T", bound=Guesses)
 
@@ -94,7 +100,7 @@ def check_fields(delta: float, confidence: float, guess: str) -> None:
     """Raise InputError if a field of an estimator of guesses is out of range."""
     require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    require_one_of("guess", guess, get_args(GuessRule))
+    require_one_of("guess", guess, GUESS_RULES)
 
 
 def guess_looks(canaries: int) -> Ints:
@@ -281,6 +287,15 @@ def cached_epsilon(
     return low
 
 
+def _orders(tally: Guesses) -> list[tuple[Ints, Ints, float]]:
+    """Return right guesses, looks and share of the error of each order of guesses."""
+    if tally.sides is None:
+        return [(tally.right, tally.looks, 1.0)]
+    alone = zip(tally.sides.right, tally.sides.share.tolist(), strict=True)
+    main_share = 1 - float(tally.sides.share.sum())
+    return [(tally.right, tally.looks, main_share), *((right, tally.sides.looks, share) for right, share in alone)]
+
+
 def bounds_of_guesses(
     tallies: Sequence[_T],
     delta_allowance: Callable[[_T], DeltaAllowance],
@@ -288,24 +303,34 @@ def bounds_of_guesses(
     *,
     replays: int | None = None,
 ) -> Floats:
-    """Return each replay's `guess_band_epsilon`; `delta_allowance` maps a tally to its allowance.
+    """Return each replay's `guess_band_epsilon`, the largest one over the orders of guesses that share the error.
 
-    `replays` is the number of all replays if `tallies` are only some of them.
+    Args:
+        tallies: Right guesses of the replays.
+        delta_allowance: Maps a tally to its allowance.
+        significance: Probability that the bound of a replay exceeds the true epsilon, in (0, 1).
+        replays: Number of all replays if `tallies` are only some of them.
     """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
     bounds = []
     for tally in tallies:
-        in_numpy = (replays or len(tallies)) * tally.looks.size <= FEW_LOOKS
+        orders, allowance = _orders(tally), delta_allowance(tally)
+        in_numpy = (replays or len(tallies)) * sum(looks.size for _, looks, _ in orders) <= FEW_LOOKS
         bounds.append(
-            guess_band_epsilon(
-                tally.right,
-                tally.looks,
-                significance=significance,
-                delta_allowance=delta_allowance(tally),
-                in_numpy=in_numpy,
+            max(
+                guess_band_epsilon(
+                    right, looks, significance=share * significance, delta_allowance=allowance, in_numpy=in_numpy
+                )
+                for right, looks, share in orders
             )
         )
     return np.array(bounds)
+
+
+def selection_in_words(guess: GuessRule) -> str:
+    """Return what is looked at simultaneously."""
+    sides = ", for both tails and for each side alone" if guess == "any-tail" else ""
+    return f"all numbers of guesses at once{sides}"
 
 
 def deciding_counts(
@@ -313,16 +338,19 @@ def deciding_counts(
 ) -> tuple[tuple[str, int], ...]:
     """Return the counts to print with the median of the bounds: those of the middle replay at its deciding look.
 
-    At the deciding look the right guesses have the smallest weighted tail under the walk of the bound. `of` names the
-    guesses: "canaries", "trials" or "steps".
+    At the deciding look, over all orders of guesses, the right guesses have the smallest weighted tail under the walk
+    of the bound. `of` names the guesses: "canaries", "trials" or "steps".
     """
     middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
     tally = tallies[middle]
-    tails = _upper_tails(tally.right, tally.looks, float(expit(float(bounds[middle]))))
-    index = int(np.argmin(tails / look_weights(tally.looks)))
+    right, guesses, share = (
+        np.concatenate([np.broadcast_to(order[part], order[1].shape) for order in _orders(tally)]) for part in range(3)
+    )
+    tails = _upper_tails(right, guesses, float(expit(float(bounds[middle]))))
+    index = int(np.argmin(tails / (look_weights(guesses) * share)))
     counts = {
-        "guesses": int(tally.looks[index]),
-        "correct": int(tally.right[index]),
+        "guesses": int(guesses[index]),
+        "correct": int(right[index]),
         of: int(tally.looks[-1]),
         "replays": len(tallies) + failed_replays,
     }
@@ -484,6 +512,17 @@ def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
     return np.asarray(low)
 
 
+def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | None:
+    """Return the right guesses of each side alone for the shares of `guess_orders`; None if there are none."""
+    if not shares.size:
+        return None
+    looks = guess_looks(max(1, scores.score.size // 2))
+    right = [
+        right_guesses(scores.score, scores.truth, ranks, side, looks) for side in ("member-only", "non-member-only")
+    ]
+    return SideGuesses(looks, np.stack(right), shares)
+
+
 def _check_counts(right: Ints, guess_counts: Ints) -> None:
     require(
         right.shape == guess_counts.shape and guess_counts.ndim == 1 and guess_counts.size > 0,
@@ -512,6 +551,7 @@ class GuessTally(OneRunTally):
     right: Ints  # right guesses among them, shape (all looks,)
     # right guesses in the 1, 2, ... trainings with the most of them, shape (trainings, all looks); (0, 0) if unknown
     fullest: Ints
+    sides: SideGuesses | None = None  # guesses of one side alone, which share the error; None if there are none
 
 
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
@@ -549,8 +589,8 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     def tally(self, scores: Scores) -> GuessTally:
         """Count the right guesses of one replay at looks that depend only on its size and its ties."""
-        count = scores.score.size
-        (score, guess), ranks = as_signed(scores.score, self.guess), scores.tie_ranks()
+        count, ranks = scores.score.size, scores.tie_ranks()
+        score, guess, side_shares = guess_orders(scores.score, self.guess, fixed_shares=self.delta > 0)
         look_counts = informative_looks(guess_looks(count), score, guess)
         count_lists = look_counts, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         all_counts = np.unique(np.concatenate(count_lists))  # one pass over the scores for all of them
@@ -563,8 +603,19 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             fullest = right_in_fullest(
                 scores.score, scores.truth, ranks, scores.canary // self.sharing, look_counts, FULLEST
             )
+        candidates, correct = self.unshifted().with_sides(scores, ranks, count_lists[1], correct)
         return GuessTally(
-            scores.replay, count, count_lists[1], correct, count_lists[2], swept, count, look_counts, right, fullest
+            scores.replay,
+            count,
+            candidates,
+            correct,
+            count_lists[2],
+            swept,
+            count,
+            look_counts,
+            right,
+            fullest,
+            side_guesses(scores, ranks, side_shares),
         )
 
     def find(self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
@@ -589,7 +640,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             delta=self.delta,
             confidence=self.confidence,
             method="simultaneous-guess-count",
-            selection="all numbers of guesses at once",
+            selection=selection_in_words(self.guess),
             validity=Validity.FINITE_SAMPLE,
             counts=deciding_counts(ordered, best, failed_replays, of="canaries"),
             notes=replay_note(bounds.alone, self.confidence),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.arguments import Floats, Ints
 
-GuessRule = Literal["signed", "both-tails", "member-only"]
+OneOrder = Literal["signed", "both-tails", "member-only", "non-member-only"]
 """Order of the canaries and rule of the guesses; no rule uses the truth.
 
 * signed: the largest |score| first; member for a positive score, else non-member.
@@ -20,7 +21,23 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
   scores count as extreme as their middle rank, so that a tie of half the rows does not come before the few rows at the
   other end.
 * member-only: the highest score first, always member.
+* non-member-only: the lowest score first, always non-member.
 """
+GuessRule = Literal[OneOrder, "any-tail"]
+"""One order, or "any-tail": both tails, members alone and non-members alone, which share the error.
+
+A leak may show on one side only: some members stand out and no non-member does, or the other way round. Guesses of both
+tails are then half chance. `guess_orders` says how the error is shared.
+"""
+GUESS_RULES = get_args(GuessRule)
+FEW_LEVELS = 10
+"""Number of distinct scores up to which mid-ranks already put the side that stands out first."""
+OUTLYING, MIN_OUTLIERS = 3.0, 2
+"""Distance from the median, in half-widths of the central three quarters, of an outlier; and least number of them."""
+MAX_SKEWNESS = 0.2
+"""Largest octile skewness at which distances above and below the median are comparable."""
+SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
+"""Shares of the error for both tails, members alone and non-members alone."""
 MAX_TIED = 10_000_000
 """Largest number of rows for which ties are searched."""
 FEW = 1 << 14
@@ -48,13 +65,55 @@ class OneRunTally:
     all_canaries: int  # all canaries of the replay
 
 
+@dataclass(frozen=True, eq=False)
+class SideGuesses:
+    """Right guesses of members alone and of non-members alone, beside those of the main order of "any-tail"."""
+
+    looks: Ints  # numbers of guesses, ascending, at most half of the canaries, shape (looks,)
+    right: Ints  # right guesses among them: of members alone, of non-members alone; shape (2, looks)
+    share: Floats  # shares of the error, shape (2,); the main order has the rest
+
+
+def guess_orders(score: Floats, guess: GuessRule, *, fixed_shares: bool) -> tuple[Floats, OneOrder, Floats]:
+    """Return scores and rule of the main order of guesses, and the shares of the error for each side alone.
+
+    Only scores are looked at, never the truth. For "any-tail":
+
+    * With few distinct scores the main order is both tails, with all of the error.
+    * If some scores lie far out and the bulk is symmetric, the main order is by the distance from the median. A side
+      that stands out then comes first by itself, so the sides alone get little of the error.
+    * Otherwise the main order is both tails by rank, and the sides alone get half of the error.
+
+    Args:
+        score: Scores, shape (n,).
+        guess: Rule; other rules than "any-tail" are their own main order.
+        fixed_shares: True if the shares must not depend on the scores: at delta > 0, where the proof holds on average
+            over the output only.
+    Returns: Scores and rule for `right_guesses`, and the shares for members and for non-members alone, shape (2,); of
+        shape (0,) if no side is guessed alone.
+    """
+    if guess != "any-tail":
+        return *as_signed(score, guess), np.zeros(0)
+    shares, both_tails = np.array(SHARES[1:]), as_signed(score, "both-tails")
+    if score.size > MAX_TIED:
+        return *both_tails, shares
+    if np.unique(both_tails[0]).size <= FEW_LEVELS:
+        return *both_tails, shares if fixed_shares else np.zeros(0)
+    low, middle, high = map(float, np.quantile(score, (0.125, 0.5, 0.875), method="nearest"))
+    if math.isfinite(high - low) and abs(high + low - 2 * middle) <= MAX_SKEWNESS * (high - low):
+        outlying = np.abs(score - middle) > OUTLYING * (high - low) / 2
+        if np.count_nonzero(outlying) >= MIN_OUTLIERS:
+            return score - middle, "signed", shares if fixed_shares else np.array(OUTLIER_SHARES[1:])
+    return *both_tails, shares
+
+
 def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
     """Return the numbers of guesses at fractions in (0, 1] of the canaries: rounded, >= 1, shape (fractions,)."""
     counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
     return np.clip(counts, 1, canaries).astype(np.int64)
 
 
-def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
+def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: OneOrder, guesses: Ints) -> Ints:
     """Return the right guesses among the first g, for each g of `guesses` (ascending), shape as `guesses`.
 
     Equal scores are guessed in the order of `ranks`, which must be independent of the truth.
@@ -66,6 +125,8 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     keys = _descending(score)
     if guess == "member-only":
         return right_among_first(keys, ranks, truth, guesses)
+    if guess == "non-member-only":
+        return right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses)
     highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
     return highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2)
 
@@ -92,7 +153,7 @@ def right_in_fullest(
     return fullest
 
 
-def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
+def as_signed(score: Floats, guess: OneOrder) -> tuple[Floats, OneOrder]:
     """Return guesses of both tails as signed ones: ranks minus the middle rank, with the mean rank for equal scores."""
     if guess != "both-tails" or score.size > MAX_TIED:
         return score, guess
@@ -101,7 +162,7 @@ def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
     return (np.cumsum(rows) - (rows + score.size) / 2 + 0.125)[level], "signed"
 
 
-def informative_looks(guess_counts: Ints, score: Floats, guess: GuessRule) -> Ints:
+def informative_looks(guess_counts: Ints, score: Floats, guess: OneOrder) -> Ints:
     """Return the looks without those after which the scores stay equal up to the next look.
 
     Randomised response then has a single look with all of the error. The looks depend on scores alone, so they are as
@@ -110,7 +171,7 @@ def informative_looks(guess_counts: Ints, score: Floats, guess: GuessRule) -> In
     if score.size > MAX_TIED:
         return guess_counts
     score, guess = as_signed(score, guess)
-    ordered = np.sort(-score if guess == "member-only" else -np.abs(score))
+    ordered = np.sort(-score if guess == "member-only" else score if guess == "non-member-only" else -np.abs(score))
     block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])[guess_counts - 1]
     return np.asarray(guess_counts[np.append(block[1:] != block[:-1], True)])
 

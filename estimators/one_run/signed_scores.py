@@ -27,9 +27,12 @@ from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
+    GUESS_RULES,
     Guessing,
     GuessRule,
+    OneOrder,
     OneRunTally,
+    guess_orders,
     guesses_at_fractions,
     right_guesses,
 )
@@ -62,7 +65,8 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     strongly (docs/statistics/calibration.md).
 
     Attributes:
-        guess: Order of the canaries and rule of the guesses.
+        guess: Order of the canaries and rule of the guesses. With "any-tail" each side alone is tried at numbers of
+            guesses up to a quarter of the canaries, which share the error; a split chooses in the main order alone.
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
@@ -75,7 +79,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of("guess", self.guess, get_args(GuessRule))
+        require_one_of("guess", self.guess, GUESS_RULES)
         chosen = self.selection
         require(
             not isinstance(chosen, SimultaneousBand),
@@ -126,15 +130,28 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         n = scores.score.size
         ranks = scores.tie_ranks()
         sweep = guesses_at_fractions(PERCENTS, n)
-        swept = right_guesses(scores.score, scores.truth, ranks, self.guess, sweep)
+        score, guess, _ = guess_orders(scores.score, self.guess, fixed_shares=True)
+        swept = right_guesses(score, scores.truth, ranks, guess, sweep)
         if isinstance(self.selection, Split):
-            canaries, guesses, correct = self._split(scores, ranks, self.selection)
+            in_main_order = replace(scores, score=score)
+            canaries, guesses, correct = self._split(in_main_order, guess, ranks, self.selection)
         else:
             canaries, guesses = n, self.candidates(n)
-            correct = right_guesses(scores.score, scores.truth, ranks, self.guess, guesses)
+            correct = right_guesses(score, scores.truth, ranks, guess, guesses)
+            guesses, correct = self.with_sides(scores, ranks, guesses, correct)
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
-    def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
+    def with_sides(self, scores: Scores, ranks: Ints, guesses: Ints, correct: Ints) -> tuple[Ints, Ints]:
+        """Return the candidates in the main order, and with "any-tail" those of each side alone: guesses, right ones.
+        """
+        if self.guess != "any-tail":
+            return guesses, correct
+        alone = guesses[guesses <= scores.score.size // 4]
+        sides: tuple[OneOrder, OneOrder] = "member-only", "non-member-only"
+        right = [right_guesses(scores.score, scores.truth, ranks, side, alone) for side in sides]
+        return np.concatenate([guesses, alone, alone]), np.concatenate([correct, *right])
+
+    def _split(self, scores: Scores, guess: OneOrder, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
         """Return canaries, guesses and right guesses of the reporting part, at the choosing part's best fraction."""
         n = ranks.size
         choosing = round(split.fraction * n)
@@ -145,7 +162,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
         def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
             dense_ranks = np.argsort(np.argsort(ranks[part]))
-            return right_guesses(scores.score[part], scores.truth[part], dense_ranks, self.guess, guesses)
+            return right_guesses(scores.score[part], scores.truth[part], dense_ranks, guess, guesses)
 
         tried = np.unique(np.rint(np.geomspace(1, choosing, TRIED)).astype(np.int64))
         hits = right(chooses, tried)
