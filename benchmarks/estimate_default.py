@@ -1,9 +1,10 @@
 """Validity and tightness of `dpaudit estimate` with its default method, against rules known beforehand.
 
-    python -m benchmarks.estimate_default [tables of each kind] [seconds at most]
+    python -m benchmarks.estimate_default [tables of each law and size] [seconds at most] [a kind of table]
 
 Each table has one score per row. The epsilon of its law is known exactly, or infinite. Membership follows fair coins,
-or the tables are two samples of equal size. The mean bound is compared with those of two choices that would have to be
+or exactly half of the rows in random order are members (as after a split into training and test rows), or the tables
+are two samples of equal size. The mean bound is compared with those of two choices that would have to be
 known beforehand: the best rule (guesses of both tails, of members alone or of non-members alone; for two samples also
 all thresholds at once), and the best single threshold or number of guesses (exact binomial limits).
 """
@@ -21,7 +22,8 @@ from scipy import special
 
 from dpaudit import estimate
 
-SIZES = (100, 300, 1_000, 4_000)
+SIZES = (300, 1_000, 4_000)
+FAIR_COINS, HALF, TWO_SAMPLES = "fair coins", "exactly half", "two samples"
 COMPARED = 60
 """Number of tables from which the choices known beforehand are computed."""
 ERROR = 0.05
@@ -72,35 +74,36 @@ LAWS: Mapping[str, tuple[float, Law]] = {
 """Exact epsilon and scores of each law."""
 
 
-def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats, Bits]]:
+def tables(law: str, rows: int, kind: str, count: int) -> Iterator[tuple[Floats, Bits]]:
     """Yield independent tables of scores and membership."""
-    rng = np.random.default_rng([rows, fair, list(LAWS).index(law)])
+    rng = np.random.default_rng([rows, (TWO_SAMPLES, FAIR_COINS, HALF).index(kind), list(LAWS).index(law)])
     for _ in range(count):
-        truth = rng.random(rows) < 0.5 if fair else np.arange(rows) < rows // 2
+        half = np.arange(rows) < rows // 2
+        truth = rng.random(rows) < 0.5 if kind == FAIR_COINS else rng.permutation(half) if kind == HALF else half
         yield LAWS[law][1](truth, rng), truth
 
 
-def by_rule(score: Floats, truth: Bits, fair: bool) -> Floats:
+def by_rule(score: Floats, truth: Bits, kind: str) -> Floats:
     """Return the bound of each rule that would have to be known beforehand."""
-    method = "simultaneous-guess-count" if fair else "two-samples"
+    method = "simultaneous-guess-count" if kind != TWO_SAMPLES else "two-samples"
     rules: list[dict[str, str]] = [
         {"method": method, "guess": guess} for guess in ("both-tails", "member-only", "non-member-only")
     ]
-    rules += [] if fair else [{"method": "band"}]
-    return np.array([bound(score, truth, fair, **rule) for rule in rules])
+    rules += [] if kind != TWO_SAMPLES else [{"method": "band"}]
+    return np.array([bound(score, truth, kind, **rule) for rule in rules])
 
 
-def bound(score: Floats, truth: Bits, fair: bool, **options: str) -> float:
+def bound(score: Floats, truth: Bits, kind: str, **options: str) -> float:
     """Return the bound of `estimate`."""
-    if fair:
+    if kind != TWO_SAMPLES:
         return estimate(score, truth, **options).lower  # type: ignore[arg-type]
     return estimate(in_scores=score[truth], out_scores=score[~truth], **options).lower  # type: ignore[arg-type]
 
 
-def by_threshold(score: Floats, truth: Bits, fair: bool) -> Floats:
-    """Return separate bounds at a grid of numbers of guesses (fair coins) or of thresholds (two samples)."""
+def by_threshold(score: Floats, truth: Bits, kind: str) -> Floats:
+    """Return separate bounds at a grid of numbers of guesses, or of thresholds for two samples."""
     shares = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
-    if fair:
+    if kind != TWO_SAMPLES:
         order = np.argsort(-np.abs(score - np.median(score)), kind="stable")
         right = np.cumsum(((score > np.median(score)) == truth)[order])
         guesses = np.maximum(1, (shares * score.size).astype(int))
@@ -117,28 +120,27 @@ def by_threshold(score: Floats, truth: Bits, fair: bool) -> Floats:
     return np.array(bounds)
 
 
-def main(count: int = 700, seconds: float = 1e9) -> None:
+def main(count: int = 750, seconds: float = 1e9, only: str = "") -> None:
     """Print a row for each kind of table until the time is used up."""
     began = time.monotonic()
     heads = "members", "law", "rows", "tables", "too high", "mean bound", "best rule, known", "best threshold, known"
     print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
     for rows in SIZES:
-        for fair in (True, False):
+        for kind in (only,) if only else (FAIR_COINS, HALF, TWO_SAMPLES):
             for law, (epsilon, _) in LAWS.items():
                 lower, rules, thresholds = [], [], []
-                for score, truth in tables(law, rows, fair, count if math.isfinite(epsilon) else min(count, COMPARED)):
+                for score, truth in tables(law, rows, kind, count if math.isfinite(epsilon) else min(count, COMPARED)):
                     if time.monotonic() - began > seconds:
                         return
-                    lower.append(bound(score, truth, fair))
+                    lower.append(bound(score, truth, kind))
                     if len(rules) < COMPARED:
-                        rules.append(by_rule(score, truth, fair))
-                        thresholds.append(by_threshold(score, truth, fair))
+                        rules.append(by_rule(score, truth, kind))
+                        thresholds.append(by_threshold(score, truth, kind))
                 high = sum(value > epsilon for value in lower)
                 means = [np.mean(lower[:COMPARED]), *(np.mean(bounds, 0).max() for bounds in (rules, thresholds))]
-                who = "fair coins" if fair else "two samples"
-                cells = [who, law, f"{rows:,}", f"{len(lower):,}", str(high), *(f"{mean:.3f}" for mean in means)]
+                cells = [kind, law, f"{rows:,}", f"{len(lower):,}", str(high), *(f"{mean:.3f}" for mean in means)]
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main(*map(int, sys.argv[1:3]), *sys.argv[3:4])

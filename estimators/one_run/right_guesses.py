@@ -32,10 +32,14 @@ tails are then half chance. `guess_orders` says how the error is shared.
 GUESS_RULES = get_args(GuessRule)
 FEW_LEVELS = 10
 """Number of distinct scores up to which mid-ranks already put the side that stands out first."""
-OUTLYING, MIN_OUTLIERS = 3.0, 2
-"""Distance from the median, in half-widths of the central three quarters, of an outlier; and least number of them."""
+BULK = (0.2, 0.5, 0.8)
+"""Quantiles of the scores: the ends of the bulk and its middle."""
+OUTLYING, MIN_OUTLIERS = 4.0, 2
+"""Distance of an outlier from the median, in half-widths of the bulk; and least number of outliers."""
 MAX_SKEWNESS = 0.2
-"""Largest octile skewness at which distances above and below the median are comparable."""
+"""Largest skewness of the bulk at which distances above and below the median are comparable: the difference of its two
+sides over its width.
+"""
 SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
 """Shares of the error for both tails, members alone and non-members alone."""
 MAX_TIED = 10_000_000
@@ -99,7 +103,7 @@ def guess_orders(score: Floats, guess: GuessRule, *, fixed_shares: bool) -> tupl
         return *both_tails, shares
     if np.unique(both_tails[0]).size <= FEW_LEVELS:
         return *both_tails, shares if fixed_shares else np.zeros(0)
-    low, middle, high = map(float, np.quantile(score, (0.125, 0.5, 0.875), method="nearest"))
+    low, middle, high = map(float, np.quantile(score, BULK, method="nearest"))
     if math.isfinite(high - low) and abs(high + low - 2 * middle) <= MAX_SKEWNESS * (high - low):
         outlying = np.abs(score - middle) > OUTLYING * (high - low) / 2
         if np.count_nonzero(outlying) >= MIN_OUTLIERS:
