@@ -290,7 +290,7 @@ class RowFunctionGame(SummaryGame):
     def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """Return the unit that chooses the tables, and the number of search calls left."""
         relation, person = self.traits.relation.value, self.person or ""
-        request = PairRequest(relation, self.group, person, self.beyond, self.full_digits)
+        request = PairRequest(relation, self.group, self.beyond, self.full_digits, person)
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
         calls = int(self.search * PAIR_SEARCH_SHARE)
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
@@ -358,9 +358,9 @@ class PairRequest:
 
     relation: str
     group: int | None
-    person: str
     beyond: bool
     full_digits: bool = False  # True to look for pairs that low digits distinguish
+    person: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,8 +398,7 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
 def _pairs(rows: TableRows, relation: str, group: int | None, person: str, beyond: bool) -> tuple[TablePair, ...]:
     """Return the pairs, which are the same in all units."""
     rng = np.random.default_rng(0)
-    made = pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, person=person, beyond=beyond)
-    return tuple(made)
+    return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, person=person, beyond=beyond))
 
 
 @unit

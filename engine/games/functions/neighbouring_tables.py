@@ -552,8 +552,11 @@ class _PersonPairMaker(_PairMaker):
         column = self.schema.columns[self.column]
         new = _new_word(column) if isinstance(column, Category) else _far_above(column)
         high = self._usual_change(f"ordinary rows, {self.rows} beyond the schema", self.high)
-        one = replace(high, name="ordinary rows, a row of nobody", new=high.new.slice(0, 1), old=high.old.slice(0, 1))
-        yield from self._owned([replace(high, owners=_Owners(new, new)), replace(one, owners=_Owners(None, None))])
+        new_person = replace(high, owners=_Owners(new, new))
+        new_row, old_row = high.new.slice(0, 1), high.old.slice(0, 1)
+        name = "ordinary rows, a row without a person"
+        without = replace(high, name=name, new=new_row, old=old_row, owners=_Owners(None, None))
+        yield from self._owned([new_person, without])
 
     def _spread_rows(self) -> Iterator[_Change]:
         spread = list(super()._spread_rows())
