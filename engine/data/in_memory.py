@@ -34,6 +34,7 @@ from dpaudit.field_checks import checked_argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
+from dpaudit.tensors import numpy_of
 
 FOLDER = "data"
 """Name of the folder with the rows inside a run folder."""
@@ -341,7 +342,7 @@ def matrix(name: str, values: object) -> NDArray[np.float64]:
     with refusing(must, "for columns of text use dpaudit.table(frame, label=...)"):
         if not (isinstance(values, list | tuple) or _is_array(values)):
             raise DataError(f"got {_kind(values)}")
-        array = np.asanyarray(values)
+        array = numpy_of(values)
         for value in array.flat if array.dtype.kind == "O" else ():
             if not (value is None or value is np.ma.masked or is_number(value) or isinstance(value, bool)):
                 raise DataError(f"got {shortened(value) if isinstance(value, str) else _kind(value)}")
@@ -407,13 +408,15 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
     elif hasattr(type(values), "__arrow_c_stream__") and not pandas and not is_frame(values):
         return pa.chunked_array(values)
     elif isinstance(values, range | machine_array | memoryview) or (_is_array(values) and not pandas):
-        values = np.asanyarray(values)
+        values = numpy_of(values)
     if isinstance(values, list | tuple):
         return _listed(values)
     if not (pandas or isinstance(values, np.ndarray)):
         return None
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     if values.ndim != 1:
-        raise DataError(f"got an array of shape {values.shape}")
+        raise DataError(f"got an array of shape {values.shape}; choose a column, as in values[:, 0]")
     return _listed(values.tolist()) if values.dtype == object else _native(values)
 
 
@@ -421,13 +424,17 @@ def _native(values: Any) -> pa.Array:
     """Convert an array of NumPy or pandas to Arrow, with masked values as null."""
     if isinstance(values.dtype, np.dtype) and not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
+    if values.dtype == np.longdouble:  # Arrow has no longer floats
+        values = values.astype(np.float64)
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "c":
+        raise DataError(f"got {values.dtype}; give real numbers, such as abs(values)")
     return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
 
 
 def _listed(values: Sequence[Any]) -> pa.Array:
     inside = set(map(type, values)) & {list, tuple, dict, set}
     if inside:  # Arrow would descend into them, which takes minutes if they are deeply nested
-        raise DataError(f"got a {inside.pop().__name__} in it")
+        raise DataError(f"got a {inside.pop().__name__} in it; give one value for each row")
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError):  # scalars of NumPy and torch of several kinds
@@ -438,7 +445,7 @@ def _unboxed(value: Any) -> Any:
     """Return a scalar of NumPy or torch as a Python value; other values unchanged."""
     if value is np.ma.masked or type(value).__name__ == "NAType":  # pandas.NA
         return None
-    array = np.asarray(value) if isinstance(value, np.generic) or _is_array(value) else None
+    array = numpy_of(value) if isinstance(value, np.generic) or _is_array(value) else None
     return array.item() if array is not None and array.ndim == 0 and array.dtype.kind in "biufU" else value
 
 
