@@ -127,7 +127,7 @@ def in_memory(examples: Examples) -> InMemory:
 def table(
     rows: Any,
     *,
-    label: str,
+    label: str | tuple[Any, ...],
     categorical: Iterable[str] = (),
     drop: Iterable[str] = (),
     keep_missing: bool = False,
@@ -142,13 +142,14 @@ def table(
 
     Args:
         rows: A pandas DataFrame, a pyarrow Table, or any frame with the Arrow interface (polars).
-        label: Name of the label column.
+        label: Name of the label column; a tuple for a name of several levels in pandas.
         categorical: Numeric columns that hold codes.
         drop: Columns to ignore, such as row numbers.
         keep_missing: True to pass missing values to the audited code as NaN or None.
         name: Name of the data, for reports.
     Raises: DataError that names the row and the column.
     """
+    label = _text(label) if isinstance(label, tuple) else label  # as `frame` names its column
     columns, label, name = frame(rows), checked_argument("label", label, str), checked_argument("name", name, str)
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
     check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")

@@ -252,7 +252,10 @@ def test_groups_are_separate_in_each_replay_and_must_be_consistent() -> None:
         ({"scores": [1.0, 2.0], "members": ["in", "out"]}, "got the texts 'in', 'out'; write 1 for members"),
         ({"scores": [1.0, 2.0], "members": [True, None]}, "got nothing in 1 of 2 rows; state for each row"),
         ({"scores": [2**60 + 1, 2**60 + 3], "members": [1, 0]}, "subtract the least score from all"),
-        ({"scores": [1.0, 2.0], "members": [1, 2]}, r"column member must be 0 or 1 \(1: a member\), got 2 in row 2; write 1 for members"),
+        (
+            {"scores": [1.0, 2.0], "members": [1, 2]},
+            "must be 0 or 1 .*, got 2 in row 2; write 1 for members",
+        ),
         ({"scores": [1.0, 2.0]}, "a table must be a mapping .*, got list; for scores in an array give `members`"),
         ({"scores": {"tp": [1, 2], "fp": [1]}}, "columns of one length"),
         (
