@@ -237,7 +237,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     usual_trainings = {planned.name: planned.test.trainings for planned in planned_tests}
     data = default_data(mechanism, claim) if request.data is None else as_data_source(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
-    neighbours = {name: value for name, value in (("person", request.person), ("group", request.group)) if value}
+    fields_of_game = {"person": request.person, "group": request.group}
+    neighbours = {name: value for name, value in fields_of_game.items() if value is not None}
     if neighbours and not isinstance(mechanism, RowFunction):
         raise SpecError(
             f"person and group must be used with a function on rows, got {type(mechanism).__name__}; remove them, or "

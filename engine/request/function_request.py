@@ -40,7 +40,7 @@ def function_on_rows(
         group: Number of rows in which two tables may differ; there are at least twice as many.
     Raises: SpecError if there is no claim; InputError for an invalid argument.
     """
-    count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (group or 1)))
+    count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (checked_argument("group", group, int | None) or 1)))
     rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]), count)
     mechanism = OwnFunction(
         function,

@@ -10,7 +10,7 @@ Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Miron
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -265,12 +265,12 @@ class RowFunctionGame(SummaryGame):
 
         Raises: InputError if the schema does not have the column of the person.
         """
-        columns = getattr(data, "schema", {})
-        if self.person is None and USUAL_PERSON in columns and (self.group or 1) > 1:
-            return replace(self, person=USUAL_PERSON)
-        if columns:
-            require_person(self.person or "", columns)
-        return self
+        columns = getattr(data, "schema", None)
+        if not isinstance(columns, Mapping):
+            return self
+        require_person(self.person or "", columns)
+        is_usual = self.person is None and USUAL_PERSON in columns and (self.group or 1) > 1
+        return replace(self, person=USUAL_PERSON) if is_usual else self
 
     def play(self, setting: Setting, work: Work) -> Played:
         chosen, calls_left = self._choose_tables(setting, work)
