@@ -149,10 +149,11 @@ def table(
         name: Name of the data, for reports.
     Raises: DataError that names the row and the column.
     """
-    label = _text(label) if isinstance(label, tuple) else label  # as `frame` names its column
-    columns, label, name = frame(rows), checked_argument("label", label, str), checked_argument("name", name, str)
+    columns, name = frame(rows), checked_argument("name", name, str)
+    # `frame` names columns in the same way.
+    target: str = checked_argument("label", _text(label) if isinstance(label, tuple) else label, str)
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
-    check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")
+    check_names(columns.column_names, label=target, named={"categorical": categorical, "drop": drop}, path="the table")
     for field in columns.schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if field.name not in drop and not (is_text(kind) or is_numeric(kind)):
@@ -166,12 +167,12 @@ def table(
     def typed_column(column: pa.ChunkedArray, column_name: str) -> Column:
         return typed(plain(column), column_name, codes, _refuse)
 
-    words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
-    features = words.drop_columns([label])
+    words = columns.set_column(columns.column_names.index(target), target, _as_words(plain(columns[target])))
+    features = words.drop_columns([target])
     count = sum(int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0) for column in features.columns)
     name += f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
     return in_memory(
-        examples_of(words, typed_column, _refuse, label=label, drop=(), name=name, keep_missing=keep_missing)
+        examples_of(words, typed_column, _refuse, label=target, drop=(), name=name, keep_missing=keep_missing)
     )
 
 

@@ -121,10 +121,9 @@ def check(
         data, claim = made_data if data is None else data, None
     else:
         unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
-        has_neighbours = person is not None or group is not None
-        has_function_options = has_neighbours or not all(
-            (*unset_options, not python, not folder, memory_mb is None, not time)
-        )
+        no_neighbours = person is None, group is None
+        unset_others = not python, not folder, memory_mb is None, not time
+        has_function_options = not all((*unset_options, *no_neighbours, *unset_others))
         _require_no_function(mechanism, claim, options_given=has_function_options)
     seed = checked_argument("seed", seed, int | None)
     until_decided = checked_argument("until_decided", until_decided, bool)

@@ -317,7 +317,7 @@ def test_what_names_no_person_is_refused() -> None:
     f = noisy_visitors
     with pytest.raises(InputError, match="group must be at least 1, got 0"):
         dpaudit.check(f, claim=1.0, schema=VISITS, person="who", group=0, form="records", quiet=True)
-    with pytest.raises(InputError, match="there must be at least `group` ordinary rows.*raise `rows` of the data"):
+    with pytest.raises(InputError, match=r"there must be at least `group` ordinary rows.*raise `rows` of the data"):
         pairs_of_persons(VISITS, Relation.REPLACE, 51)
     with pytest.raises(SpecError, match=r"relation, person, group, .* there is no schema"):
         dpaudit.check({"name": "lp-1st", "epsilon": 1.0}, person="id", quiet=True)
