@@ -219,8 +219,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_user_file(path: Path, content: bytes, hint: str = "") -> None:
     """Write an output file named by the user.
 
-    A regular file is replaced atomically, and a link is followed. A device, a pipe, a socket or a descriptor
-    (`/dev/stdout`, `/dev/fd/5`) is written in place.
+    A regular file is replaced atomically, and a link is followed. A device, a pipe, a socket, a descriptor
+    (`/dev/stdout`, `/dev/fd/5`) or a file with another hard link is written in place.
 
     Args:
         hint: Text appended to the error message.
@@ -243,7 +243,7 @@ def _write_user_file(path: Path, content: bytes, hint: str, *, append: bool) -> 
             _write_plain(Path(os.path.realpath(path)), content, append=append)
     except OSError as err:
         must = f"{shortened(path)} must be a file that can be written, it is not: {err.strerror or shortened(err)}"
-        raise RunError(must + hint) from err
+        raise RunError(f"{must}; name another file{hint}") from err
 
 
 def must_write_in_place(path: Path) -> bool:
@@ -298,20 +298,22 @@ def _write_plain(path: Path, content: bytes, *, append: bool) -> None:
     A file that cannot be replaced by a rename is written in place.
     """
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        status = os.stat(path)
     except FileNotFoundError:
         write_atomically(path, lambda file: file.write(content))
         return
     new_content = path.read_bytes() + content if append else content
 
     def write(file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), mode)
+        os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
         file.write(new_content)
 
     try:
-        write_atomically(path, write)
+        if status.st_nlink == 1:
+            write_atomically(path, write)
+            return
     except OSError as err:  # the folder is not writable, or the file itself is a mount point, as in a container
         if err.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY):
             raise
-        with path.open("wb") as file:
-            file.write(new_content)
+    with path.open("wb") as file:
+        file.write(new_content)

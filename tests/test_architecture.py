@@ -69,6 +69,7 @@ FLOORS = Rooms(
             "consent",
             "locations",
             "variables",
+            "tensors",
             "registry",
             "claims",
         ),

@@ -94,7 +94,8 @@ def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pyt
     write_files("docs/guides/functions.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("check_it")
+    for checks in ("check_it", "check_visits"):
+        importlib.import_module(checks)
     with pytest.raises(VerdictError, match="VIOLATION"):
         importlib.import_module("test_noisy").test_total_age(DpAudit(0.001, 0, tmp_path))
 

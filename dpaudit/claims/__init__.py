@@ -136,6 +136,7 @@ class ConvertedClaim:
     note: str = ""  # explains the conversion
     # Neighbouring steps of the original claim between the two worlds: one a record, two if a record is replaced.
     steps: int = 1
+    differ_in: str = ""  # difference of two neighbours in words; "" for one record or label
 
 
 def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:

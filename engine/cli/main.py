@@ -122,6 +122,12 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
     "--claim", help="Claim of a function: 1, '1, 1e-5', rho=0.5 (zCDP) or mu=1.  [default: stated in its code]"
 )
 @click.option("--relation", type=click.Choice(["add-remove", "replace"]), help="Neighbouring relation of tables.")
+@click.option("--person", metavar="COLUMN", help="Column that names the person of each row, for claims about persons.")
+@click.option(
+    "--group",
+    type=click.IntRange(min=1),
+    help="Most rows of a person, or number of rows in which two tables differ.  [default: any number, or 1]",
+)
 @click.option("--form", type=click.Choice(FORMS), help="Type in which a function gets rows.  [default: frame]")
 @click.option("--settings", default="", help="Arguments of a function to try: 'bounds=(0,1);fit_intercept=true,false'.")
 @click.option("--python", default="", help="Other Python interpreter that runs a function.")
@@ -153,6 +159,8 @@ def check(
     schema: str | None,
     claim: str | None,
     relation: str | None,
+    person: str | None,
+    group: int | None,
     form: Any,
     settings: str,
     python: str,
@@ -188,6 +196,8 @@ def check(
         None if data is None else parse_yaml_argument(data),
         claim=claim,
         schema=None if schema is None else parse_schema(schema),
+        person=person,
+        group=group,
         settings=parse_settings(settings),
         python=python,
         folder=folder,

@@ -37,7 +37,9 @@ def parse_schema(text: str) -> Mapping[str, Any]:
     if not text.lstrip().startswith("{"):
         try:
             text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as err:
+        except UnicodeDecodeError as err:
+            raise SpecError(f"--schema must be a file in UTF-8, {shortened(text)} is not; save it as UTF-8") from err
+        except OSError as err:
             raise SpecError(f"--schema must be a mapping such as '{{age: [0, 100]}}' or a YAML file: {err}") from err
     schema = parse_yaml_argument(text)
     if not isinstance(schema, Mapping):

@@ -34,6 +34,7 @@ from dpaudit.field_checks import checked_argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
+from dpaudit.tensors import numpy_of
 
 FOLDER = "data"
 """Name of the folder with the rows inside a run folder."""
@@ -126,7 +127,7 @@ def in_memory(examples: Examples) -> InMemory:
 def table(
     rows: Any,
     *,
-    label: str,
+    label: str | tuple[Any, ...],
     categorical: Iterable[str] = (),
     drop: Iterable[str] = (),
     keep_missing: bool = False,
@@ -141,16 +142,18 @@ def table(
 
     Args:
         rows: A pandas DataFrame, a pyarrow Table, or any frame with the Arrow interface (polars).
-        label: Name of the label column.
+        label: Name of the label column; a tuple for a name of several levels in pandas.
         categorical: Numeric columns that hold codes.
         drop: Columns to ignore, such as row numbers.
         keep_missing: True to pass missing values to the audited code as NaN or None.
         name: Name of the data, for reports.
     Raises: DataError that names the row and the column.
     """
-    columns, label, name = frame(rows), checked_argument("label", label, str), checked_argument("name", name, str)
+    columns, name = frame(rows), checked_argument("name", name, str)
+    # `frame` names columns in the same way.
+    target: str = checked_argument("label", _text(label) if isinstance(label, tuple) else label, str)
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
-    check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")
+    check_names(columns.column_names, label=target, named={"categorical": categorical, "drop": drop}, path="the table")
     for field in columns.schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if field.name not in drop and not (is_text(kind) or is_numeric(kind)):
@@ -164,12 +167,12 @@ def table(
     def typed_column(column: pa.ChunkedArray, column_name: str) -> Column:
         return typed(plain(column), column_name, codes, _refuse)
 
-    words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
-    features = words.drop_columns([label])
+    words = columns.set_column(columns.column_names.index(target), target, _as_words(plain(columns[target])))
+    features = words.drop_columns([target])
     count = sum(int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0) for column in features.columns)
     name += f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
     return in_memory(
-        examples_of(words, typed_column, _refuse, label=label, drop=(), name=name, keep_missing=keep_missing)
+        examples_of(words, typed_column, _refuse, label=target, drop=(), name=name, keep_missing=keep_missing)
     )
 
 
@@ -341,7 +344,7 @@ def matrix(name: str, values: object) -> NDArray[np.float64]:
     with refusing(must, "for columns of text use dpaudit.table(frame, label=...)"):
         if not (isinstance(values, list | tuple) or _is_array(values)):
             raise DataError(f"got {_kind(values)}")
-        array = np.asanyarray(values)
+        array = numpy_of(values)
         for value in array.flat if array.dtype.kind == "O" else ():
             if not (value is None or value is np.ma.masked or is_number(value) or isinstance(value, bool)):
                 raise DataError(f"got {shortened(value) if isinstance(value, str) else _kind(value)}")
@@ -407,13 +410,15 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
     elif hasattr(type(values), "__arrow_c_stream__") and not pandas and not is_frame(values):
         return pa.chunked_array(values)
     elif isinstance(values, range | machine_array | memoryview) or (_is_array(values) and not pandas):
-        values = np.asanyarray(values)
+        values = numpy_of(values)
     if isinstance(values, list | tuple):
         return _listed(values)
     if not (pandas or isinstance(values, np.ndarray)):
         return None
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     if values.ndim != 1:
-        raise DataError(f"got an array of shape {values.shape}")
+        raise DataError(f"got an array of shape {values.shape}; choose a column, as in values[:, 0]")
     return _listed(values.tolist()) if values.dtype == object else _native(values)
 
 
@@ -421,13 +426,17 @@ def _native(values: Any) -> pa.Array:
     """Convert an array of NumPy or pandas to Arrow, with masked values as null."""
     if isinstance(values.dtype, np.dtype) and not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
+    if values.dtype == np.longdouble:  # Arrow has no longer floats
+        values = values.astype(np.float64)
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "c":
+        raise DataError(f"got {values.dtype}; give real numbers, such as abs(values)")
     return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
 
 
 def _listed(values: Sequence[Any]) -> pa.Array:
     inside = set(map(type, values)) & {list, tuple, dict, set}
     if inside:  # Arrow would descend into them, which takes minutes if they are deeply nested
-        raise DataError(f"got a {inside.pop().__name__} in it")
+        raise DataError(f"got a {inside.pop().__name__} in it; give one value for each row")
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError):  # scalars of NumPy and torch of several kinds
@@ -438,7 +447,7 @@ def _unboxed(value: Any) -> Any:
     """Return a scalar of NumPy or torch as a Python value; other values unchanged."""
     if value is np.ma.masked or type(value).__name__ == "NAType":  # pandas.NA
         return None
-    array = np.asarray(value) if isinstance(value, np.generic) or _is_array(value) else None
+    array = numpy_of(value) if isinstance(value, np.generic) or _is_array(value) else None
     return array.item() if array is not None and array.ndim == 0 and array.dtype.kind in "biufU" else value
 
 

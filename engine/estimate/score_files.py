@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import struct
 import sys
@@ -45,6 +46,10 @@ MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
 MAX_DIRECTORY = 4 << 20  # bytes of the directory of a `.npz`
 MAX_TIMES_ZIPPED = 100
 """Largest ratio of unpacked to packed size of a large `.npz`: zeros are packed to 1/1,000, scores to a half."""
+MAX_TIMES_PARSED = 30
+"""Largest ratio of the size of a JSON list in memory to its size in the file."""
+MAX_TIMES_DECODED = 4
+"""Largest ratio of the size of a text in memory, while UTF-16 or UTF-32 is converted, to its size in the file."""
 _RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless their lines are longer in total than:
 _BYTES_AT_ONCE = 8 << 20
 _CELL = 8  # bytes of a number in memory
@@ -82,16 +87,24 @@ def read_file(path: Path, used: Used = every) -> FileContent:
     """
     if str(path) == STANDARD_INPUT:
         content = _read_all(sys.stdin.buffer, "standard input")
-        return _read_format("standard input", io.BytesIO(content), _detected_format(content), used)
+        with _as_data_error("standard input"):
+            source = _as_utf8("standard input", io.BytesIO(content))
+        return _read_format("standard input", source, _detected_format(source.read(1 << 20)), used)
     if not path.exists():
         raise DataError(f"{path} must be a table ({FORMATS}), but it does not exist")
     with _as_data_error(str(path)):
         if path.is_dir():
-            return FileContent(str(path), _folder_of_parquet(path))
+            try:
+                return FileContent(str(path), _folder_of_parquet(path))
+            except pa.ArrowInvalid as err:
+                must = f"{path} must be a folder of Parquet files alone: {line_of(err)}"
+                raise DataError(f"{must}; name one file of scores") from err
         with path.open("rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            source: BinaryIO = file if regular else io.BytesIO(_read_all(file, str(path)))
-            return _read_format(str(path), source, _ENDINGS.get(path.suffix.lower(), "csv"), used)
+            unread: BinaryIO = file if regular else io.BytesIO(_read_all(file, str(path)))
+            format_name = _ENDINGS.get(path.suffix.lower(), "csv")
+            text = _as_utf8(str(path), unread) if format_name in _TEXTS else unread
+            return _read_format(str(path), text, format_name, used)
     raise AssertionError("unreachable")
 
 
@@ -118,6 +131,7 @@ _ENDINGS = {
     ".npy": "npy",
     ".npz": "npz",
 }
+_TEXTS = ("csv", "tsv", "jsonl")
 _UNPACK = "unpack it first"
 _SAVE = "write the scores as CSV, Parquet or .npz"
 _KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format, remedy
@@ -128,12 +142,31 @@ _KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format
     (b"BZh", "a bzip2 file", "", _UNPACK),
     (b"\xfd7zXZ\x00", "an xz file", "", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "a zstd file", "", _UNPACK),
+    (b"\x04\x22\x4d\x18", "an lz4 file", "", _UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "", _UNPACK),
     *((b"\x80" + bytes([version]), "a pickle, which runs code when it is read", "", _SAVE) for version in range(2, 6)),
     (b"\x89HDF\r\n", "an HDF5 file", "", _SAVE),
     (b"%PDF", "a PDF", "", _SAVE),
-    (b"\xff\xfe", "text in UTF-16", "", "save it as UTF-8"),
-    (b"\xfe\xff", "text in UTF-16", "", "save it as UTF-8"),
+    (b"ARROW1", "an Arrow file (Feather)", "", _SAVE),
+    (b"FEA1", "a Feather file", "", _SAVE),
+    (b"ORC", "an ORC file", "", _SAVE),
+    (b"SQLite format 3", "an SQLite database", "", _SAVE),
+    (b"MATLAB 5.0", "a MATLAB file", "", _SAVE),
+    (b"\xd0\xcf\x11\xe0", "a file of Microsoft Office", "", _SAVE),
+    *((mark, "text in UTF-16 or UTF-32", "", "save it as UTF-8") for mark in (b"\xff\xfe", b"\xfe\xff")),
 )
+_PICKLED = "a pickle, which runs code when it is read"
+_FOREIGN_ENDINGS = {
+    **dict.fromkeys((".pkl", ".pickle", ".joblib", ".dill"), _PICKLED),
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), f"a file of torch, which may hold {_PICKLED}"),
+    **dict.fromkeys((".xlsx", ".xlsm", ".ods"), "a spreadsheet"),
+    ".safetensors": "a file of tensors",
+    ".rds": "a file of R",
+    ".rdata": "a file of R",
+}
+"""Kinds of files by their endings, for files whose first bytes do not tell."""
+_MARKS = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+"""First bytes of a text that name its encoding, longer ones first; UTF-8 needs none."""
 
 
 def _detected_format(content: bytes) -> str:
@@ -146,6 +179,20 @@ def _detected_format(content: bytes) -> str:
     if content[:4096].lstrip()[:1] == b"{":
         return "jsonl"
     return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
+
+
+def _as_utf8(name: str, file: BinaryIO) -> BinaryIO:
+    """Return a text as UTF-8 if its first bytes say that it is UTF-16 or UTF-32; else the file unchanged."""
+    first = file.read(4)
+    file.seek(0)
+    encoding = next((encoding for mark, encoding in _MARKS if first.startswith(mark)), "")
+    if not encoding:
+        return file
+    require_fits_memory(MAX_TIMES_DECODED * _size_of(file), name)
+    try:
+        return io.BytesIO(file.read().decode(encoding).encode())
+    except UnicodeDecodeError as err:
+        raise DataError(f"{name} must be whole text in {encoding.upper()}: {line_of(err)}; save it as UTF-8") from err
 
 
 def _read_format(name: str, file: BinaryIO, format_name: str, used: Used) -> FileContent:
@@ -162,7 +209,7 @@ def _read_format(name: str, file: BinaryIO, format_name: str, used: Used) -> Fil
             case "npz":
                 return _archive(name, file, used)
             case _:
-                return FileContent(name, _text(name, file, "\t" if format_name == "tsv" else ","), header_lines=1)
+                return _text(name, file, b"\t" if format_name == "tsv" else b",")
     raise AssertionError("unreachable")
 
 
@@ -170,16 +217,19 @@ def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
     """Raise DataError if the first bytes of a file belong to another format than its name."""
     first = file.read(4096)
     file.seek(0)
+    foreign = _FOREIGN_ENDINGS.get(Path(name).suffix.lower(), "")
     for magic, kind, of, remedy in _KINDS:
+        if of == "npz" and foreign not in ("", _PICKLED) and first.startswith(magic):
+            break  # the ending says what the archive holds
         if first.startswith(magic) and of != format_name:
             raise DataError(f"{name} must be a table ({FORMATS}), its first bytes are those of {kind}; {remedy}")
-    if format_name in ("csv", "tsv", "jsonl") and b"\0" in first:
+    if foreign:
+        raise DataError(f"{name} must be a table ({FORMATS}), its ending is that of {foreign}; {_SAVE}")
+    if format_name in _TEXTS and b"\0" in first:
         raise DataError(
             f"{name} must be text in UTF-8, it has bytes that are zero: it is probably UTF-16 or binary; save it as "
             "UTF-8"
         )
-    if format_name == "jsonl" and first.lstrip()[:1] == b"[":
-        raise DataError(f"{name} must hold one record a line, it begins with a list; write each record in its own line")
 
 
 def _read_all(file: IO[bytes], name: str) -> bytes:
@@ -212,30 +262,110 @@ def _size_of(file: IO[bytes]) -> int:
 def _folder_of_parquet(path: Path) -> pa.Table:
     import pyarrow.dataset as pads  # slow to import, because it loads pandas
 
-    texts, unpacked = set(), 0
-    for part in pads.dataset(path, format="parquet").files:
+    texts, unpacked, parts = set(), 0, pads.dataset(path, format="parquet").files
+    for part in parts:
         with open(part, "rb") as file:
             texts.update(require_bounded(file, part))
             unpacked += min_bytes_of_rows(file, None)
             require_fits_memory(unpacked, path)
+    if not parts:
+        raise DataError(f"{path} must be a folder of Parquet files, it holds none; name one file of scores")
     return pq.read_table(path, read_dictionary=sorted(texts))
 
 
-def _text(name: str, file: BinaryIO, delimiter: str) -> pa.Table:
-    """Return the table in a text whose first line names the columns."""
-    size, separator = _size_of(file), delimiter.encode()
-    first = file.read(1 << 20)
-    header = first[: min(place for place in (first.find(b"\n"), first.find(b"\r"), len(first)) if place >= 0)]
-    require_width(name, 1 + header.count(separator))
+_NUMBER = re.compile(rb"\s*[-+]?(\d+\.?\d*|\.\d+|\d*,\d+)([eE][-+]?\d+)?\s*")
+_DECIMAL_COMMA = re.compile(
+    rb'(?:^|[;\t|])[ "]*[-+]?(?:0,\d+|\d*,(?:\d{1,2}|\d{4,}))(?:[eE][-+]?\d+)?[ "]*(?=[;\t|\r\n]|$)', re.MULTILINE
+)
+"""A number with a decimal comma; three digits behind a comma may be thousands."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Layout of a text with one row a line.
+
+    Attributes:
+        begin: Position of the line with the names, or of the first row if `names` are given.
+        lines_above: Number of lines above the first row.
+        delimiter: Separator of the cells.
+        decimal_point: Point or comma of numbers.
+        names: Names of the columns from a comment above rows without a header; () if a line names them.
+    """
+
+    begin: int
+    lines_above: int
+    delimiter: bytes
+    decimal_point: str
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, first: bytes, delimiter: bytes) -> _Layout:
+        """Return the layout that the first bytes of a file show; `delimiter` is the usual one of its ending.
+
+        Blank lines and lines that begin with "#" above the header are skipped.
+
+        Raises: DataError for a file whose first line is a row of numbers.
+        """
+        begin, lines_above, comment = 0, 0, b""
+        for line in first.splitlines(keepends=True):
+            content = line.removeprefix(b"\xef\xbb\xbf").strip()
+            if content and not content.startswith(b"#"):
+                break
+            begin, lines_above, comment = begin + len(line), lines_above + 1, content.lstrip(b"# ") or comment
+        header = first[begin:].splitlines()[0] if first[begin:] else b""
+        unquoted = re.sub(rb'"[^"]*"', b"", header)
+        others = [other for other in (b",", b";", b"\t", b"|", b" ") if other in unquoted.strip()]
+        if delimiter not in unquoted and others:
+            delimiter = max(others, key=unquoted.count)
+        has_comma = delimiter != b"," and _DECIMAL_COMMA.search(first[begin:]) is not None
+        decimal_point = "," if has_comma else "."
+        header_cells = [cell.strip(b' "') for cell in header.split(delimiter)]
+        numbered = [b"%d" % place for place in range(len(header_cells))]  # names that pandas gives
+        if header_cells == numbered or not all(map(_NUMBER.fullmatch, header_cells)):
+            return cls(begin, lines_above + 1, delimiter, decimal_point)
+        names = [cell.strip() for cell in comment.split(delimiter)]
+        if len(names) != len(header_cells) or not comment or any(map(_NUMBER.fullmatch, names)):
+            pair = delimiter.join((b"score", b"member")).decode()
+            line_of_names = shortened(repr(pair)) if len(header_cells) == 2 else "their names"
+            raise DataError(
+                f"{name} must name its columns in its first line, got numbers; write {line_of_names} above them"
+            )
+        return cls(begin, lines_above, delimiter, decimal_point, tuple(cell.decode() for cell in names))
+
+
+def _text(name: str, file: BinaryIO, delimiter: bytes) -> FileContent:
+    """Return the table in a text, whose columns are named by its first line or by a comment above the numbers."""
+    size, first = _size_of(file), file.read(1 << 20)
+    layout = _Layout.of(name, first, delimiter)
+    rest = first[layout.begin :]
+    header = rest[: min(place for place in (rest.find(b"\n"), rest.find(b"\r"), len(rest)) if place >= 0)]
+    require_width(name, 1 + header.count(layout.delimiter))
+    try:
+        header.decode()
+    except UnicodeDecodeError as err:
+        raise DataError(f"{name} must name its columns in UTF-8: {line_of(err)}; save it as UTF-8") from err
     if size > SMALL_FILE_BYTES:
         file.seek(0)
         cells = sum(
-            part.count(separator) + part.count(b"\n") + part.count(b"\r")
+            part.count(layout.delimiter) + part.count(b"\n") + part.count(b"\r")
             for part in iter(lambda: file.read(SMALL_FILE_BYTES), b"")
         )
         require_fits_memory(max(size, _CELL * cells), name)
-    file.seek(0)
-    return pacsv.read_csv(file, parse_options=pacsv.ParseOptions(delimiter=delimiter))
+    file.seek(layout.begin)
+    try:
+        table = pacsv.read_csv(
+            file,
+            read_options=pacsv.ReadOptions(column_names=list(layout.names) or None),
+            parse_options=pacsv.ParseOptions(delimiter=layout.delimiter.decode()),
+            convert_options=pacsv.ConvertOptions(decimal_point=layout.decimal_point),
+        )
+    except pa.ArrowInvalid as err:
+        if "columns, got" not in str(err):
+            raise
+        must = f"{name} must have as many cells in each line as in the line of its names"
+        raise DataError(f"{must}: {line_of(err)}; correct that line, or quote cells that hold a separator") from err
+    with_plain_names = table.rename_columns([column.strip() for column in table.column_names])
+    return FileContent(name, with_plain_names, header_lines=layout.lines_above)
 
 
 def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[str, ...]]:
@@ -245,7 +375,9 @@ def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[
     """
     names: dict[str, None] = {}
     parts: list[pa.Table] = []
-    for records in _records(name, file):
+    is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+    file.seek(0)
+    for records in _listed_records(name, file) if is_list else _records(name, file):
         for record in records:
             if not names.keys() >= record.keys():
                 names |= dict.fromkeys(record)
@@ -255,6 +387,22 @@ def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[
         require_fits_memory(sum(part.nbytes for part in parts), name)
     table = pa.concat_tables(parts, promote_options="permissive")
     return table, tuple(column for column in names if column not in set(table.column_names))
+
+
+def _listed_records(name: str, file: BinaryIO) -> list[list[dict[str, Any]]]:
+    """Return the mappings in a list of JSON, as the only part."""
+    require_fits_memory(MAX_TIMES_PARSED * _size_of(file), name)
+    must = f'{name} must hold one record a line, or a list of records such as {{"score": 0.5, "member": 1}}'
+    try:
+        records = json.loads(file.read())
+    except RecursionError as err:
+        raise DataError(f"{must}, it is nested too deep") from err
+    except ValueError as err:
+        raise DataError(f"{must}: {line_of(err)}") from err
+    other = next((record for record in records if not isinstance(record, dict)), None)
+    if other is not None or not records:
+        raise DataError(f"{must}, got {'nothing' if not records else shortened(other)}")
+    return [records]
 
 
 def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
@@ -415,6 +563,6 @@ class _Header:
 def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Raise DataError for anything but one column of numbers or texts."""
     if len(shape) != 1 or kind.kind not in "biufUS" or not kind.itemsize or kind.shape:
-        raise DataError(
-            f"{name} must be one column of numbers or texts, got {shortened(kind, 60)} of shape {shortened(shape)}"
-        )
+        must = f"{name} must be one column of numbers or texts"
+        save = "it with .astype('float64')" if len(shape) == 1 else "one column, as in values[:, 0]"
+        raise DataError(f"{must}, got {shortened(kind, 60)} of shape {shortened(shape)}; save {save}")

@@ -40,7 +40,7 @@ class SourceTable:
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             times = f"{shortened(twice[0])!r} {names.count(twice[0])} times"
-            raise DataError(f"{self.name} must name each column once, got {times}")
+            raise DataError(f"{self.name} must name each column once, got {times}; rename one")
         if not self.columns.num_rows:
             raise DataError(f"{self.name} must hold at least one row below its header, got none")
 
@@ -104,6 +104,9 @@ class SourceTable:
         missing = [name for name in names if name not in self.names]
         if missing or not names:
             raise DataError(f"{self.name} must have the column {missing[0] if missing else '?'}, got {self.listed}")
+        encoded = next((name for name in names if pa.types.is_binary(self.columns.column(name).type)), None)
+        if encoded is not None:
+            raise DataError(f"{self.name}: column {encoded} must be text in UTF-8; save the file as UTF-8")
         columns = [self.columns.column(name).to_pylist() for name in names]
         rows_by_slice: dict[str, list[int]] = {}
         for row, values in enumerate(zip(*columns, strict=True)):
@@ -139,16 +142,21 @@ class SourceTable:
         """
         column = self.columns.column(name)
         if not _may_be_numbers(column.type):
-            raise DataError(f"{self.name}: column {name} must hold numbers, got {_short(column.type)}")
+            raise DataError(
+                f"{self.name}: column {name} must hold numbers, got {_short(column.type)}; write one number in each row"
+            )
         numbers = np.empty(len(column), np.float64)
         bad, first = 0, None
         for begin, chunk in _pieces(column):  # avoids a second array of the column's size
             piece = numbers[begin : begin + len(chunk)]
             try:
-                piece[:] = numpy_array(pc.cast(chunk, pa.float64()))
+                piece[:] = numpy_array(_floats(chunk))
             except pa.ArrowException as err:
+                do = "write numbers such as 1234.5"
+                if pa.types.is_integer(column.type):
+                    do = "subtract the least score from all, since floats cannot tell such large numbers apart"
                 raise DataError(
-                    f"{self.name}: column {name} must hold numbers, got {_short(column.type)}: {line_of(err)}"
+                    f"{self.name}: column {name} must hold numbers, got {_short(column.type)}: {line_of(err)}; {do}"
                 ) from err
             missing = np.flatnonzero(np.isnan(piece))
             if missing.size and first is None:
@@ -167,14 +175,19 @@ class SourceTable:
         if pa.types.is_boolean(column.type) and not column.null_count:
             bits: NDArray[np.bool_] = numpy_array(column.combine_chunks())
         else:
+            if column.null_count:
+                raise DataError(
+                    f"{self.name}: column {name} must be 0 or 1 (1: a member), got nothing in {column.null_count} of "
+                    f"{len(column)} rows; state for each row whether it was a member"
+                )
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                words = ", ".join(repr(shortened(word)) for word in column.unique()[:3].to_pylist())
-                raise DataError(f"{self.name}: column {name} must be 0 or 1 (1: a member), got the texts {words}")
-            numbers = self.numbers(name)
+                column = self._bits_in_words(name)
+            numbers = numpy_array(column.combine_chunks()) if column.type == pa.float64() else self.numbers(name)
             bad = np.flatnonzero((numbers != 0) & (numbers != 1))
             if bad.size:
                 raise DataError(
-                    f"{self.name}: column {name} must be 0 or 1, got {numbers[bad[0]]:g} in {self.row(bad[0])}"
+                    f"{self.name}: column {name} must be 0 or 1 (1: a member), got {numbers[bad[0]]:g} in "
+                    f"{self.row(bad[0])}; write 1 for members and 0 for the others"
                 )
             bits = numbers == 1
         if bits.all() or not bits.any():
@@ -182,6 +195,21 @@ class SourceTable:
                 f"{self.name}: column {name} must hold both members and non-members, got only {int(bits[0])}"
             )
         return bits
+
+    def _bits_in_words(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the words 0, 1, true and false as numbers 0.0 and 1.0."""
+        column = self.columns.column(name)
+        different = column.unique()
+        values = [_BITS_IN_WORDS.get(word.strip().lower()) for word in different.to_pylist()]
+        if None in values and _are_numbers(different):
+            return pa.chunked_array([_floats(chunk) for chunk in column.chunks], pa.float64())
+        if None in values:
+            words = ", ".join(repr(shortened(word)) for word in different[:3].to_pylist())
+            raise DataError(
+                f"{self.name}: column {name} must be 0 or 1 (1: a member), got the texts {words}; write 1 for members "
+                "and 0 for the others"
+            )
+        return pc.take(pa.array(values, pa.float64()), pc.index_in(column, different))
 
     def integers(self, name: str) -> NDArray[np.int64]:
         """Return a column of integers >= 0, shape (rows,)."""
@@ -222,6 +250,40 @@ def _names(source: str, table: pa.Table) -> Sequence[str]:
 
 
 ROWS_AT_ONCE = 1 << 20
+_BITS_IN_WORDS = {
+    **dict.fromkeys(("0", "0.0", "false", "np.false_"), 0.0),
+    **dict.fromkeys(("1", "1.0", "true", "np.true_"), 1.0),
+}
+_FLOAT = r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)"
+_TYPE = r"(?:(?:np|numpy|jnp|torch|tf)\.)?(?:b?float\d*|double|longdouble|u?int\d*|[Tt]ensor|[Aa]rray)"
+_WRAPPED_FLOATS = (
+    rf"^\s*\[*\s*{_FLOAT}\s*\]*\s*$",
+    rf"^\s*{_TYPE}\(\s*\[*\s*{_FLOAT}\s*\]*\s*(?:,\s*\w+=.*)?\)\s*$",
+)
+"""A number in brackets, and one as other libraries print it: `np.float64(0.5)`, `tensor([0.5], device='cpu')`."""
+
+
+def _are_numbers(texts: pa.Array) -> bool:
+    try:
+        _floats(texts)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _floats(chunk: pa.Array) -> pa.Array:
+    """Return numbers, or texts that each hold one number, as floats. Raises: pa.ArrowException for other values."""
+    try:
+        return pc.cast(chunk, pa.float64())
+    except pa.ArrowException:
+        kind = chunk.type.value_type if pa.types.is_dictionary(chunk.type) else chunk.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise
+        texts = pc.cast(chunk, pa.string())
+        for pattern in _WRAPPED_FLOATS:
+            numbers = pc.struct_field(pc.extract_regex(texts, pattern), "number")
+            texts = pc.if_else(pc.is_valid(numbers), numbers, texts)
+        return pc.cast(texts, pa.float64())
 
 
 def _pieces(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:

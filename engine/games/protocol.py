@@ -215,6 +215,7 @@ class GameTraits:
         run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
             of the mechanism. None if the game makes or selects its data.
         records: Number of records in which the two worlds differ: 1, 2, 4 or 8. Claims are converted by group privacy.
+        differ_in: Difference of two neighbours that the claim is about, in words; "" for one record or label.
         check_tests: Tests for `dpaudit check`; a game without any runs only on request.
     """
 
@@ -233,6 +234,7 @@ class GameTraits:
     sharing: Callable[[Any], int] | None = None
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
     records: int = 1
+    differ_in: str = ""
     check_tests: tuple[CheckTest, ...] = ()
 
     def __post_init__(self) -> None:
@@ -245,7 +247,8 @@ class GameTraits:
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
         """Return the claim converted to the two worlds of the game."""
-        return claim_under(claim, self.relation, records=self.records, audit=audit)
+        converted = claim_under(claim, self.relation, records=self.records, audit=audit)
+        return replace(converted, differ_in=self.differ_in)
 
     def capability_of(self, mechanism: Any) -> Capability | None:
         """Return the capability through which the game audits the mechanism; None if it cannot."""

@@ -176,7 +176,10 @@ def guesses_in_words(test: TestRecord) -> str:
         return ""
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
     abstained = int(counts.get("canaries", guesses)) - guesses
-    guessed = f"Asked {_QUESTIONS[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
+    question = _QUESTIONS[claim.relation]
+    if test.compared.differ_in:
+        question = "on which of two neighbouring tables a function was called"
+    guessed = f"Asked {question}, an attacker was right in {correct:,} of {guesses:,} guesses"
     guessed += f" ({100 * correct / guesses:.3g} %)"
     guessed += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
@@ -198,7 +201,8 @@ def claim_line(test: TestRecord) -> str:
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
-    return f"{claim_in_words(test.claim)}{converted}"
+    neighbours = f"; neighbours differ in {test.compared.differ_in}" if test.compared.differ_in else ""
+    return f"{claim_in_words(test.claim)}{neighbours}{converted}"
 
 
 def claim_in_words(claim: Claim) -> str:

@@ -254,6 +254,9 @@ class AuditSpec:
         audit = replace(audit, **parts)
         audit = with_accountant_claim((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
+        if hasattr(game, "for_data"):  # its settings depend on the columns
+            game = game.for_data(audit.data)
+            audit = replace(audit, game=game)
         if hasattr(game, "for_claim"):  # its settings depend on the claim
             game = game.for_claim(stated)
             audit = replace(audit, game=game)

@@ -116,6 +116,9 @@ class CheckRequest:
         claim: Claim to test instead of the mechanism's. "accountant" as in an audit.
         split: Shares of the data for the target, the reference and the test. Default: a large target.
         budget: Maximum cost: "10m", "90s", "200 trainings", "1h, 500 trainings". Default: the budget of the effort.
+        person: Column that names the person of each row, for a function on rows with a claim about persons; see
+            `RowFunctionGame`.
+        group: Most rows of a person, or number of rows in which two tables of a function on rows differ.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -123,6 +126,8 @@ class CheckRequest:
     claim: Claim | Literal["accountant"] | None = None
     split: Partition | None = None
     budget: str | None = None
+    person: str | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -193,6 +198,10 @@ class PlannedTest:
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
+    def between(self, neighbours: Mapping[str, Any]) -> PlannedTest:
+        """Return the test with fields of its game that say in what two neighbours differ."""
+        return replace(self, test=replace(self.test, game={**self.test.game, **neighbours}))
+
     @property
     def repeat_price(self) -> float:
         """Cost of a confirmatory run, in calls or trainings on the data."""
@@ -228,12 +237,20 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     usual_trainings = {planned.name: planned.test.trainings for planned in planned_tests}
     data = default_data(mechanism, claim) if request.data is None else as_data_source(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
+    fields_of_game = {"person": request.person, "group": request.group}
+    neighbours = {name: value for name, value in fields_of_game.items() if value is not None}
+    if neighbours and not isinstance(mechanism, RowFunction):
+        raise SpecError(
+            f"person and group must be used with a function on rows, got {type(mechanism).__name__}; remove them, or "
+            "give the function and its schema"
+        )
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and planned_tests:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
             planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.BEYOND_SCHEMA]
-        seconds, numbers = call_cost(mechanism, table, claim.relation)
+        planned_tests = [planned.between(neighbours) for planned in planned_tests]
+        seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
         # This process, so that no cluster has to start. Another Python runs once for each core.

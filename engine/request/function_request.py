@@ -9,7 +9,7 @@ from typing import Any
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.schema_rows import MAX_ROWS, SchemaRows
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
@@ -27,6 +27,7 @@ def function_on_rows(
     folder: str = "",
     memory_mb: int | None = None,
     time: bool = False,
+    group: int | None = None,
 ) -> tuple[OwnFunction, SchemaRows]:
     """Return the mechanism of a function, and generated rows for its check.
 
@@ -36,9 +37,11 @@ def function_on_rows(
         claim: Any claim that `parse_claim` accepts; None takes the claim that the code states (`stated_claim`).
         relation: The relation under which two tables are neighbours.
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
+        group: Number of rows in which two tables may differ; there are at least twice as many.
     Raises: SpecError if there is no claim; InputError for an invalid argument.
     """
-    rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]))
+    count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (checked_argument("group", group, int | None) or 1)))
+    rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]), count)
     mechanism = OwnFunction(
         function,
         form=form,

@@ -79,7 +79,7 @@ class YamlFile:
         try:
             text = "" if too_long else io.TextIOWrapper(io.BytesIO(self.content), encoding="utf-8").read()
         except UnicodeDecodeError as err:
-            raise _unreadable(self.path, "it is not UTF-8") from err
+            raise _unreadable(self.path, "it is not UTF-8. Save it as UTF-8") from err
         if too_long or len(text) > MAX_CHARACTERS:
             raise SpecError(f"{self.path} must have at most {MAX_CHARACTERS:,} characters")
         return text

@@ -31,7 +31,9 @@ TIMING_S = 2.0
 """Seconds of timing that are enough."""
 
 
-def call_cost(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
+def call_cost(
+    mechanism: RowFunction, rows: TableRows, relation: Relation, person: str = "", group: int | None = None
+) -> tuple[float, int]:
     """Return the wall-clock seconds of a call once libraries are loaded, and the count of numbers in its result.
 
     The slowest table counts, since slow inputs often leak.
@@ -39,7 +41,8 @@ def call_cost(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tu
     Raises: SpecError for a function that fails in the same way on all tables.
     """
     settings, limits = mechanism.alternatives()[0], CallLimits(CALL_LIMIT_S, 1, time_limit, raised_externally)
-    neighbours = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
+    rng = np.random.default_rng(0)
+    neighbours = pairs(rows.schema, rows.cells, relation, rng, person=person, group=group, beyond=False)
     tables = [rows.cells, *(table for pair in neighbours for table in (pair.d, pair.d_prime))]
 
     outcomes: list[tuple[str, str, bytes]] = []

@@ -38,6 +38,8 @@ def check(
     claim: Claim | Literal["accountant"] | float | tuple[float, float] | str | None = None,
     schema: Mapping[str, Any] | None = None,
     relation: Relation | str = Relation.ADD_REMOVE,
+    person: str | None = None,
+    group: int | None = None,
     form: Form = "frame",
     settings: Mapping[str, Any] | None = None,
     python: str = "",
@@ -72,6 +74,10 @@ def check(
             "rho=0.5" (zCDP) or "mu=1" (Gaussian DP). Default: the claim that its code states (`stated_claim`).
         schema: Schema of a function's rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
         relation: Neighbouring relation of a function's tables: "add-remove" or "replace".
+        person: Column that names the person of each row, if the claim is about persons: two tables differ in all rows
+            of one person, which may be in different categories. Under "replace", as many rows replace them.
+        group: With `person`, the most rows of a person; default: any number. Otherwise the number of rows in which two
+            tables of a function differ; default: 1.
         form: Type in which a function receives its rows: "frame", "arrow", "array", "records" or "list".
         settings: Keyword arguments of a function, each a value or a list of values to try.
         python: Another Python interpreter that runs a function, for example because its library is installed there.
@@ -110,15 +116,18 @@ def check(
             folder=folder,
             memory_mb=memory_mb,
             time=time,
+            group=group,
         )
         data, claim = made_data if data is None else data, None
     else:
         unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
-        has_function_options = not all((*unset_options, not python, not folder, memory_mb is None, not time))
+        no_neighbours = person is None, group is None
+        unset_others = not python, not folder, memory_mb is None, not time
+        has_function_options = not all((*unset_options, *no_neighbours, *unset_others))
         _require_no_function(mechanism, claim, options_given=has_function_options)
     seed = checked_argument("seed", seed, int | None)
     until_decided = checked_argument("until_decided", until_decided, bool)
-    request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
+    request = CheckRequest(mechanism, data, claim, split, budget, person, group)  # type: ignore[arg-type]
     scopes = tuple(scope.value for scope in strict_scopes(checked_argument("strict", strict, str | Sequence[str])))
     options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes, effort)
     with event_listeners(listeners, quiet=quiet) as listening:
@@ -147,8 +156,8 @@ def _require_no_function(mechanism: Any, claim: object, *, options_given: bool) 
         raise SpecError(f"a function on rows needs a schema, got {name} without a schema. {give}")
     if options_given:
         raise SpecError(
-            "relation, form, settings, python, folder, memory_mb and time are for functions on rows, but there is no "
-            f"schema. {give}"
+            "relation, person, group, form, settings, python, folder, memory_mb and time are for functions on rows, "
+            f"but there is no schema. {give}"
         )
     if claim is not None and claim != ACCOUNTANT and not isinstance(claim, Claim):
         raise SpecError(

@@ -126,7 +126,11 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """
     try:
         _require_usable_folder(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            kind = _kind_of_place(folder)
+            raise RunError(f"cannot write the run folder {shortened(folder)}: it is {kind}. Give another --output")
         with lease(folder):
             yield
     except ConnectionError:
@@ -134,6 +138,12 @@ def locked_folder(folder: Path) -> Iterator[None]:
     except OSError as err:
         why = os.strerror(err.errno) if err.errno else shortened(err)
         raise RunError(f"cannot write the run folder {shortened(folder)}: {why}. Finished units are kept") from err
+
+
+def _kind_of_place(path: Path) -> str:
+    if path.is_symlink():
+        return "a link that leads to no folder"
+    return "a file" if path.is_file() else "a device, a pipe or a socket"
 
 
 def _require_usable_folder(folder: Path) -> None:

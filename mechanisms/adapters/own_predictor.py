@@ -23,6 +23,7 @@ from dpaudit.mechanisms.language_models.transport import HttpService, RequestFai
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
+from dpaudit.tensors import numpy_of
 
 _SEND_DATA = 428  # Precondition Required: the server lacks these data
 
@@ -80,7 +81,7 @@ class OwnPredictor(ClaimedByUser):
                 must = f"`answer` must return a class, 0 to {data.classes - 1}, or None for no answer"
                 require(all(valid), must, given=answers[:3])
                 return np.array([data.classes if answer is None else int(answer) for answer in answers], np.int64)
-            votes = np.asarray(predictor.votes(writable_features(queries), pair, rng))
+            votes = numpy_of(predictor.votes(writable_features(queries), pair, rng))
         shape = (len(queries), data.classes)
         require(votes.shape == shape, f"`votes` must return an array of shape {shape}", shape=votes.shape)
         if not np.isfinite(votes).all():
@@ -90,7 +91,7 @@ class OwnPredictor(ClaimedByUser):
 
 
 def _is_class(answer: object, classes: int) -> bool:
-    array = np.asarray(answer)
+    array = numpy_of(answer)
     return array.shape == () and array.dtype.kind in "iub" and 0 <= int(array) < classes
 
 

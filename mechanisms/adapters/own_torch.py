@@ -70,7 +70,8 @@ class OwnTorch(ClaimedByUser):
     """A torch module trained by a user's loop: a model inside any learner, or with a claim a learner itself.
 
     For each fit `module()` creates a module, and `train(module, X, y, seed)` trains it in place or returns another one.
-    X are float32 tensors and y classes 0 .. K - 1, both on the unit's device. The global generators of torch, NumPy
+    X are tensors of the type of the module's weights, such as float32 or bfloat16, but float32 for a module with
+    embeddings. y are classes 0 .. K - 1. Both are on the unit's device. The global generators of torch, NumPy
     and Python are seeded before the module is created. The module returns K logits for each example.
 
     Attributes:
@@ -120,7 +121,8 @@ class OwnTorch(ClaimedByUser):
         torch.set_num_threads(compute.threads)
         with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
-            trained = self.train(module, *_tensors(train, compute), number)
+            features, labels = _tensors(train, compute)
+            trained = self.train(module, features.to(_type_of_inputs(module)), labels, number)
         return _probability_model(module if trained is None else trained, train, compute, self.train)
 
 
@@ -136,9 +138,27 @@ def _softmax_of_logits(module: Any, classes: int, compute: Compute, features: Fe
     torch.set_num_threads(compute.threads)
     module.eval()
     parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
+    kind, answers = _type_of_inputs(module), []
     with torch.no_grad():
-        answers = [module(part.to(compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
+        for part in parts:
+            logits = module(part.to(compute.device, kind))
+            # A softmax in 16 bits gives probabilities that do not add up to 1.
+            wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+            answers.append(wide.softmax(-1).cpu().double().numpy())
     return np.concatenate(answers) if answers else np.zeros((0, classes))
+
+
+def _type_of_inputs(module: Any) -> torch.dtype:
+    """Return the type of the first floating-point weights of a module; float32 without any or for embeddings.
+
+    Embeddings read whole numbers, which 16 bits may not hold exactly.
+    """
+    import torch
+
+    if any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules()):
+        return torch.float32
+    types = (weights.dtype for weights in module.parameters() if weights.is_floating_point())
+    return next(types, torch.float32)
 
 
 def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
+from dpaudit.tensors import numpy_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class OwnSummary(_OwnFunction):
     ) -> NDArray[np.float64]:
         with global_randomness(seed) as number:
             vector = self.train(train.features, train.labels, number, **self.parameters)
-        return np.asarray(vector, np.float64)
+        return numpy_of(vector).astype(np.float64)
 
 
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:

@@ -19,6 +19,7 @@ from dpaudit.errors import InputError, UnknownNameError, require
 from dpaudit.locations import has_location, import_object, location
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.examples import Features
+from dpaudit.tensors import numpy_of
 
 
 class ClaimedByUser:
@@ -121,7 +122,7 @@ class ModelOfUserCode:
 
         Raises: InputError for a wrong shape; TrainingError for negative, non-finite or all-zero rows.
         """
-        answers = np.asarray(self.ask(features), dtype=np.float64)
+        answers = numpy_of(self.ask(features)).astype(np.float64)
         expected = len(features), self.classes if self.columns is None else len(self.columns)
         must = f"{self.code} must return one probability for each example and class, an array of shape {expected}"
         require(answers.shape == expected, must, shape=answers.shape)

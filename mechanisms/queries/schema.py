@@ -63,6 +63,16 @@ class Number:
             return self.nullable
         return self.low <= cell <= self.high and (not self.whole or cell == math.floor(cell))
 
+    def different(self, count: int) -> list[float]:
+        """Return at most `count` >= 1 different cells of the range in increasing order; the last is its high end."""
+        if self.whole:
+            low, steps = int(self.low), min(count - 1, int(self.high) - int(self.low))
+            return [*range(low, low + steps), int(self.high)]
+        share = np.arange(count - 1) / max(1, count - 1)
+        between = np.clip(self.low * (1 - share) + self.high * share, self.low, self.high)
+        cells: list[float] = np.unique([*between, self.high]).tolist()
+        return cells
+
     def holds(self, column: pa.ChunkedArray) -> bool:
         """True if every cell of the column is allowed."""
         if self.any:
@@ -101,6 +111,13 @@ class Category:
     def allows(self, cell: str | None) -> bool:
         """True if a single value is allowed in the column."""
         return self.any or (self.nullable if cell is None else cell in self.values)
+
+    def different(self, count: int) -> list[str]:
+        """Return at most `count` >= 1 different words, the last of `values` last; more than `values` if `any`."""
+        *first, last = self.values
+        if self.any:
+            first += [word for word in map("other {}".format, range(count)) if word not in self.values]
+        return [*first[: count - 1], last]
 
     def holds(self, column: pa.ChunkedArray) -> bool:
         """True if every cell of the column is allowed."""

@@ -144,6 +144,19 @@ def test_a_canary_joins_by_its_coins_and_measures_in_clips() -> None:
     assert 5 < steps.coin.sum() < 35, "false failure < 1e-5"
 
 
+def test_steps_of_16_bits_are_observed() -> None:
+    import torch
+
+    steps_canary, probe = canary()
+    for step in range(20):
+        joined = steps_canary.join(step, torch.zeros(3, 5, dtype=torch.bfloat16))
+        assert joined.dtype == torch.bfloat16
+        summed = joined.double().sum(0)
+        steps_canary.observe(step, (summed * min(1.0, 2.0 / max(float(summed.norm()), 1e-9)) / 4).bfloat16())
+    steps = probe.steps()
+    np.testing.assert_allclose(steps.features[:, 0], steps.coin.astype(float), atol=0.02)
+
+
 def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
     data = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
     with pytest.raises(InputError, match="it never called `observe`"):

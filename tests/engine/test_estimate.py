@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from scipy.stats import binom
 
@@ -59,6 +60,35 @@ def test_arrays_of_every_kind_give_the_same_bound() -> None:
     separate = dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=pd.Series(SCORES[~MEMBERS]))
     assert separate.lower == dpaudit.estimate(SCORES, MEMBERS, method="two-samples").lower
     assert separate.measures[0] == expected.measures[0]
+
+
+def test_scores_of_any_number_type_give_the_bound_of_float64() -> None:
+    """Rounding to 16 bits keeps the order of these scores, as far as the bound depends on it."""
+    scores = np.round(SCORES * 16) / 16
+    expected = dpaudit.estimate(scores, MEMBERS)
+    tensor, members = torch.tensor(scores), torch.tensor(MEMBERS)
+    for values in (
+        tensor.bfloat16(),
+        tensor.half(),
+        tensor.bfloat16().requires_grad_(),
+        torch.stack([tensor, tensor]).bfloat16().T[:, 0],
+        tensor.bfloat16()[:, None],
+        list(tensor.bfloat16()),
+        list(tensor.clone().requires_grad_()),
+        scores.astype(np.longdouble),
+        scores.astype(">f2"),
+        scores[:, None],
+        scores.astype(object),
+        [f"np.float64({score})" for score in scores],
+    ):
+        assert dpaudit.estimate(values, members) == expected
+    for truths in (members[:, None], members.bfloat16(), MEMBERS.astype(str), [str(int(member)) for member in MEMBERS]):
+        assert dpaudit.estimate(scores, truths) == expected
+    frame = {"score": tensor.bfloat16(), "member": members}
+    assert dpaudit.estimate(frame) == expected
+    in_scores, out_scores = tensor.bfloat16()[members], tensor.bfloat16()[~members]
+    two = dpaudit.estimate(in_scores=in_scores, out_scores=out_scores)
+    assert two == dpaudit.estimate(in_scores=scores[MEMBERS], out_scores=scores[~MEMBERS])
 
 
 def test_default_method_depends_on_the_table() -> None:
@@ -217,7 +247,15 @@ def test_groups_are_separate_in_each_replay_and_must_be_consistent() -> None:
             "column score must hold numbers, got NaN or nothing in 1 of 2 rows",
         ),
         ({"scores": ["a", "b"], "members": [1, 0]}, "column score must hold numbers"),
-        ({"scores": [1.0, 2.0], "members": [1, 2]}, "column member must be 0 or 1, got 2 in row 2"),
+        ({"scores": np.ones((1, 2)), "members": [1, 0]}, r"of shape \(1, 2\); choose a column, as in values\[:, 0\]"),
+        ({"scores": np.ones(2) + 1j, "members": [1, 0]}, "got complex128; give real numbers, such as abs"),
+        ({"scores": [1.0, 2.0], "members": ["in", "out"]}, "got the texts 'in', 'out'; write 1 for members"),
+        ({"scores": [1.0, 2.0], "members": [True, None]}, "got nothing in 1 of 2 rows; state for each row"),
+        ({"scores": [2**60 + 1, 2**60 + 3], "members": [1, 0]}, "subtract the least score from all"),
+        (
+            {"scores": [1.0, 2.0], "members": [1, 2]},
+            "must be 0 or 1 .*, got 2 in row 2; write 1 for members",
+        ),
         ({"scores": [1.0, 2.0]}, "a table must be a mapping .*, got list; for scores in an array give `members`"),
         ({"scores": {"tp": [1, 2], "fp": [1]}}, "columns of one length"),
         (

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer
 
 from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, table
@@ -74,6 +75,21 @@ def test_missing_values_reach_code_that_fills_them_itself(tmp_path: Path) -> Non
 def test_frames_of_other_makers_and_arrow_tables_give_the_same_rows() -> None:
     arrow = pa.Table.from_pandas(FRAME, preserve_index=False)
     assert table(arrow, label="clicked") == table(FRAME, label="clicked")
+
+
+def test_a_label_may_have_a_name_of_several_levels() -> None:
+    levels = pd.concat({"a": FRAME}, axis=1)
+    rows = table(levels, label=("a", "clicked")).load()
+    assert rows.labels.tolist() == table(FRAME, label="clicked").load().labels.tolist()
+
+
+def test_features_and_labels_may_be_tensors_of_16_bits() -> None:
+    points, labels = torch.tensor([[0.5, 1.0], [2.0, 0.25]]), torch.tensor([1, 0])
+    expected = data_source((points.numpy(), labels.numpy())).load()
+    for kind in (torch.bfloat16, torch.float16):
+        rows = data_source((points.to(kind).requires_grad_(), labels[:, None])).load()
+        assert rows.features.tolist() == expected.features.tolist()
+        assert rows.labels.tolist() == expected.labels.tolist()
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,15 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == [page]
 
 
+def test_a_file_with_another_name_keeps_it(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.write_bytes(b"an older page")
+    (tmp_path / "other").hardlink_to(page)
+    write_user_file(page, b"new")
+    assert (tmp_path / "other").read_bytes() == b"new"
+    assert page.samefile(tmp_path / "other")
+
+
 def test_text_is_appended_to_a_file_and_written_to_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "summary").write_bytes(b"before, ")
     (tmp_path / "link").symlink_to("summary")
@@ -250,7 +259,8 @@ def test_an_unwritable_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "beside").symlink_to("nowhere/page")
     for name in ("itself", "folder", "beside", "nowhere/page"):
-        with pytest.raises(RunError, match=f"{name} must be a file that can be written, it is not: "):
+        message = f"{name} must be a file that can be written, it is not: .*; name another file"
+        with pytest.raises(RunError, match=message):
             write_user_file(tmp_path / name, b"page")
     number, writer = os.pipe()
     with pytest.raises(RunError, match="must be a file that can be written, it is not: Bad file descriptor"):

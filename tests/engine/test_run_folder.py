@@ -242,6 +242,27 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         assert dpaudit(verb, "n" * 256).exit_code == 2
 
 
+def test_a_run_folder_replaces_no_file_link_pipe_or_device(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(YAML)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "nowhere").symlink_to("not yet")
+    os.mkfifo(tmp_path / "pipe")
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for name, kind in (
+        ("file", "a file"),
+        ("link", "a link that leads to no folder"),
+        ("nowhere", "a link that leads to no folder"),
+        ("pipe", "a device, a pipe or a socket"),
+        ("/dev/null", "a device, a pipe or a socket"),
+    ):
+        refused = dpaudit("run", tmp_path / "spec.yaml", "--quiet", "-o", tmp_path / name)
+        assert refused.exit_code == 3
+        assert refused.output.endswith(f"it is {kind}. Give another --output\n"), refused.output
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 FULL = """
 import resource, sys
 from click.testing import CliRunner

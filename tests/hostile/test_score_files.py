@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import struct
 import zipfile
 from collections.abc import Callable
@@ -182,7 +183,7 @@ def test_numbers_of_any_type_are_read_or_refused_in_one_line(tmp_path: Path, kin
     expected = str(dpaudit.estimate(score, MEMBERS)).splitlines()[0]
     for name in ("a.npy", "a.npz"):
         result = estimate(tmp_path / name)
-        if kind in ("|S20", "<f16"):
+        if kind == "|S20":
             refused(result, name)
         else:
             assert result.output.splitlines()[0] == expected
@@ -297,9 +298,11 @@ OTHER: dict[str, tuple[Callable[[], bytes], str]] = {
     "pickle 5": (lambda: pickle.dumps({"score": SCORES}, 5), "are those of a pickle, which runs code when it is read"),
     "pickle 2": (lambda: pickle.dumps({"score": SCORES}, 2), "are those of a pickle, which runs code when it is read"),
     "pickle 0": (lambda: pickle.dumps({"score": [1.0]}, 0), "must "),
-    "UTF-16": (lambda: CSV.decode().encode("utf-16"), "are those of text in UTF-16; save it as UTF-8"),
+    "half of UTF-16": (lambda: CSV.decode().encode("utf-16")[:-1], "must be whole text in UTF-16"),
     "UTF-16 without a mark": (lambda: CSV.decode().encode("utf-16-le"), "probably UTF-16 or binary; save it as UTF-8"),
-    "UTF-32": (lambda: CSV.decode().encode("utf-32"), "are those of text in UTF-16; save it as UTF-8"),
+    "UTF-32 with a number too large": (lambda: b"\xff\xfe\0\0" + b"\xff" * 4, "must be whole text in UTF-32"),
+    "Arrow": (lambda: b"ARROW1\0\0" + bytes(100), "are those of an Arrow file (Feather); write the scores as CSV"),
+    "SQLite": (lambda: b"SQLite format 3\0" + bytes(100), "are those of an SQLite database; write the scores as CSV"),
     "Parquet": (parquet, "are those of a Parquet file; name it .parquet"),
     "NumPy": (array, "are those of an array of NumPy; name it .npy"),
     "NumPy's archive": (
@@ -317,7 +320,142 @@ def test_a_file_with_the_wrong_ending_is_refused_by_name(tmp_path: Path, kind: s
     make, message = OTHER[kind]
     path = tmp_path / f"a{ending}"
     path.write_bytes(make())
+    if ending == ".pkl" and kind in ("UTF-16 without a mark", "zeros"):
+        message = "its ending is that of a pickle, which runs code when it is read; write the scores as CSV"
     refused(estimate(path), message)
+
+
+FOREIGN = {
+    "a.pkl": (pickle.dumps([1.0], 0), "its ending is that of a pickle, which runs code when it is read"),
+    "a.joblib": (b"\x80\x04" + bytes(9), "its first bytes are those of a pickle, which runs code when it is read"),
+    "a.pt": (b"PK\x03\x04" + bytes(100), "its ending is that of a file of torch, which may hold a pickle"),
+    "a.xlsx": (b"PK\x03\x04" + bytes(100), "its ending is that of a spreadsheet; write the scores as CSV"),
+    "a.zip": (b"PK\x03\x04" + bytes(100), "are those of a zip archive; name it .npz if NumPy wrote it, else unpack"),
+    "a.safetensors": (b"\x10" + bytes(7) + b"{}" + bytes(60), "its ending is that of a file of tensors; write"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_another_tool_is_refused_by_its_ending(tmp_path: Path, name: str) -> None:
+    content, message = FOREIGN[name]
+    (tmp_path / name).write_bytes(content)
+    refused(estimate(tmp_path / name), message)
+
+
+def test_a_folder_without_parquet_is_refused_in_one_line(tmp_path: Path) -> None:
+    refused(estimate(tmp_path), "must be a folder of Parquet files, it holds none; name one file of scores")
+    (tmp_path / "a.csv").write_bytes(CSV)
+    refused(estimate(tmp_path), "must be a folder of Parquet files alone", "; name one file of scores")
+
+
+def spelled(cell: Callable[[float], str], names: str = "score,member", between: str = ",") -> str:
+    rows = zip(np.round(SCORES, 4).tolist(), MEMBERS.tolist(), strict=True)
+    return names + "\n" + "".join(f"{cell(score)}{between}{int(member)}\n" for score, member in rows)
+
+
+FORMS: dict[str, bytes] = {
+    "UTF-8 with a mark": spelled(str).encode("utf-8-sig"),
+    "UTF-16": spelled(str).encode("utf-16"),
+    "UTF-16 of the other order": b"\xfe\xff" + spelled(str).encode("utf-16-be"),
+    "UTF-32": spelled(str).encode("utf-32"),
+    "UTF-16 with tabs": spelled(str, "score\tmember", "\t").encode("utf-16"),
+    "semicolons": spelled(str, "score;member", ";").encode(),
+    "tabs": spelled(str, "score\tmember", "\t").encode(),
+    "bars": spelled(str, "score|member", "|").encode(),
+    "blanks": spelled(str, "score member", " ").encode(),
+    "blanks about the cells": spelled(lambda score: f" {score} ", "score , member", " , ").encode(),
+    "a separator in a quoted name": spelled(str, 'score,"a;b;c",member', ",0,").encode(),
+    "decimal commas": spelled(lambda score: str(score).replace(".", ","), "score;member", ";").encode(),
+    "decimal commas with tabs": spelled(lambda score: str(score).replace(".", ","), "score\tmember", "\t").encode(),
+    "NumPy's text": spelled("np.float64({})".format).encode(),
+    "text of a tensor": spelled("\"tensor([{}], device='cuda:0')\"".format).encode(),
+    "text of an array": spelled('"Array({}, dtype=float32)"'.format).encode(),
+    "brackets": spelled("[{}]".format).encode(),
+    "a comment": ("# attack: lira\n\n" + spelled(str)).encode(),
+    "names in a comment": ("# a\n# " + spelled(str)).encode(),
+    "old line ends": spelled(str).replace("\n", "\r").encode(),
+    "another column that is not UTF-8": spelled(str, "score,place,member", ",K\xf6ln,").encode("cp1252"),
+    "NumPy's truths": b"score,member\n"
+    + b"".join(
+        f"{score},np.{bool(member)}_\n".encode()
+        for score, member in zip(np.round(SCORES, 4).tolist(), MEMBERS, strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_of_another_tool_is_read_as_the_plain_one(tmp_path: Path, form: str) -> None:
+    expected = str(dpaudit.estimate(np.round(SCORES, 4) + 0.0, MEMBERS)).splitlines()[0]
+    (tmp_path / "a.csv").write_bytes(FORMS[form])
+    result = estimate(tmp_path / "a.csv")
+    assert (result.exit_code, result.output.splitlines()[0]) == (0, expected), result.output
+    table = SourceTable.of_file(tmp_path / "a.csv")
+    assert table.numbers("score").tolist() == np.round(SCORES, 4).tolist()
+    assert table.bits("member").tolist() == MEMBERS.tolist()
+    piped = CliRunner().invoke(main, ["estimate", "-"], input=FORMS[form])
+    assert piped.output.splitlines()[0] == expected
+
+
+def test_lists_of_records_and_lines_in_utf_16_are_read(tmp_path: Path) -> None:
+    expected = str(dpaudit.estimate(SCORES, MEMBERS)).splitlines()[0]
+    records = json.dumps([json.loads(line) for line in LINES.splitlines()], indent=1)
+    for text in (LINES.decode(), records):
+        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+            (tmp_path / "a.json").write_bytes(text.encode(encoding))
+            assert estimate(tmp_path / "a.json").output.splitlines()[0] == expected
+
+
+UNCLEAR: dict[str, tuple[str, str]] = {
+    "thousands": (
+        spelled(lambda score: f'"{1000 + score:,}"'),
+        "got string: .*; write numbers such",
+    ),
+    "thousands with tabs": (
+        spelled(lambda score: f"{int(5000 + 100 * score):,}", "score\tmember", "\t"),
+        "must hold numbers, got string: .*; write numbers such as 1234.5",
+    ),
+    "a formula": (spelled("exp({})".format), "must hold numbers, got string: .*; write numbers such as 1234.5"),
+    "a share": (spelled("{}%".format), "must hold numbers, got string: .*; write numbers such as 1234.5"),
+    "two numbers in brackets": (
+        spelled('"[{0}, {0}]"'.format),
+        "got string: .*; write numbers such",
+    ),
+    "no names": (
+        spelled(str).partition("\n")[2],
+        "must name its columns in its first line, got numbers; write 'score,member' above them",
+    ),
+    "no names of three columns": ("0.5,1,7\n0.7,0,8\n", "got numbers; write their names above them"),
+    "a comment that names other columns": ("# a,b,c\n0.5,1\n0.7,0\n", "got numbers; write 'score,member' above them"),
+    "names that pandas gives": ("0,1\n0.5,1\n0.7,0\n", "must have the columns score,member .*, got 0,1; name yours"),
+    "a short line": (spelled(str) + "1.5\n", "must have as many cells in each line .*Expected 2 columns, got 1: 1.5"),
+    "yes and no": (
+        "score,member\n1,yes\n2,no\n",
+        "got the texts 'yes', 'no'; write 1 for members and 0 for",
+    ),
+    "one and two": ("score,member\n1,1\n2,2\n", "must be 0 or 1 .*, got 2 in line 3; write 1 for members"),
+    "nothing known": ("score,member\n1,1\n2,\n3,0\n", "got nothing in 1 of 3 rows; state for each row whether it was"),
+    "large numbers": (
+        f"score,member\n{2**60 + 1},1\n{2**60 + 3},0\n",
+        "must hold numbers, got int64: .*; subtract the least score from all",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNCLEAR)
+def test_a_text_that_could_be_misread_is_refused_with_the_remedy(tmp_path: Path, kind: str) -> None:
+    content, message = UNCLEAR[kind]
+    (tmp_path / "a.csv").write_text(content)
+    result = estimate(tmp_path / "a.csv")
+    refused(result)
+    assert re.search(message, result.output), result.output
+
+
+def test_names_and_slices_that_are_not_utf_8_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(FORMS["another column that is not UTF-8"])
+    refused(estimate(path, "--by", "place"), "column place must be text in UTF-8; save the file as UTF-8")
+    path.write_bytes(spelled(str, "score,gr\xf6\xdfe,member", ",1,").encode("cp1252"))
+    refused(estimate(path), "must name its columns in UTF-8", "; save it as UTF-8")
 
 
 @pytest.mark.parametrize("kind", OTHER)

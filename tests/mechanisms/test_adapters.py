@@ -309,6 +309,45 @@ def test_a_user_module_and_training_loop() -> None:
         probabilities(from_torch(user_code.Linear, user_code.descend, classes=5), NUMBERS)
 
 
+class Narrow(torch.nn.Sequential):
+    """One layer with weights of any type, after an embedding if there are whole numbers to read."""
+
+    def __init__(self, kind: torch.dtype, embeds: bool = False) -> None:
+        super().__init__(*[torch.nn.Embedding(2_000, 4, dtype=kind)] * embeds, torch.nn.Linear(4, 3, dtype=kind))
+        self.types: list[torch.dtype] = []
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        self.types.append(X.dtype)
+        logits: torch.Tensor = super().forward(X.abs().long()[:, 0] if len(self) > 1 else X)
+        return logits
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_module_gets_inputs_of_the_type_of_its_weights(kind: torch.dtype) -> None:
+    trained = []
+
+    def descend(module: torch.nn.Module, X: torch.Tensor, y: torch.Tensor, seed: int) -> None:
+        trained.append(module)
+        user_code.descend(module, X, y, seed)
+
+    answers = probabilities(from_torch(Narrow, descend, kind=kind), NUMBERS)
+    assert {*trained[0].types} == {kind}
+    np.testing.assert_allclose(answers.sum(axis=1), 1.0, atol=1e-6)
+    assert (answers.argmax(1) == NUMBERS.labels).mean() > 0.8
+    probabilities(from_torch(Narrow, descend, kind=kind, embeds=True), NUMBERS)
+    assert {*trained[1].types} == {torch.float32}  # whole numbers above 256 have no bfloat16
+
+
+def test_predictions_may_be_tensors_of_16_bits_with_a_gradient() -> None:
+    for kind in (torch.bfloat16, torch.float16, torch.float32):
+
+        def train(X: Any, y: Any, seed: int) -> Any:
+            answers = torch.full((len(X), 3), 0.25, dtype=kind, requires_grad=True)  # noqa: B023
+            return lambda rows: answers[: len(rows)]
+
+        np.testing.assert_allclose(probabilities(from_callable(train), NUMBERS), 1 / 3)
+
+
 def test_a_module_is_copied_with_its_weights() -> None:
     module = user_code.Linear()
     model = from_torch(module, lambda module, X, y, seed: None)

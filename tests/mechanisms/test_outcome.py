@@ -135,6 +135,7 @@ VALUES = [
     (pa.array([1]), "Int64Array int64 of 1 int", [1]),
     (pa.scalar(1), "Int64Scalar int", [1]),
     (torch.tensor([0.5], requires_grad=True), "Tensor float32 (1,)", [0.5, *BITS]),
+    (torch.tensor([0.5], dtype=torch.bfloat16), "torch.bfloat16 Tensor float32 (1,)", [0.5, *BITS]),
     (scipy.sparse.csr_array([[0, 2]]), None, [0, 1, 2]),
     (Estimate(0.5), "object Estimate{mean: float, text: str 'a'}", [0.5, *BITS]),
     (Fitted(), "object Fitted{coef_: float64 (2,), parts: object Estimate{mean: float, text: str 'a'}}", None),

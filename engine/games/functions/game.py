@@ -10,7 +10,7 @@ Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Miron
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs, require_person
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
@@ -38,7 +38,7 @@ from dpaudit.engine.games.neighbours.world_scores import (
     separation,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -66,6 +66,18 @@ LOCATE_CALL_S = 10.0
 """Time limit of a call that serves only to locate a leak, in seconds."""
 LISTED_PAIRS = 12
 """Largest number of pairs that a report lists."""
+
+
+USUAL_PERSON = "person"
+"""Column that names the person of the rows of a group unless another one is given."""
+
+
+def neighbours_in_words(person: str, group: int | None) -> str:
+    """Return the difference of two neighbouring tables in words; "" for one row."""
+    if person:
+        most = "" if group is None else f", at most {group} row{'s' if group > 1 else ''}"
+        return f"all rows of one person (column {shortened(person)}){most}"
+    return f"any {group} rows" if group is not None and group > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +197,11 @@ class RowFunctionGame(SummaryGame):
         stack: Number of calls of one unit, >= 1, which take seconds.
         search: Number of calls that choose the tables and train the attack, in 4 .. 10,000,000.
         relation: Relation of D and D', "add-remove" or "replace"; None for that of the claim.
-        group: Number of rows in which they differ, >= 1, for claims about all rows of a person.
+        group: Number of rows in which they differ, >= 1, for claims about several rows; with `person`, the most rows of
+            a person in a table. None for one row, or for any number of rows of a person.
+        person: Column that names the person of each row, for claims about persons: D and D' differ in all rows of one.
+            Under "replace", as many rows replace them, of the same person or of another one. "" if rows belong to no
+            persons. None for the column `person` if the schema has one and `group` is larger than 1.
         beyond: True if D or D' has rows that the schema does not allow; otherwise all rows fit it.
         full_digits: True to read numbers at full precision, with their low bits. Otherwise each is first rounded to a
             millionth of its spread, which removes leaks through floating-point arithmetic.
@@ -217,16 +233,18 @@ class RowFunctionGame(SummaryGame):
     stack: int = 2_000
     search: int = 12_000
     relation: Relation | None = None
-    group: int = 1
+    group: int | None = None
+    person: str | None = None
     beyond: bool = False
     full_digits: bool = False
     call_limit_s: float | None = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.group >= 1, "group must be >= 1", group=self.group)
+        require(self.group is None or self.group >= 1, "group must be >= 1", group=self.group)
         require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
-        object.__setattr__(self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE))
+        relation, differ_in = self.relation or Relation.ADD_REMOVE, neighbours_in_words(self.person or "", self.group)
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, differ_in=differ_in))
 
     @property
     def limit_s(self) -> float | None:
@@ -241,6 +259,18 @@ class RowFunctionGame(SummaryGame):
         if self.relation is not None or claim.relation is Relation.LABEL:
             return self
         return replace(self, relation=claim.relation)
+
+    def for_data(self, data: object) -> RowFunctionGame:
+        """Return the game with the person's column of the schema of its data, if it has no other one.
+
+        Raises: InputError if the schema does not have the column of the person.
+        """
+        columns = getattr(data, "schema", None)
+        if not isinstance(columns, Mapping):
+            return self
+        require_person(self.person or "", columns)
+        is_usual = self.person is None and USUAL_PERSON in columns and (self.group or 1) > 1
+        return replace(self, person=USUAL_PERSON) if is_usual else self
 
     def play(self, setting: Setting, work: Work) -> Played:
         chosen, calls_left = self._choose_tables(setting, work)
@@ -259,7 +289,8 @@ class RowFunctionGame(SummaryGame):
 
     def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """Return the unit that chooses the tables, and the number of search calls left."""
-        request = PairRequest(self.traits.relation.value, self.group, self.beyond, self.full_digits)
+        relation, person = self.traits.relation.value, self.person or ""
+        request = PairRequest(relation, self.group, self.beyond, self.full_digits, person)
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
         calls = int(self.search * PAIR_SEARCH_SHARE)
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
@@ -326,9 +357,10 @@ class PairRequest:
     """Properties of the pairs of tables that are tried."""
 
     relation: str
-    group: int
+    group: int | None
     beyond: bool
     full_digits: bool = False  # True to look for pairs that low digits distinguish
+    person: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,7 +386,7 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
     """Return all pairs that may be tried, with each of the settings; the most general pairs come first."""
     alternatives = mechanism.alternatives()
     offered = []
-    for pair in _pairs(rows, request.relation, request.group, request.beyond):
+    for pair in _pairs(rows, request.relation, request.group, request.person, request.beyond):
         for index, settings in enumerate(alternatives if pair.beyond == request.beyond else ()):
             words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
             name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
@@ -363,10 +395,10 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
 
 
 @lru_cache(maxsize=4)  # a worker that tries many pairs builds them once
-def _pairs(rows: TableRows, relation: str, group: int, beyond: bool) -> tuple[TablePair, ...]:
+def _pairs(rows: TableRows, relation: str, group: int | None, person: str, beyond: bool) -> tuple[TablePair, ...]:
     """Return the pairs, which are the same in all units."""
     rng = np.random.default_rng(0)
-    return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, beyond=beyond))
+    return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, person=person, beyond=beyond))
 
 
 @unit

@@ -4,14 +4,19 @@ They cover ordinary rows, the worst cases of sums and medians, one row with all 
 tables have no row or one row, or a group that reaches a common threshold. Where rows need not fit the schema, values
 just outside it, NaN and missing values are added. The most general pairs come first. A "low" row has the smallest
 number and the first word of each column, a "high" row the largest and the last.
+
+Neighbours may differ in a group of rows, which are equal in some pairs and spread over the words and the ranges in
+others. Where a column names the person of each row, they differ in all rows of one person, and no person has more rows
+than stated.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice, product
 from typing import Any
 
 import numpy as np
@@ -34,6 +39,16 @@ SIZES_BELOW_THRESHOLD = (2, 4, 9, 19, 29, 99)
 SMALL_SIZES = (2, 4)
 LONG_WORD_LENGTH = 1_000
 """Number of letters of the long word."""
+ROWS_OF_A_PERSON = 20
+"""Number of rows of the person in whose rows two tables differ, if any number is allowed."""
+SMALLER_NUMBERS_OF_ROWS = (3, 1)
+"""Further numbers of rows of that person."""
+MAX_SMALLER_CHANGES = 8
+"""Largest number of pairs for each of these numbers."""
+MAX_SPECIAL_ORDERS = 3
+"""Largest number of pairs whose rows stand among the others, and of pairs in which all persons are alike."""
+MAX_SPREAD_COLUMNS = 4
+"""Largest number of columns over whose words a group of rows is spread one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +57,8 @@ class TablePair:
 
     Attributes:
         name: Description of their special property.
-        d, d_prime: Under `add-remove`, `d_prime` has the rows of `d` and more at its end. Under `replace`, some rows
-            differ and the positions are the same.
+        d, d_prime: Under `add-remove`, `d_prime` has the rows of `d` in their order and more, at its end or, for some
+            pairs of persons, among them. Under `replace`, some rows differ and the positions are the same.
         beyond: True if a cell lies outside the schema.
     """
 
@@ -62,6 +77,17 @@ class _Change:
     new: pa.Table  # further rows of D'
     old: pa.Table  # further rows of D, under `replace` only
     place: int | None = None  # position of the rows that differ, under `replace`; None for the end
+    mixed: bool = False  # True if the rows that differ stand among the others, one of them first
+    owners: _Owners | None = None  # persons of the rows, if not the usual ones
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """Persons of the rows of a change."""
+
+    old: Any
+    new: Any
+    rows: int = 1  # consecutive rows of each other person
 
 
 def pairs(
@@ -70,7 +96,8 @@ def pairs(
     relation: Relation,
     rng: np.random.Generator,
     *,
-    group: int = 1,
+    group: int | None = None,
+    person: str = "",
     beyond: bool = True,
 ) -> list[TablePair]:
     """Return distinct pairs of neighbours with unique names; those beyond the schema are last.
@@ -80,16 +107,21 @@ def pairs(
         ordinary: Typical rows that fit the schema; at least `group`.
         relation: `add-remove` or `replace`, under which both tables have equally many rows.
         rng: Source of random rows.
-        group: Number of rows that are added or replaced, >= 1.
+        group: Number of rows that are added or replaced, >= 1; with `person`, the most rows of a person. None for one
+            row, or for any number of rows of a person.
+        person: Column that names the person of each row: neighbours differ in all rows of one person. Under `replace`,
+            as many rows replace them, of the same person or of another one who has no other row. "" if rows belong to
+            no persons.
         beyond: True to include pairs with cells outside the schema.
-    Raises: InputError for rows that do not fit the schema, and for another relation.
+    Raises: InputError for rows that do not fit the schema, for another relation, and for a person that is no column.
     """
     require(
         relation in (Relation.ADD_REMOVE, Relation.REPLACE),
         "the relation of two tables must be add-remove or replace",
         relation=str(relation),
     )
-    require(group >= 1, "group must be at least 1", group=group)
+    require(group is None or group >= 1, "group must be at least 1", group=group)
+    require_person(person, schema.columns)
     require(
         ordinary.column_names == list(schema.columns),
         "ordinary rows must have the columns of the schema, in its order",
@@ -103,12 +135,41 @@ def pairs(
         do="correct the rows or widen the schema",
         columns=", ".join(outside),
     )
-    require(len(ordinary) >= group, "there must be at least `group` ordinary rows", rows=len(ordinary), group=group)
-    maker = _PairMaker(schema, ordinary.cast(schema.arrow()).combine_chunks(), relation, rng, group)
-    table_pairs = list(_distinct(schema, maker.within(), relation))
+    size = group or (min(ROWS_OF_A_PERSON, max(1, len(ordinary))) if person else 1)
+    require(
+        len(ordinary) >= size,
+        "there must be at least `group` ordinary rows",
+        do="raise `rows` of the data or lower `group`",
+        rows=len(ordinary),
+        group=size,
+    )
+    ordinary = ordinary.cast(schema.arrow()).combine_chunks()
+    if not person:
+        maker = _PairMaker(schema, ordinary, relation, rng, size)
+        changes = maker.within()
+    else:
+        maker = _PersonPairMaker(schema, ordinary, relation, rng, size, person, group)
+        fewer = [
+            _PersonPairMaker(schema, ordinary, relation, rng, number, person, group)
+            for number in SMALLER_NUMBERS_OF_ROWS
+            if number < size
+        ]
+        changes = chain(maker.within(), *(islice(smaller.within(), MAX_SMALLER_CHANGES) for smaller in fewer))
+    table_pairs = list(_distinct(schema, changes, relation))
     if beyond:  # a wide schema may allow some of these values; such pairs are dropped
         table_pairs += [pair for pair in _distinct(schema, maker.beyond(), relation) if pair.beyond]
     return table_pairs
+
+
+def require_person(person: str, columns: Iterable[str]) -> None:
+    """Raise InputError if a person is named by a column that the schema does not have."""
+    require(
+        not person or person in columns,
+        "person must name a column of the schema",
+        do="name the column that says whose row it is",
+        person=person,
+        columns=", ".join(columns),
+    )
 
 
 def _distinct(schema: Schema, changes: Iterable[_Change], relation: Relation) -> Iterator[TablePair]:
@@ -124,7 +185,11 @@ def _distinct(schema: Schema, changes: Iterable[_Change], relation: Relation) ->
 
 def _neighbours(change: _Change, relation: Relation) -> tuple[pa.Table, pa.Table]:
     """Return both tables, cast to the same types so that no type distinguishes them."""
-    if relation is Relation.ADD_REMOVE:
+    if change.mixed:
+        order = _mixed_order(len(change.others), len(change.new))
+        d = change.others if relation is Relation.ADD_REMOVE else _joined(change.others, change.old).take(order)
+        d_prime = _joined(change.others, change.new).take(order)
+    elif relation is Relation.ADD_REMOVE:
         d, d_prime = change.others, _joined(change.others, change.new)
     else:
         place = len(change.others) if change.place is None else change.place
@@ -132,6 +197,12 @@ def _neighbours(change: _Change, relation: Relation) -> tuple[pa.Table, pa.Table
         d, d_prime = _joined(before, change.old, after), _joined(before, change.new, after)
     types = pa.unify_schemas([d.schema, d_prime.schema], promote_options="permissive")
     return d.cast(types), d_prime.cast(types)
+
+
+def _mixed_order(others: int, changed: int) -> pa.Array:
+    """Return the order that spreads `changed` rows, which follow the others, evenly among them, one of them first."""
+    places = np.concatenate([np.arange(others), np.arange(changed) * others / max(1, changed) - 0.5])
+    return pa.array(np.argsort(places, kind="stable"))
 
 
 def _joined(*parts: pa.Table) -> pa.Table:
@@ -157,11 +228,18 @@ class _PairMaker:
     """Builds the changes for a schema and some ordinary rows."""
 
     def __init__(
-        self, schema: Schema, ordinary: pa.Table, relation: Relation, rng: np.random.Generator, group: int
+        self,
+        schema: Schema,
+        ordinary: pa.Table,
+        relation: Relation,
+        rng: np.random.Generator,
+        group: int,
+        most_others: int = MAX_ROWS,
+        rows_of: str = "",
     ) -> None:
         self.schema, self.relation, self.rng, self.group = schema, relation, rng, group
         # Under `replace` the last rows are those that change, so that both tables have `len(ordinary)` rows.
-        self.count = len(ordinary) - (group if relation is Relation.REPLACE else 0)
+        self.count = min(len(ordinary) - (group if relation is Relation.REPLACE else 0), most_others)
         self.ordinary = ordinary.slice(0, self.count)
         self.replaced = ordinary.slice(len(ordinary) - group)
         self.numbers = {name: column for name, column in schema.columns.items() if isinstance(column, Number)}
@@ -171,7 +249,7 @@ class _PairMaker:
         self.middle = self._row(_middle, lambda words: len(words) // 2)
         self.zero = self._row(_nearest_zero, 0)
         self.far = self._row(_farthest, -1)
-        self.rows = "a row" if group == 1 else f"{group} rows"
+        self.rows = ("a row" if group == 1 else f"{group} rows") + rows_of
 
     def within(self) -> Iterator[_Change]:
         """Yield changes within the schema."""
@@ -233,6 +311,7 @@ class _PairMaker:
     def _general(self) -> Iterator[_Change]:
         yield self._extreme(f"all low, {self.rows} high", self.low, self.high)
         yield self._usual_change(f"ordinary rows, {self.rows} high", self.high)
+        yield from self._spread_rows()
         yield self._extreme(f"all at zero, {self.rows} at the far corner", self.zero, self.far)
         yield self._extreme(f"all high, {self.rows} low", self.high, self.low)
         yield self._usual_change(f"ordinary rows, {self.rows} low", self.low)
@@ -248,6 +327,58 @@ class _PairMaker:
         if self.numbers and self.words:
             extreme = self._with_ends(self._ordinary_row(), self.numbers, -1)
             yield self._usual_change(f"ordinary rows, {self.rows} with all numbers high", extreme)
+
+    def _spread_rows(self) -> Iterator[_Change]:
+        """Yield changes to rows that differ from each other, if there are several."""
+        if self.group == 1:
+            return
+        old = self._copies(self.low, self.group)
+        for name, rows in self._over_words():
+            new = self.schema.table(rows)
+            yield _Change(f"ordinary rows, {self.rows} {name}", self.ordinary, new, old)
+            yield _Change(f"{self.rows} {name} alone", self._copies(self.low, 0), new, old)
+        low = self._copies(self.low, self.count)
+        for name, rows in self._over_numbers():
+            yield _Change(f"all low, {self.rows} {name}", low, self.schema.table(rows), old)
+
+    def _over_words(self) -> Iterator[tuple[str, list[Row]]]:
+        """Yield descriptions and rows that are spread over the words of the columns, with high numbers."""
+        several = {name: words for name, words in self.words.items() if len(words.values) > 1}
+        if len(several) > 1:
+            cells = product(*(words.values for words in several.values()))
+            combinations = list(islice(cells, MAX_ROWS))
+            step = max(1, len(combinations) // self.group)
+            rows = [
+                self.high | dict(zip(several, combinations[place * step % len(combinations)], strict=True))
+                for place in range(self.group)
+            ]
+            yield "over the combinations of words", rows
+        for name in islice(several, MAX_SPREAD_COLUMNS):
+            yield f"over the words of {name}", [self.high | self._spread_words([name], k) for k in range(self.group)]
+        if len(several) > 1:
+            together = [self.high | self._spread_words(several, place) for place in range(self.group)]
+            yield "over the words of all columns together", together
+
+    def _spread_words(self, columns: Iterable[str], place: int) -> Row:
+        """Return the words of a row of a group, which are spread evenly over the words of each column."""
+        values = {name: self.words[name].values for name in columns}
+        return {name: words[place * max(1, len(words) // self.group) % len(words)] for name, words in values.items()}
+
+    def _over_numbers(self) -> Iterator[tuple[str, list[Row]]]:
+        """Yield descriptions and rows that are spread over the ranges of the columns."""
+        ends = (self.high, self.low)
+        yield "in turn high and low", [ends[place % 2] for place in range(self.group)]
+        names = [*self.words, *self.numbers]
+        if len(names) > 1:
+            corners = [self._with_ends(self.low, [names[-1 - k % len(names)]], -1) for k in range(self.group)]
+            yield "each high in another column", corners
+        if self.numbers:
+            cells = {name: number.different(self.group) for name, number in self.numbers.items()}
+            between = [
+                self.high | {name: values[place % len(values)] for name, values in cells.items()}
+                for place in range(self.group)
+            ]
+            yield "over the range of numbers", between
 
     def _few_or_many_rows(self) -> Iterator[_Change]:
         yield self._extreme(f"{self.rows} high alone", self.low, self.high, 0)
@@ -386,6 +517,88 @@ class _PairMaker:
         for start in range(0, len(names), size):
             part = names[start : start + size]
             yield f"the {len(part)} columns from {part[0]} on", part
+
+
+class _PersonPairMaker(_PairMaker):
+    """Builds the changes of all rows of a person: those of a group of rows, and some that only persons allow.
+
+    Each of the other rows has another person, as far as there are enough.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        ordinary: pa.Table,
+        relation: Relation,
+        rng: np.random.Generator,
+        size: int,
+        column: str,
+        most: int | None,
+    ) -> None:
+        """Build the changes of `size` rows; `column` names the person, who has at most `most` rows in a table."""
+        self.column = column
+        self.persons: Sequence[Any] = schema.columns[column].different(MAX_ROWS)
+        self.rows_each = MAX_ROWS if most is None else most
+        most_others = (len(self.persons) - 1) * self.rows_each
+        super().__init__(schema, ordinary, relation, rng, size, most_others, " of a person")
+        self.numbers.pop(column, None)
+        self.words.pop(column, None)
+
+    def within(self) -> Iterator[_Change]:
+        return self._owned(super().within())
+
+    def beyond(self) -> Iterator[_Change]:
+        yield from self._owned(super().beyond())
+        column = self.schema.columns[self.column]
+        new = _new_word(column) if isinstance(column, Category) else _far_above(column)
+        high = self._usual_change(f"ordinary rows, {self.rows} beyond the schema", self.high)
+        new_person = replace(high, owners=_Owners(new, new))
+        new_row, old_row = high.new.slice(0, 1), high.old.slice(0, 1)
+        name = "ordinary rows, a row without a person"
+        without = replace(high, name=name, new=new_row, old=old_row, owners=_Owners(None, None))
+        yield from self._owned([new_person, without])
+
+    def _spread_rows(self) -> Iterator[_Change]:
+        spread = list(super()._spread_rows())
+        yield from spread
+        among = [change for change in spread if len(change.others)][:MAX_SPECIAL_ORDERS]
+        alone = [change for change in spread if not len(change.others)][:MAX_SPECIAL_ORDERS]
+        for change in among:
+            yield replace(change, name=f"{change.name}, among the others", mixed=True)
+        first, last = self.persons[0], self.persons[-1]
+        for change in alone:
+            alike = _joined(*[change.new] * max(1, self.count // self.group))
+            owners = _Owners(last, last, self.group)
+            yield replace(change, name=f"{change.name} but for persons alike", others=alike, owners=owners)
+        for change in (*among[:1], *alone[:1], self._extreme(f"all low, {self.rows} high", self.low, self.high)):
+            yield replace(change, name=f"{change.name}, the first person", owners=_Owners(first, first))
+            if self.relation is Relation.REPLACE and first != last:
+                others = change.others.slice(0, (len(self.persons) - 2) * self.rows_each)
+                by_another = f"{change.name}, by another person"
+                yield replace(change, name=by_another, others=others, owners=_Owners(first, last))
+
+    def _owned(self, changes: Iterable[_Change]) -> Iterator[_Change]:
+        """Yield the changes in which no person has more rows than allowed, with the person of each row."""
+        usual = _Owners(self.persons[-1], self.persons[-1])
+        for change in changes:
+            owners = change.owners or usual
+            rest = [person for person in self.persons if person not in (owners.old, owners.new)]
+            count = len(change.others)
+            ids = [rest[place // owners.rows % len(rest)] for place in range(count)] if rest else []
+            if len(ids) < count or max(Counter(ids).values(), default=0) > self.rows_each:
+                continue
+            yield replace(
+                change,
+                others=self._with_persons(change.others, ids),
+                new=self._with_persons(change.new, [owners.new] * len(change.new)),
+                old=self._with_persons(change.old, [owners.old] * len(change.old)),
+            )
+
+    def _with_persons(self, rows: pa.Table, persons: Sequence[Any]) -> pa.Table:
+        """Return the rows with other persons."""
+        place = rows.column_names.index(self.column)
+        cells = self.schema.table([{**self.low, self.column: person} for person in persons])[self.column]
+        return rows.set_column(place, self.column, cells)
 
 
 def _middle(number: Number) -> float:

@@ -90,8 +90,8 @@ def where_it_leaks(
             "The same seed on the same table gives other results: it takes randomness from elsewhere, or keeps state."
         )
     nothing = (
-        f"No result stands out in {len(pairs)} replays with the same seeds. The noise may be too small for what one "
-        "row moves: check noise scale and clipping, and that epsilon is spent once."
+        f"No result stands out in {len(pairs)} replays with the same seeds. The noise may be too small for the "
+        "difference of both tables: check noise scale and clipping, and that epsilon is spent once."
     )
     lines = (result, draw, line, "" if result else note) if result or draw else (nothing, line, note)
     return Leak(tuple(filter(None, lines)), bool(result or draw), len(pairs))

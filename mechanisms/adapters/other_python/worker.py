@@ -581,7 +581,11 @@ class _Summary:
         if _is(value, "polars", "DataFrame"):
             return f"{name}{self._mapping(value.to_dict(as_series=False))}"
         if _is(value, "torch", "Tensor"):
-            return self._array(value.detach().cpu().numpy(), f"{name} ")
+            value = value.detach().cpu()
+            kind_of_numbers = str(value.dtype)
+            if kind_of_numbers.startswith(("torch.bfloat", "torch.float8")):  # NumPy lacks these
+                return f"{kind_of_numbers} {self._array(value.float().numpy(), f'{name} ')}"
+            return self._array(value.numpy(), f"{name} ")
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
             sparse = value.tocoo()
             return f"{name} {value.shape} {self.of((sparse.row, sparse.col, sparse.data))}"

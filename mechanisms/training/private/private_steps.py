@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
+from dpaudit.tensors import numpy_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,5 +147,4 @@ class StepCanary:
 
 
 def _array(value: Any) -> Floats:
-    array = value if isinstance(value, np.ndarray) else value.detach().cpu().numpy()
-    return array.astype(np.float64)
+    return numpy_of(value).astype(np.float64)
