@@ -142,7 +142,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
     def with_sides(self, scores: Scores, ranks: Ints, guesses: Ints, correct: Ints) -> tuple[Ints, Ints]:
-        """Return the candidates in the main order, and with "any-tail" those of each side alone: guesses, right ones."""
+        """Return the guesses and right guesses of all candidates: with "any-tail" those of each side alone follow."""
         if self.guess != "any-tail":
             return guesses, correct
         alone = guesses[guesses <= scores.score.size // 4]
