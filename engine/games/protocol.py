@@ -226,6 +226,7 @@ class GameTraits:
             trainings without common randomness. None if all canaries share one training.
         run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
             of the mechanism. None if the game makes or selects its data.
+        asks_membership: True if the attack tells who was trained on; the report then also shows ROC, AUC and TPR.
         records: Number of records in which the two worlds differ: 1, 2, 4 or 8. Claims are converted by group privacy.
         check_tests: Tests for `dpaudit check`; a game without any runs only on request.
     """
@@ -244,6 +245,7 @@ class GameTraits:
     helps: str = ""
     sharing: Callable[[Any], int] | None = None
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
+    asks_membership: bool = False
     records: int = 1
     check_tests: tuple[CheckTest, ...] = ()
 

@@ -66,9 +66,9 @@ class Audit:
         estimator: Turns scores into a bound. Its `delta` and `confidence` default to those of the claim and the spec.
             Default: the usual estimator of the game.
         split: Shares of the data for the target, the reference and the test.
-        claim: Claim to test instead of the mechanism's. Default: that of the mechanism; a classifier of user code
-            without a claim is measured and compared with none. "accountant" trains once, when the spec is built, and takes the
-            claim that the accountant reports (`from_opacus`). That training has as few rows as any of the audit.
+        claim: Claim to test instead of the mechanism's. Default: that of the mechanism; for a classifier without one,
+            nothing is claimed. "accountant" trains once, when the spec is built, and takes the claim that the
+            accountant reports (`from_opacus`). That training has as few rows as any of the audit.
         confirm: Repeat a test that rejects the claim, or leaves it open, with planted labels (`label-canaries`) in the
             same run. That game makes no assumption about the data.
         stop: Rule for stopping before all trials have run, for the estimator "betting". None runs all trials.

@@ -52,6 +52,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=half_of_the_canaries,
+        asks_membership=True,
         helps="more `canaries`, or more `shadows`; more `trainings` of the same canaries do not help",
     )
 
@@ -121,6 +122,7 @@ class ObservationalMembership(ProxyGame):
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=every_row,
+        asks_membership=True,
         helps="more `canaries`, with a row in the test part for each",
     )
 
