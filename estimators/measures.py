@@ -99,13 +99,13 @@ def roc(scores: Scores) -> Series:
     descending = np.argsort(-scores.score, kind="stable")
     last_of_ties = np.append(np.diff(scores.score[descending]) != 0, True)
     hits, alarms = np.cumsum(scores.truth[descending]), np.cumsum(~scores.truth[descending])
-    drawn = np.flatnonzero(last_of_ties)
-    if drawn.size > MAX_DRAWN:
-        drawn = drawn[np.unique(np.rint(np.geomspace(1, drawn.size, MAX_DRAWN)).astype(np.int64)) - 1]
+    places = np.flatnonzero(last_of_ties)
+    if places.size > MAX_DRAWN:
+        places = places[np.unique(np.rint(np.geomspace(1, places.size, MAX_DRAWN)).astype(np.int64)) - 1]
     members, non_members = int(hits[-1]), int(alarms[-1])
     return {
-        "true_positive_rate": hits[drawn] / max(members, 1),
-        "false_positive_rate": alarms[drawn] / max(non_members, 1),
+        "true_positive_rate": hits[places] / max(members, 1),
+        "false_positive_rate": alarms[places] / max(non_members, 1),
         "members": members,
         "non_members": non_members,
     }

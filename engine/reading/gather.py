@@ -147,11 +147,11 @@ class _Finished:
         """Return the scores of the first replays if the game asks who was trained on; none if they were not stored."""
         if not self._audit.game.traits.asks_membership:
             return []
-        found: list[Scores] = []
+        replays: list[Scores] = []
         for key in self._entry.scores:
-            if key in self._keys and sum(scores.score.size for scores in found) < MAX_ROWS:
-                found += decode(self._store.read(key), Scores)
-        return [scores for scores in found if scores.truth.any() and not scores.truth.all()]
+            if key in self._keys and sum(scores.score.size for scores in replays) < MAX_ROWS:
+                replays += decode(self._store.read(key), Scores)
+        return [scores for scores in replays if scores.truth.any() and not scores.truth.all()]
 
     def _run_on(self) -> int | None:
         """Return the number of rows in one run of the mechanism; None if the game makes its data."""

@@ -30,9 +30,9 @@ class CanaryView(LossView):
     @property
     def log_probability(self) -> NDArray[np.float64]:
         """Log-probability of the shown label, relative to the median canary, so that its sign is a guess; in nats."""
-        shown = self.target[np.arange(len(self.labels)), self.labels].astype(np.float64)
-        log_shown = np.log(np.maximum(shown, SMALLEST_PROBABILITY))
-        return np.asarray(log_shown - np.median(log_shown))
+        probability = self.target[np.arange(len(self.labels)), self.labels].astype(np.float64)
+        log_probability = np.log(np.maximum(probability, SMALLEST_PROBABILITY))
+        return np.asarray(log_probability - np.median(log_probability))
 
 
 @dataclass(frozen=True, eq=False)
