@@ -20,6 +20,7 @@ SPEC = {
     "split": {"target": 0.5, "reference": 0.3, "test": 0.2},
     "mechanism": {"name": "gaussian-naive-bayes", "epsilon": 1.0},
     "game": {"name": "membership", "trainings": 3, "replays": 1},
+    "attack": "calibrated-loss",
     "run": {"runner": "in-process", "figures": False, "repeats": 0},
 }
 MORE = {**SPEC, "game": {"name": "membership", "trainings": 6, "replays": 1}}
