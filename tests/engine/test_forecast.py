@@ -27,6 +27,7 @@ MORE = {**SPEC, "game": {"name": "membership", "trainings": 6, "replays": 1}}
 STACKS = {
     **SPEC,
     "mechanism": {"name": "non-private", "model": "mlp"},
+    "attack": "lira-online",
     "game": {"name": "ind-mia", "trials": 64, "shadows": 32, "stack": 16, "population": 20},
     "run": {"runner": "ray", "gpus_per_worker": 0.5, "workers": 4},
 }
