@@ -1,6 +1,8 @@
 """Bounds of membership attacks on models without privacy: single statistics, and the combination that is learned.
 
-    python -m benchmarks.membership_attacks ADULT [--models 5] [--draws 2]
+    python -m benchmarks.membership_attacks ADULT [--models 5] [--draws 2] | \\
+        python -m benchmarks.rows membership-attacks.csv --keys 3 --trials games \\
+        --program "python -m benchmarks.membership_attacks ADULT"
 
 ADULT is the folder with UCI's files. For each model and data set, `models` models are trained on the canaries that
 separate fair coins select. Each plays the audited model once, with the others as shadow models. A single attack gets
@@ -126,7 +128,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--draws", type=int, default=2)
     options = parser.parse_args()
-    print(f"| model | data | games | canaries | {' | '.join(SINGLE)} | learned | ratio to the best |")
+    print(f"| model | data | canaries | games | {' | '.join(SINGLE)} | learned | ratio to the best |")
     print("| --- " * (len(SINGLE) + 6) + "|")
     for model, name in PAIRS:
         rows = load(name, options.adult)
@@ -136,7 +138,7 @@ def main() -> None:
         ratio = mean["learned"] / max(mean[attack] for attack in SINGLE)
         numbers = " | ".join(f"{mean[attack]:.2f}" for attack in (*SINGLE, "learned"))
         count = min(MAX_CANARIES, int(0.6 * len(rows)))
-        print(f"| {model} | {name} | {len(results)} | {count:,} | {numbers} | {ratio:.2f} |", flush=True)
+        print(f"| {model} | {name} | {count:,} | {len(results)} | {numbers} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
