@@ -6,7 +6,6 @@ Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -42,15 +41,15 @@ class View(Protocol):
     """Description for messages: "the game shows ..."."""
 
 
-class LossView(ABC):
+class LossView:
     """Base of views that tell the loss of the audited model on the label of each canary or challenge."""
 
     shows: ClassVar[str] = "the loss of a model on labelled points"
 
     @property
-    @abstractmethod
     def log_probability(self) -> NDArray[np.float64]:
         """Log-probability of each label, in nats, shape (n,); games with many canaries subtract the median."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)

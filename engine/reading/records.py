@@ -134,9 +134,20 @@ class Records:
         p_value = p_values(counts, replays, trainings, limit)
         order = np.lexsort((record, -margin, -counts, p_value))
         adjusted = benjamini_yekutieli(p_value[order])
-        columns = (record, counts / (replays * trainings), margin / (replays * trainings), p_value)
+        share, margin = counts[order] / (replays * trainings), margin[order] / (replays * trainings)
         return cls(
-            audit, trainings, replays, limit, against, rate, *(column[order] for column in columns), adjusted, top
+            audit,
+            trainings,
+            replays,
+            limit,
+            against,
+            rate,
+            record[order],
+            share,
+            margin,
+            p_value[order],
+            adjusted,
+            top,
         )
 
     def page(self) -> str:
