@@ -25,7 +25,7 @@ from numpy.random import SeedSequence
 from dpaudit.claims import SubsampledGaussian
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.estimate.estimating import estimate
-from dpaudit.engine.estimate.measures import pairs_above
+from dpaudit.estimators.measures import pairs_above
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.two_world.confusion import epsilon_interval

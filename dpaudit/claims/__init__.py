@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -155,8 +155,8 @@ def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: st
     Raises: SpecError if the claim implies nothing for the game's relation.
     """
     require(records >= 1 and records & (records - 1) == 0, "records must be 1, 2, 4, 8, ...", records=records)
-    if claim.is_point and math.isinf(claim.epsilon):
-        return ConvertedClaim(claim)
+    if claim.is_point and math.isinf(claim.epsilon):  # says nothing about any two worlds
+        return ConvertedClaim(replace(claim, relation=relation))
     converted = _convert_relation(_group_claim(claim, records), relation, audit)
     if records == 1:
         return converted

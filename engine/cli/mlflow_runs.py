@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.estimate.estimating import Estimate
-from dpaudit.engine.estimate.measures import pairs_above
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, shortened
+from dpaudit.estimators.measures import pairs_above
 
 _ARTIFACTS = ("report.html", "bounds.json", "spec.yaml")
 

@@ -15,7 +15,6 @@ from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
@@ -34,6 +33,7 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
+from dpaudit.estimators.measures import Measure, measures, pairs_above
 from dpaudit.estimators.one_run.right_guesses import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting

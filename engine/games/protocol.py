@@ -41,6 +41,17 @@ class View(Protocol):
     """Description for messages: "the game shows ..."."""
 
 
+class LossView:
+    """Base of views that tell the loss of the audited model on the label of each canary or challenge."""
+
+    shows: ClassVar[str] = "the loss of a model on labelled points"
+
+    @property
+    def log_probability(self) -> NDArray[np.float64]:
+        """Log-probability of each label, in nats, shape (n,); games with many canaries subtract the median."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates(Generic[ReleaseT, CandidateT]):
     """A release of the mechanism, and candidate rows that may have been among its data."""
@@ -214,6 +225,7 @@ class GameTraits:
             trainings without common randomness. None if all canaries share one training.
         run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
             of the mechanism. None if the game makes or selects its data.
+        asks_membership: True if the attack tells who was trained on; the report then also shows ROC, AUC and TPR.
         records: Number of records in which the two worlds differ: 1, 2, 4 or 8. Claims are converted by group privacy.
         differ_in: Difference of two neighbours that the claim is about, in words; "" for one record or label.
         check_tests: Tests for `dpaudit check`; a game without any runs only on request.
@@ -233,6 +245,7 @@ class GameTraits:
     helps: str = ""
     sharing: Callable[[Any], int] | None = None
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
+    asks_membership: bool = False
     records: int = 1
     differ_in: str = ""
     check_tests: tuple[CheckTest, ...] = ()

@@ -36,6 +36,7 @@ from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.measures import measures, roc
 from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
@@ -43,6 +44,7 @@ from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
 MAX_ROWS = 1 << 21  # score rows up to which the detectable factor is computed
 MOST_FOR_P = 50_000  # score rows of all replays up to which a p-value is computed, in about a second
 SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which needs several bounds
+ROC_SEED = 0  # seed of the split that chooses the threshold of the accuracy
 _LEVELS = 16  # groups of scores with equal numbers of trials
 _PRECISION = 1.02
 _ERROR = 0.01  # probability that the accuracy of guesses is overestimated
@@ -100,7 +102,10 @@ class _Finished:
         compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
+        scores = self._scores_for_roc()
         finding = self._finding(conditional=conditional)
+        if scores and isinstance(finding, Bound):
+            finding = replace(finding, series={**finding.series, "trade-off": roc(scores[0])})
         keys = entry.keys
         notes = tuple(dict.fromkeys(note for report in self._reports(entry.trainings) for note in report.notes))
         return AuditResult(
@@ -135,7 +140,18 @@ class _Finished:
             evidence=str(evidence),
             audited=audit.mechanism,
             at_first_confidence=self._at_first_confidence(finding, compared.claim),
+            measures=measures(scores, confidence=audit.estimator.confidence, seed=ROC_SEED) if scores else (),
         )
+
+    def _scores_for_roc(self) -> list[Scores]:
+        """Return the scores of the first replays if the game asks who was trained on; none if they were not stored."""
+        if not self._audit.game.traits.asks_membership:
+            return []
+        replays: list[Scores] = []
+        for key in self._entry.scores:
+            if key in self._keys and sum(scores.score.size for scores in replays) < MAX_ROWS:
+                replays += decode(self._store.read(key), Scores)
+        return [scores for scores in replays if scores.truth.any() and not scores.truth.all()]
 
     def _run_on(self) -> int | None:
         """Return the number of rows in one run of the mechanism; None if the game makes its data."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = {"label-canaries": 100, "membership": 1}
 """Games whose trainings each flip fresh coins for the same records, with their default number of replays."""
+HEAD = ("record", "right", "margin", "p-value", "adjusted", "")
 _MOST_RECORDS = 100_000_000
 _LARGEST = 3e38  # largest score, as in single precision
 
@@ -52,8 +53,10 @@ class Records:
         limit: Largest expected share p of correct guesses if the claim holds.
         against: Origin of the limit, in words.
         rate: False discovery rate, in (0, 1): expected share of selected records whose guesses do not exceed the limit.
-        record: Row in the target part, shape (m,), sorted by p-value.
+        record: Row in the target part, shape (m,), sorted by p-value, then by margin: the most exposed first.
         right: Share of trainings with a correct guess, shape (m,).
+        margin: Mean distance of the score from the threshold of the guess, positive on the correct side, shape (m,). It
+            orders the records of a single training, of which no p-value tells them apart.
         p_value: p-value of the limit, shape (m,).
         adjusted: Smallest false discovery rate at which the record is selected, shape (m,).
         top: Number of records that are printed.
@@ -70,6 +73,7 @@ class Records:
     rate: float
     record: NDArray[np.int64]
     right: NDArray[np.float64]
+    margin: NDArray[np.float64]
     p_value: NDArray[np.float64]
     adjusted: NDArray[np.float64]
     top: int = 20
@@ -126,12 +130,25 @@ class Records:
         require(0 < rate < 1, "rate must be in (0, 1)", rate=rate)
         replays, trainings = _number(game, "replays", DEFAULTS[game["name"]]), _number(game, "trainings", 1)
         limit, against = _limit(*claim)
-        record, counts = _correct_guesses(tables, replays, trainings)
+        record, counts, margin = _correct_guesses(tables, replays, trainings)
         p_value = p_values(counts, replays, trainings, limit)
-        order = np.lexsort((record, -counts, p_value))
+        order = np.lexsort((record, -margin, -counts, p_value))
         adjusted = benjamini_yekutieli(p_value[order])
-        share = counts[order] / (replays * trainings)
-        return cls(audit, trainings, replays, limit, against, rate, record[order], share, p_value[order], adjusted, top)
+        share, margin = counts[order] / (replays * trainings), margin[order] / (replays * trainings)
+        return cls(
+            audit,
+            trainings,
+            replays,
+            limit,
+            against,
+            rate,
+            record[order],
+            share,
+            margin,
+            p_value[order],
+            adjusted,
+            top,
+        )
 
     def page(self) -> str:
         """Return the table as a self-contained HTML page."""
@@ -182,24 +199,25 @@ class Records:
         return math.ceil(math.log(self.rate / (records * _harmonic(records))) / math.log(self.limit))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row for every record: record, right, p_value, adjusted, found."""
+        """Return one row for every record: record, right, margin, p_value, adjusted, found."""
         import pandas as pd
 
-        columns = {name: getattr(self, name) for name in ("record", "right", "p_value", "adjusted")}
+        columns = {name: getattr(self, name) for name in ("record", "right", "margin", "p_value", "adjusted")}
         return pd.DataFrame({**columns, "found": self.adjusted <= self.rate})
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences on the meaning and limits of the table."""
         replayed = f", each replayed {self.replays:,} times" if self.replays > 1 else ""
+        trainings = f"{self.trainings:,} training{'s' if self.trainings > 1 else ''}"
         few = (
-            f"{self.trainings:,} trainings are too few to find a single record: use `trainings: {self.min_trainings}`"
+            f"{trainings} cannot tell a single record from chance: use `trainings: {self.min_trainings}`. Until then "
+            "the order shows how confident the attack was in its correct guesses"
             if self.trainings < self.min_trainings
             else ""
         )
         summary = (
-            f"{self.audit}: {self.record.size:,} records, {self.trainings:,} trainings{replayed}; "
-            f"against {self.against}",
+            f"{self.audit}: {self.record.size:,} records, {trainings}{replayed}; against {self.against}",
             f"{self.selected:,} found: guessed more often than that, at a false discovery rate of {self.rate:g} under "
             "any dependence (Benjamini-Yekutieli)",
             few,
@@ -210,23 +228,30 @@ class Records:
     @property
     def _table_rows(self) -> list[tuple[str, ...]]:
         rows = zip(
-            *(column[: self.top] for column in (self.record, self.right, self.p_value, self.adjusted)), strict=True
+            *(column[: self.top] for column in (self.record, self.right, self.margin, self.p_value, self.adjusted)),
+            strict=True,
         )
         return [
-            (str(record), f"{right:.1%}", f"{p:.2g}", f"{adjusted:.2g}", "found" if adjusted <= self.rate else "")
-            for record, right, p, adjusted in rows
+            (
+                str(record),
+                f"{right:.1%}",
+                f"{margin:.3g}",
+                f"{p:.2g}",
+                f"{adjusted:.2g}",
+                "found" if adjusted <= self.rate else "",
+            )
+            for record, right, margin, p, adjusted in rows
         ]
 
     def __str__(self) -> str:
-        head = ("record", "right", "p-value", "adjusted", "")
         table = [
-            f"{first:>8}{two:>9}{three:>11}{four:>11}  {five}".rstrip()
-            for first, two, three, four, five in (head, *self._table_rows)
+            f"{record:>8}{right:>9}{margin:>11}{p:>11}{adjusted:>11}  {note}".rstrip()
+            for record, right, margin, p, adjusted, note in (HEAD, *self._table_rows)
         ]
         return "\n".join([self.lines[0], *table, *self.lines[1:]])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("record", "right", "p-value", "adjusted", ""))
+        head = "".join(f"<th>{name}</th>" for name in HEAD)
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in self._table_rows)
         first, *rest = (f"<p>{escape(line)}</p>" for line in self.lines)
         return f"{first}<table><tr>{head}</tr>{rows}</table>{''.join(rest)}"
@@ -260,9 +285,12 @@ def _limit(epsilon: float, delta: float) -> tuple[float, str]:
 
 def _correct_guesses(
     tables: Sequence[pa.Table], replays: int, trainings: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the records and the number of correct guesses about each in all replays, each of shape (records,)."""
-    records, right = np.zeros(0, np.int64), np.zeros(0, np.int64)
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the records, the number of correct guesses about each in all replays, and the sum of their margins.
+
+    Each has the shape (records,).
+    """
+    records, right, margin = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     guessed_ids = np.zeros(0, np.int64)
     for table in tables:
         score, truth, replay, canary = _columns(table)
@@ -277,13 +305,17 @@ def _correct_guesses(
         guessed_ids = np.concatenate([guessed_ids, replay_ids])
         # Arrays are sized by the number of records, never by the largest record number, which a file may set at will.
         ids = np.concatenate([records, canary])
-        hits = np.concatenate([right, (_guesses(score, replay) == truth).astype(np.int64)])
+        excess = score - _thresholds(score, replay)
+        hits = np.concatenate([right, ((excess > 0) == truth).astype(np.int64)])
+        margins = np.concatenate([margin, np.where(truth, excess, -excess)])
         records = _distinct(ids)
-        right = np.zeros(records.size, np.int64)
-        np.add.at(right, np.searchsorted(records, ids), hits)
+        right, margin = np.zeros(records.size, np.int64), np.zeros(records.size)
+        place = np.searchsorted(records, ids)
+        np.add.at(right, place, hits)
+        np.add.at(margin, place, margins)
     if not guessed_ids.size:
         raise DataError("no scores were stored. Run the audit with keep_scores = true")
-    return records, right
+    return records, right, margin
 
 
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -301,19 +333,22 @@ def _duplicates(replay: NDArray[np.int64], canary: NDArray[np.int64]) -> NDArray
     return twice
 
 
-def _guesses(score: NDArray[np.float64], replay: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the guess for each row, from the scores of its replay; replays of equal length are handled together."""
+def _thresholds(score: NDArray[np.float64], replay: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the score above which a row is guessed to be used, from the scores of its replay, without the truth.
+
+    Replays of equal length are handled together.
+    """
     order = np.argsort(replay, kind="stable")
     starts = np.flatnonzero(np.diff(replay[order], prepend=-1))
     lengths = np.diff(starts, append=replay.size)
-    guesses = np.zeros(replay.size, bool)
+    thresholds = np.zeros(replay.size)
     for length in np.unique(lengths):
         rows = order[starts[lengths == length, None] + np.arange(length)]  # shape (replays, length)
         scores = score[rows]
         ranks = np.quantile(np.arange(length), [0.1, 0.9], method="inverted_cdf").astype(np.int64)
         low, high = np.sort(scores, axis=1)[:, ranks].T[..., None]
-        guesses[rows] = scores > np.clip(scores, low, high).mean(axis=1, keepdims=True)
-    return guesses
+        thresholds[rows] = np.clip(scores, low, high).mean(axis=1, keepdims=True)
+    return thresholds
 
 
 def _columns(

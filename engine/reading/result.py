@@ -19,6 +19,7 @@ from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding, Series
+from dpaudit.estimators.measures import Measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,7 @@ class AuditResult:
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
         unreadable: Results of the audited code that could not be read, in words.
         scope: Subject of the audit: the claim or a side finding.
+        measures: AUC, true-positive rates and accuracy of the attack, if the game asks who was trained on.
     """
 
     name: str
@@ -122,6 +124,7 @@ class AuditResult:
     p_value: float | None = None
     unreadable: tuple[str, ...] = ()
     scope: Scope = Scope.CLAIM
+    measures: tuple[Measure, ...] = ()
 
     @cached_property
     def record(self) -> TestRecord:
@@ -243,6 +246,11 @@ class AuditResult:
         return ", ".join(words)
 
     @property
+    def attack_success(self) -> str:
+        """Measures of the attack in words; "" if there are none. They are no bounds on epsilon."""
+        return ", ".join(f"{measure.name} {measure.value:.4f}" for measure in self.measures)
+
+    @property
     def is_partial(self) -> bool:
         """True if claim and finding are about a part of the mechanism, such as a training step."""
         return bool(self.meaning_for_whole)
@@ -318,6 +326,9 @@ class AuditResult:
             verbose: True to add method, counts, choices, controls and utility.
         """
         lines = [*self.answer.lines, *(("detail", line) for line in self._details if verbose)]
+        if self.attack_success:  # beside the evidence
+            labels = [label for label, _ in lines]
+            lines.insert(labels.index("evidence") + 1 if "evidence" in labels else 0, ("attack", self.attack_success))
         return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
 
     @property

@@ -80,7 +80,9 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
         "claim": result.claimed,
         "compared_with": result.compared.claim,
         "conversion": result.compared.note,
-        **attributes(result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics")),
+        **attributes(
+            result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics", "measures")
+        ),
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
         **attributes(result, ("ceiling", "detectable_factor")),
         "whole": result.meaning_for_whole,

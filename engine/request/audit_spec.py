@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from dpaudit.actors.seed import Seed
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
@@ -28,8 +29,12 @@ from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.field_checks import check_fields
+from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
+
+USUAL_GAME, GAME_WITHOUT_CLAIM = "label-inference", "membership"
+"""Games that are played by default, for a mechanism with a claim and without one."""
 
 MAX_AT_ONCE = 10_000_000
 """Maximum releases, trials or canaries of a game that does not divide them into units."""
@@ -54,14 +59,16 @@ class Audit:
         mechanism: Mechanism to audit: a registered name, `{name: ..., fields}`, or your object.
         data: The data set: a registered name, `{name: ..., fields}`, `Examples`, arrays (X, y), a scikit-learn Bunch,
             or `dpaudit.table(frame, label=...)`.
-        game: Experiment that is run. Default: "label-inference".
+        game: Experiment that is run. Default: "label-inference"; for a classifier of `from_sklearn`, `from_torch` or
+            `from_callable` without a claim "membership", which measures how much the model leaks.
         proxy: Source of the adversary's reference predictions, used by some games. Default: a logistic regression.
         attack: The adversary. Default: the usual attack of the game.
         estimator: Turns scores into a bound. Its `delta` and `confidence` default to those of the claim and the spec.
             Default: the usual estimator of the game.
         split: Shares of the data for the target, the reference and the test.
-        claim: Claim to test instead of the mechanism's. "accountant" trains once, when the spec is built, and takes the
-            claim that the accountant reports (`from_opacus`). That training has as few rows as any of the audit.
+        claim: Claim to test instead of the mechanism's. Default: that of the mechanism; for a classifier without one,
+            nothing is claimed. "accountant" trains once, when the spec is built, and takes the claim that the
+            accountant reports (`from_opacus`). That training has as few rows as any of the audit.
         confirm: Repeat a test that rejects the claim, or leaves it open, with planted labels (`label-canaries`) in the
             same run. That game makes no assumption about the data.
         stop: Rule for stopping before all trials have run, for the estimator "betting". None runs all trials.
@@ -70,7 +77,7 @@ class Audit:
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
     data: Any = field(metadata={"kind": "data"})
-    game: Any = field(default="label-inference", metadata={"kind": "game"})
+    game: Any = field(default=None, metadata={"kind": "game"})
     proxy: Any = field(default="model", metadata={"kind": "proxy"})
     attack: Any = field(default=None, metadata={"kind": "attack"})
     estimator: Any = field(default=None, metadata={"kind": "estimator"})
@@ -236,6 +243,7 @@ class AuditSpec:
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Return the audit with every part built and every default filled in; refuse incompatible parts."""
         at = f"audits[{index}] ({audit.name})"
+        audit = _with_default_game(audit, at)
         game: Game = build("game", audit.game, location=f"{at}.game")
         _require_size(game, at)
         proxy = audit.proxy if game.traits.uses_proxy else None
@@ -432,6 +440,19 @@ def _repeat_of(audit: Audit, factors: Mapping[str, float]) -> Audit:
             raise SpecError(f"together.again: {_part_name(audit.game)} has no whole number {name!r} that can grow")
     grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
     return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
+
+
+def _with_default_game(audit: Audit, at: str) -> Audit:
+    """Return the audit with its mechanism built and a game; of a classifier without a claim nothing is claimed."""
+    mechanism = build("mechanism", audit.mechanism, location=f"{at}.mechanism")
+    unclaimed = audit.claim is None and lacks_claim(mechanism)
+    usual_game = GAME_WITHOUT_CLAIM if unclaimed else USUAL_GAME
+    return replace(
+        audit,
+        mechanism=mechanism,
+        game=usual_game if audit.game is None else audit.game,
+        claim=Claim(math.inf, relation=Relation.ADD_REMOVE) if unclaimed else audit.claim,
+    )
 
 
 def _stated_claim(audit: Audit, at: str) -> Claim:

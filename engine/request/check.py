@@ -20,6 +20,7 @@ from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
+    GAME_WITHOUT_CLAIM,
     MAX_SEED,
     Audit,
     AuditSpec,
@@ -35,6 +36,7 @@ from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import (
@@ -223,6 +225,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     Raises: SpecError if no game fits the mechanism and its claim.
     """
     mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
+    if request.claim is None and lacks_claim(mechanism):
+        return measurement_spec(request, mechanism, options)
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: add a method `claim() -> Claim`, or set `claim`")
     if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
@@ -302,6 +306,45 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     )
 
 
+def measurement_spec(request: CheckRequest, mechanism: Any, options: CheckOptions) -> AuditSpec:
+    """Return the spec that measures how much a classifier without a claim reveals about who was trained on.
+
+    The game is `membership`. Nothing is rejected and nothing confirmed, so the bound has the confidence of a spec. A
+    budget that is too short for shadow models leaves an attack by the loss of the audited model alone.
+    """
+    data = default_data(mechanism, UNCLAIMED) if request.data is None else as_data_source(request.data)
+    shadows = SHADOW_MODELS[options.effort]
+    budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
+    most = math.inf if budget.trainings is None else budget.trainings
+    if request.budget is not None and budget.seconds:
+        rows = loaded_rows(build("data", data, location="check.data"), options.seed)
+        target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
+        seconds = training_seconds(mechanism, target)
+        most = min(most, math.inf if seconds is None else BUDGET_SHARE * budget.seconds / seconds)
+    while shadows + 1 > most and shadows > 2:
+        shadows //= 2
+    game: dict[str, Any] = {"name": GAME_WITHOUT_CLAIM}
+    return AuditSpec(
+        (
+            Audit(
+                mechanism=mechanism,
+                data=data,
+                game=game | ({"shadows": shadows} if shadows + 1 <= most else {}),
+                attack=None if shadows + 1 <= most else "loss",
+                split=request.split or MOSTLY_TARGET,
+                name=GAME_WITHOUT_CLAIM,
+            ),
+        ),
+        name=options.name or f"check {_mechanism_name(mechanism)}",
+        seed=options.seed,
+        run=options.run or RunOptions(runner="auto"),
+    )
+
+
+UNCLAIMED = Claim(math.inf, relation=Relation.ADD_REMOVE)
+"""Stands for the claim of a model without one."""
+SHADOW_MODELS: Mapping[str, int] = {"quick": 2, "standard": 4, "thorough": 16}
+"""Shadow models from which the attack on a model without a claim learns, by effort."""
 TARGET_ONLY = Partition(target=1.0, reference=0.0, test=0.0)
 """Default split for functions of rows."""
 MOSTLY_TARGET = Partition(target=0.7, reference=0.2, test=0.1)

@@ -56,8 +56,8 @@ class OwnTraining(_OwnFunction):
 
     X is a float32 array, or a data frame if columns are categorical (as text). y holds classes 0 .. K - 1. seed is a
     whole number below 2^31, and the global generators of Python, NumPy and torch are seeded as well. The returned
-    object has `predict_proba(X)`, or is a function of X: one probability for each example and class. As a learner it
-    needs a claim.
+    object has `predict_proba(X)`, or is a function of X: one probability for each example and class. Without a
+    claim, an audit measures how much the model leaks.
     """
 
     made_by = "from_callable"

@@ -289,7 +289,7 @@ def from_sklearn(
     Args:
         estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
             is not used, because seeds come from the plan.
-        claim: The claim of the classifier, if it is the mechanism: `Claim(inf)` for a non-private one.
+        claim: The claim of the classifier, if it is the mechanism. None to measure how much it leaks.
         categories: Encoding of categorical columns; see `SklearnClassifier`.
     Raises: InputError for other objects.
     """

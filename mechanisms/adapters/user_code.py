@@ -19,6 +19,7 @@ from dpaudit.errors import InputError, UnknownNameError, require
 from dpaudit.locations import has_location, import_object, location
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.tensors import numpy_of
 
 
@@ -26,7 +27,8 @@ class ClaimedByUser:
     """User code, audited against a claim that the user states.
 
     Attributes:
-        claimed: The claim of a mechanism; a model inside a learner needs none.
+        claimed: The claim of a mechanism. A model inside a learner needs none, nor does a classifier of which an audit
+            measures how much it leaks.
     """
 
     made_by: ClassVar[str]  # the function that users call, for messages
@@ -40,6 +42,11 @@ class ClaimedByUser:
                 "relation)), in a spec `claimed: {epsilon: ...}`; epsilon = inf claims nothing"
             )
         return self.claimed
+
+
+def lacks_claim(mechanism: object) -> bool:
+    """Return True for a classifier of user code without a claim: an audit measures how much it leaks."""
+    return isinstance(mechanism, ClaimedByUser) and mechanism.claimed is None and isinstance(mechanism, Trainer)
 
 
 def code_of(

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from dpaudit.engine.games.two_world.attacks.gradients import GradientDot
 from dpaudit.engine.games.two_world.attacks.lira import LiraOffline, LiraOnline
-from dpaudit.engine.games.two_world.attacks.loss import LossThreshold, log_probability
+from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.games.two_world.attacks.rmia import (
     CANDIDATES,
     Rmia,
@@ -22,7 +22,7 @@ from dpaudit.engine.games.two_world.attacks.rmia import (
     probability,
     tuned_a,
 )
-from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, log_probability
 from dpaudit.engine.games.two_world.work import (
     QUERIES,
     augmented_queries,

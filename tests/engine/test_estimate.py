@@ -23,12 +23,12 @@ import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
 from dpaudit.engine.cli.estimate import estimates_by
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.estimating import Question, natural_method
-from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
+from dpaudit.estimators import measures as measuring
+from dpaudit.estimators.measures import accuracy, auc, true_positive_rate
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from tests import nightly
 

@@ -20,12 +20,14 @@ SPEC = {
     "split": {"target": 0.5, "reference": 0.3, "test": 0.2},
     "mechanism": {"name": "gaussian-naive-bayes", "epsilon": 1.0},
     "game": {"name": "membership", "trainings": 3, "replays": 1},
+    "attack": "calibrated-loss",
     "run": {"runner": "in-process", "figures": False, "repeats": 0},
 }
 MORE = {**SPEC, "game": {"name": "membership", "trainings": 6, "replays": 1}}
 STACKS = {
     **SPEC,
     "mechanism": {"name": "non-private", "model": "mlp"},
+    "attack": "lira-online",
     "game": {"name": "ind-mia", "trials": 64, "shadows": 32, "stack": 16, "population": 20},
     "run": {"runner": "ray", "gpus_per_worker": 0.5, "workers": 4},
 }

@@ -465,8 +465,8 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
             "sees a model's answers .* game ind-mia shows independent trials",
         ),
         (
-            {"game": {"name": "membership"}, "attack": "loss"},
-            "sees independent trials.*that fit: .*label-inference",
+            {"game": {"name": "membership"}, "attack": "rmia"},
+            "sees independent trials.*that fit: .*learned-membership, loss",
         ),
         (
             {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY},

@@ -9,9 +9,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.protocol import LossView
+
+SMALLEST_PROBABILITY = 1e-30
+"""Probabilities are clipped here before a logarithm is taken."""
+
 
 @dataclass(frozen=True, eq=False)
-class CanaryView:
+class CanaryView(LossView):
     """The attacker's view of m canaries: outputs on the shown points, without the secret bits."""
 
     # class probabilities of the audited mechanism, shape (m, classes); in the attribute game, its probability of the
@@ -21,6 +26,28 @@ class CanaryView:
     reference: NDArray[np.float32]
     labels: NDArray[np.int64]  # shown labels (in the attribute game, shown values), shape (m,)
     shows: ClassVar[str] = "a model's answers on the canaries of one training"
+
+    @property
+    def log_probability(self) -> NDArray[np.float64]:
+        """Log-probability of the shown label, relative to the median canary, so that its sign is a guess; in nats."""
+        probability = self.target[np.arange(len(self.labels)), self.labels].astype(np.float64)
+        log_probability = np.log(np.maximum(probability, SMALLEST_PROBABILITY))
+        return np.asarray(log_probability - np.median(log_probability))
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowAnswers:
+    """Answers of shadow models. The attacker trained each on the canaries that separate fair coins selected."""
+
+    answers: NDArray[np.float32]  # class probabilities at each canary, shape (shadows, m, classes)
+    member: NDArray[np.bool_]  # True if the shadow model was trained on the canary, shape (shadows, m)
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipView(CanaryView):
+    """The attacker's view of m canaries, of which fair coins selected the training rows."""
+
+    shadows: ShadowAnswers | None = None  # None if the attack needs no shadow models
 
 
 @dataclass(frozen=True, eq=False)

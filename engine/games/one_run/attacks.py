@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
+from dpaudit.engine.games.one_run.answers import SMALLEST_PROBABILITY, CanaryView, ReleaseView
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
 
@@ -99,9 +99,6 @@ class AttributeInferenceScore(WeightedByProxy):
         )
         ours = prior[rows, view.labels]
         return np.asarray((posterior - ours) * (1 - ours) ** self.t)
-
-
-SMALLEST_PROBABILITY = 1e-30
 
 
 @register("attack", "calibrated-loss", source="Watson et al. (2022), arXiv:2111.08440; arXiv:2511.14084, section 6.5")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.one_run.answers import CanaryView
-from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
+from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView
+from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs, train_model
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Replayed, Reveal, TrialRandomness
 from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
-from dpaudit.errors import SpecError
+from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -31,21 +32,70 @@ def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
 class Membership(IncludedByCoin[Examples], ProxyGame):
     """Interventional: each canary is trained on with probability 1/2. One training has one replay.
 
+    The attacker may train shadow models: the same mechanism on the same rows, with canaries that separate fair coins
+    select. From them the attack learns, before it sees the audited model, which answers tell members apart. The coins
+    of the audited model are not used, so the choice of the attack costs no error and every estimator stays valid.
+
     Attributes:
         replays: Always 1, because the bits decide the training data.
+        shadows: Number of shadow models, >= 2; trained only if the attack needs them. All `trainings` share them.
     """
+
+    shadows: int = 4
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits: the challenger decides by fair coins which canaries are trained on.",
-        views={LEARNERS: CanaryView},
-        attack="calibrated-loss",
+        views={LEARNERS: MembershipView},
+        attack="learned-membership",
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=half_of_the_canaries,
-        helps="more `canaries`; more `trainings` of the same canaries do not help",
+        asks_membership=True,
+        helps="more `canaries`, or more `shadows`; more `trainings` of the same canaries do not help",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.shadows >= 2,
+            "shadows must be >= 2",
+            do="name an attack without shadow models (`attack: loss`) to train none",
+            shadows=self.shadows,
+        )
+
+    def without_counts(self) -> Self:
+        return replace(super().without_counts(), shadows=Membership.shadows)
+
+    def _inputs(self, setting: Setting, work: Work) -> ProxyGameInputs:
+        """Return the points of the game, the proxy's predictions, and shadow models if the attack needs them."""
+        inputs = super()._inputs(setting, work)
+        if "shadows" not in getattr(setting.attack, "needs", ()):
+            return inputs
+        seeds = tuple(setting.seed.child("shadow design", number) for number in range(self.shadows))
+        shadows = tuple(
+            work.add(
+                train_model,
+                inputs.rules,
+                setting.mechanism,
+                inputs.queries,
+                setting.required_part("target"),
+                None,  # no test part, so that no utility is measured
+                setting.part_argument("validation"),
+                design_seed=seed,
+                seed=setting.seed.child("shadow training", number),
+                label=f"shadow model {number + 1} of {self.shadows}",
+                **setting.unit_options,
+            )
+            for number, seed in enumerate(seeds)
+        )
+        return replace(inputs, shadows=shadows, shadow_seeds=seeds)
+
+    def view(self, replayed: Replayed[Examples], reveal: Reveal) -> MembershipView:
+        """Return the answers of the audited model, the proxy and the shadow models at the canaries."""
+        view = super().view(replayed, reveal)
+        return MembershipView(view.target, view.reference, view.labels, replayed.shadows)
 
 
 @register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
@@ -72,6 +122,7 @@ class ObservationalMembership(ProxyGame):
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=every_row,
+        asks_membership=True,
         helps="more `canaries`, with a row in the test part for each",
     )
 

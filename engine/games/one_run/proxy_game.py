@@ -12,7 +12,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, inlined, unit
 from dpaudit.engine.data.partition import shared_name
-from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
+from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions, ShadowAnswers
 from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Replayed, Reveal
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
@@ -57,6 +57,7 @@ class ProxyGame(OneRunGame[Examples]):
         return Played(
             tuple(evidence),
             trainings=(*self._utility_units(setting, work), *trainings),
+            shadows=inputs.shadows,
             control=self._control(setting, work, inputs, trainings[0]),
             ceiling=self._ceiling(setting, work, inputs),
             reference=self._reference(setting),
@@ -270,10 +271,14 @@ class ProxyGameInputs:
     queries: Any  # placeholder for the points about which both models are queried
     reference: Unit  # unit with the predictions of the proxy
     kind: type[Answers]  # class of the mechanism's answers
+    shadows: tuple[Unit, ...] = ()  # units that train shadow models
+    shadow_seeds: tuple[Seed, ...] = ()  # seeds of the coins that select their canaries
 
     def canaries(self, answers: Any) -> Any:
         """Return replay inputs for canaries and fresh points with these answers."""
-        return inlined(canaries_replayed, self.rules, self.queries, self.reference, answers)
+        return inlined(
+            canaries_replayed, self.rules, self.queries, self.reference, answers, self.shadows, self.shadow_seeds
+        )
 
     def held_out(self, answers: Any) -> Any:
         """Return replay inputs for held-out rows with these answers."""
@@ -448,13 +453,30 @@ def true_answers(rules: ProxyGame, kind: type[Answers], queries: Queries, *, des
 
 @unit
 def canaries_replayed(
-    rules: ProxyGame, queries: Queries, reference: Predictions, answers: Answers
+    rules: ProxyGame,
+    queries: Queries,
+    reference: Predictions,
+    answers: Answers,
+    shadows: tuple[Predictions, ...],
+    shadow_seeds: tuple[Seed, ...],
 ) -> Replayed[Examples]:
     """Return replay inputs for canaries and fresh points."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     proxy = reference.probabilities[: queries.shown_count]
     setup = CanarySetup(canaries, queries.fresh, cumulative(proxy[: len(canaries)]))
-    return Replayed(setup, answers.at(slice(queries.shown_count)), proxy)
+    return Replayed(
+        setup, answers.at(slice(queries.shown_count)), proxy, shadow_answers(rules, canaries, shadows, shadow_seeds)
+    )
+
+
+def shadow_answers(
+    rules: ProxyGame, canaries: Examples, shadows: tuple[Predictions, ...], seeds: tuple[Seed, ...]
+) -> ShadowAnswers | None:
+    """Return the answers of shadow models at the canaries, with the coins of their seeds; None without models."""
+    if not shadows:
+        return None
+    answers = np.stack([shadow.probabilities[: len(canaries)] for shadow in shadows])
+    return ShadowAnswers(answers, np.array([rules.design(canaries, seed.rng()).included for seed in seeds]))
 
 
 @unit

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.one_run.answers import ShadowAnswers
 from dpaudit.engine.games.protocol import Candidates, GameTraits
 from dpaudit.engine.games.reference import CoinResponse, Response
 from dpaudit.errors import SpecError, require
@@ -67,6 +68,7 @@ class Replayed(Generic[RowsT]):
     release: Any  # release of the mechanism, a frozen dataclass of arrays, or its answers at each point
     # answers of the proxy at each point, shape (points, classes); None without a proxy
     reference: NDArray[np.float32] | None = None
+    shadows: ShadowAnswers | None = None  # None without shadow models
 
 
 @dataclass(frozen=True)

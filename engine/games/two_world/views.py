@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.protocol import LossView
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
@@ -62,7 +63,7 @@ class Shadows:
 
 
 @dataclass(frozen=True, eq=False)
-class ChallengeView:
+class ChallengeView(LossView):
     """T independent trials with one target model each. Arrays that the attack does not need are empty."""
 
     target: NDArray[np.float32]  # phi of the target model at its challenge point, shape (T, queries)
@@ -80,7 +81,17 @@ class ChallengeView:
     def phi(self) -> NDArray[np.float64]:
         return np.asarray(self.target.mean(1, dtype=np.float64))
 
+    @property
+    def log_probability(self) -> NDArray[np.float64]:
+        """Mean of log p_y = -log(1 + e^-phi) over queries, in nats, shape (T,)."""
+        return np.asarray(log_probability(self.target).mean(1))
+
     def points(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the distinct challenge points, and the index of each trial's point among them."""
         different, place = np.unique(self.point, return_inverse=True)
         return different, place
+
+
+def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return log p_y = -log(1 + e^-phi), in nats."""
+    return -np.logaddexp(0.0, -phi.astype(np.float64))

@@ -30,6 +30,7 @@ from scipy import special
 
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.bisection import last_true
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
@@ -111,6 +112,30 @@ def _median(replicates: Sequence[Measure], confidence: float) -> Measure:
     ends = float(median_rule(lower)), -float(median_rule(-upper))
     method = f"{first.method}; median of {len(replicates)} replays"
     return Measure(first.name, value, min(ends[0], value), max(ends[1], value), confidence, method)
+
+
+def roc(scores: Scores) -> Series:
+    """Return the rates of thresholds at the scores, as columns of the figure `trade-off`: the ROC curve.
+
+    Of many scores, at most `MAX_DRAWN` thresholds are kept, dense among the highest.
+    """
+    descending = np.argsort(-scores.score, kind="stable")
+    last_of_ties = np.append(np.diff(scores.score[descending]) != 0, True)
+    hits, alarms = np.cumsum(scores.truth[descending]), np.cumsum(~scores.truth[descending])
+    places = np.flatnonzero(last_of_ties)
+    if places.size > MAX_DRAWN:
+        places = places[np.unique(np.rint(np.geomspace(1, places.size, MAX_DRAWN)).astype(np.int64)) - 1]
+    members, non_members = int(hits[-1]), int(alarms[-1])
+    return {
+        "true_positive_rate": hits[places] / max(members, 1),
+        "false_positive_rate": alarms[places] / max(non_members, 1),
+        "members": members,
+        "non_members": non_members,
+    }
+
+
+MAX_DRAWN = 500
+"""Largest number of thresholds of a ROC curve."""
 
 
 def pairs_above(members: Floats, others: Floats) -> float:
