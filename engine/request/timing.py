@@ -118,7 +118,7 @@ def _prediction_function(mechanism: AnsweringPredictor, target: Any, compute: Co
 
     Failed runs do not count.
     """
-    from dpaudit.engine.games.predictions.crafted_queries import pairs as crafted_pairs
+    from dpaudit.engine.games.predictions.crafted_pairs import pairs as crafted_pairs
 
     rows = target.take(np.arange(min(len(target), MAX_PREDICTOR_ROWS)))
     crafted = [pair for answers in (1, 2) for pair in crafted_pairs(mechanism, rows, rows, answers, replaced=False)]
