@@ -196,7 +196,8 @@ class Teachers:
         """Return the class of the nearer mean for each query; 0 without records."""
         away = np.full(len(queries), 1e6)
         to_0, to_1 = (
-            ((queries - X[y == label].mean(axis=0)) ** 2).sum(axis=1) if (y == label).any() else away for label in (0, 1)
+            ((queries - X[y == label].mean(axis=0)) ** 2).sum(axis=1) if (y == label).any() else away
+            for label in (0, 1)
         )
         return (to_1 < to_0).astype(int)
 
