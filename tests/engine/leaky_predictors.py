@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,30 +192,31 @@ class Teachers:
     scale = 2.0
 
     def parts(self, X: Any, y: Any) -> Any:
+        """Return the number of each record's teacher."""
         return np.floor(np.abs(X).sum(axis=1) * 1e5).astype(int) % self.teachers
 
-    def vote(self, queries: Any, X: Any, y: Any) -> Any:
-        """Return the class of the nearer mean for each query; 0 without records."""
-        away = np.full(len(queries), 1e6)
-        to_0, to_1 = (
-            ((queries - X[y == label].mean(axis=0)) ** 2).sum(axis=1) if (y == label).any() else away
-            for label in (0, 1)
-        )
-        return (to_1 < to_0).astype(int)
-
     def taught(self, X: Any, y: Any) -> Any:
-        """Return the records of each teacher."""
-        part = self.parts(X, y)
-        return [(X[part == teacher], y[part == teacher]) for teacher in range(self.teachers)]
+        """Return which records each teacher has, shape (teachers, n)."""
+        return self.parts(X, y) == np.arange(self.teachers)[:, None]
+
+    def votes(self, queries: Any, taught: Any, X: Any, y: Any) -> Any:
+        """Return each teacher's vote: the class of the nearer mean, 0 without records; shape (teachers, queries)."""
+        away = []
+        for label in (0, 1):
+            of_class = taught & (y == label)
+            count = of_class.sum(axis=1)
+            means = of_class @ X / np.maximum(count, 1)[:, None]
+            distance = ((means[:, None] - queries) ** 2).sum(axis=2)
+            away.append(np.where(count[:, None] > 0, distance, 1e6))
+        return (away[1] < away[0]).astype(int)
 
     def weights(self, taught: Any, X: Any, y: Any) -> Floats:
         return np.ones(self.teachers)
 
     def counts(self, queries: Any, X: Any, y: Any) -> Floats:
-        """Return the votes on each query, shape (queries, 2)."""
+        """Return the weight of each class on each query, shape (queries, 2)."""
         taught = self.taught(X, y)
-        ones = np.stack([self.vote(queries, *rows) for rows in taught])
-        weights = self.weights(taught, X, y)
+        ones, weights = self.votes(queries, taught, X, y), self.weights(taught, X, y)
         return np.stack([weights @ (1 - ones), weights @ ones], axis=1)
 
     def count(self, query: Any, X: Any, y: Any) -> Floats:
@@ -262,9 +265,7 @@ class OfFiveTeachers(GaussianTeachers):
     """Each record is taught by five of twenty teachers."""
 
     def taught(self, X: Any, y: Any) -> Any:
-        part = self.parts(X, y)
-        chosen = [(teacher - part) % self.teachers < 5 for teacher in range(self.teachers)]
-        return [(X[rows], y[rows]) for rows in chosen]
+        return (np.arange(self.teachers)[:, None] - self.parts(X, y)) % self.teachers < 5
 
 
 class FiveVotesOfFifty(Neighbours):
@@ -284,8 +285,7 @@ class WeighedByAccuracy(Teachers):
     """A teacher's vote counts by its accuracy on all records, relative to the mean accuracy."""
 
     def weights(self, taught: Any, X: Any, y: Any) -> Floats:
-        accuracy = np.array([np.mean(self.vote(X, *rows) == y) for rows in taught])
-        return self.of_accuracy(accuracy)
+        return self.of_accuracy(np.asarray((self.votes(X, taught, X, y) == y).mean(axis=1)))
 
     def of_accuracy(self, accuracy: Floats) -> Floats:
         return accuracy / max(accuracy.mean(), 1e-9)
@@ -325,8 +325,8 @@ class WeighedByOwnAccuracy(Teachers):
     """Honest: the weight is the accuracy on the teacher's own records, in [0, 1]."""
 
     def weights(self, taught: Any, X: Any, y: Any) -> Floats:
-        own = [np.mean(self.vote(rows[0], *rows) == rows[1]) if len(rows[1]) else 1 for rows in taught]
-        return np.array(own, np.float64)
+        right = (self.votes(X, taught, X, y) == y) & taught
+        return np.asarray(right.sum(axis=1) / np.maximum(taught.sum(axis=1), 1))
 
 
 class SortedTeachers(Teachers):
@@ -369,10 +369,9 @@ class SortedByNorm(SortedTeachers):
     def order(self, X: Any, y: Any) -> Any:
         return np.argsort(-(X**2).sum(axis=1), kind="stable")
 
-    def vote(self, queries: Any, X: Any, y: Any) -> Any:
-        if not len(y):
-            return np.zeros(len(queries), int)
-        return y[((X - queries[:, None]) ** 2).sum(axis=2).argmin(axis=1)]
+    def votes(self, queries: Any, taught: Any, X: Any, y: Any) -> Any:
+        distance = np.where(taught[:, None], ((X - queries[:, None]) ** 2).sum(axis=2), np.inf)
+        return np.where(taught.any(axis=1)[:, None], y[distance.argmin(axis=2)], 0)
 
 
 class SortedWithinLabels(SortedTeachers):
@@ -384,6 +383,13 @@ class SortedWithinLabels(SortedTeachers):
             rows = np.flatnonzero(y == label)
             part[rows[np.argsort(X[rows].sum(axis=1), kind="stable")]] = np.arange(len(rows)) % self.teachers
         return part
+
+
+class SortedByDigest(SortedTeachers):
+    """Records are dealt in turn in the order of their hash, so that a record changes the places of those behind it."""
+
+    def order(self, X: Any, y: Any) -> Any:
+        return np.argsort([zlib.crc32(row.tobytes()) for row in X], kind="stable")
 
 
 class SortedGaussian(GaussianTeachers):
@@ -431,6 +437,7 @@ LEAKY: dict[str, dict[Any, Claim]] = {
         SortedByLabel: PURE,
         SortedByNorm: PURE,
         SortedWithinLabels: PURE,
+        SortedByDigest: PURE,
         SortedGaussian: gaussian(4.0),
     },
 }
@@ -445,7 +452,7 @@ HONEST: dict[Any, Claim] = {
 }
 
 
-def mechanism(predictor: Any) -> Any:
-    """Return a predictor of this module as a mechanism with its claim."""
+def mechanism(predictor: Any, relation: Relation = Relation.ADD_REMOVE) -> Any:
+    """Return a predictor of this module as a mechanism with its claim; for replaced records, with its epsilon."""
     claims = HONEST | {leaky: claim for of_kind in LEAKY.values() for leaky, claim in of_kind.items()}
-    return from_predictor(predictor, claims[predictor])
+    return from_predictor(predictor, replace(claims[predictor], relation=relation))

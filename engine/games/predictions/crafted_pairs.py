@@ -37,6 +37,8 @@ OUTLIER_STEP = 0.002
 """Distance of records from the query next to an outlier, as a share of a feature's range."""
 REPEATED_QUERIES = 32
 """Number of times that a repeated query is asked."""
+RANDOM = 10
+"""Number of small data sets with random labels."""
 STEP = 0.1
 """Distance between groups of records, as a share of a feature's range."""
 LINE = 0.02
@@ -161,6 +163,7 @@ class _PairMaker:
             (self._around(1, lead, 1, 0) for lead in (-1, 0)),
             (self._around(0, lead, 0, 1, repeats=REPEATED_QUERIES) for lead in (0, -1)),
             (self._few(number, 2 * size - 1, 2, 0, 1) for number, size in enumerate(sizes or SIZES[1:4:2])),
+            (self._at_random(number, 2 * size) for number, size in enumerate(list(one_each)[:RANDOM])),
             (self._dealt_in_turn(size, count) for size, count in _dealing(sizes, unstated)),
             (self._dealt_in_halves(size, count) for size, count in _dealing(sizes, unstated)),
             (self._dealt_in_blocks(size, end) for size in (*sizes, *unstated) for end in (False, True)),
@@ -219,6 +222,14 @@ class _PairMaker:
         rows = self._near(query, size).with_(labels=_alternating(size, label_0, label_1, runs=runs))
         name = f"{size} records around query {number}, {runs} of a label in turn"
         return self._pair(name, rows, query, label_0, label_1, failing=False)
+
+    def _at_random(self, number: int, size: int) -> DecisivePair:
+        """Return a pair of records near the query with random labels, for predictors that deal all records anew."""
+        query = self._query(number)
+        labels = np.random.default_rng(number).permutation(np.arange(size) % 2)
+        rows = self._near(query, size).with_(labels=labels)
+        name = f"{size} records around query {number}, labels at random"
+        return self._pair(name, rows, query, 0, 1, failing=False)
 
     def _first_of_its_class(self, number: int, size: int) -> DecisivePair:
         """Return a pair in which only the added record is of another class."""
@@ -306,8 +317,7 @@ class _PairMaker:
         """Return a pair in which a quantile of the leads at the records jumps, for thresholds learned from them.
 
         At a `share` of the records, the classes are balanced; the other records are in groups of one class. The added
-        record is of the second kind if `high`. The query is in a group of one class, to which no record is added unless
-        `high`.
+        record is of the second kind if `high`. The query is among records of the other kind, so that its votes stay.
         """
         frame = self._frame
         if frame is None:
@@ -321,7 +331,7 @@ class _PairMaker:
             [2 * place + np.linspace(-1, 1, size) * LINE for place, size in zip((0, -1, 1), sizes, strict=True)]
         )
         rows = self._at(frame.points(along), labels)
-        query = self._at(frame.points([-2.0]), [0])
+        query = self._at(frame.points([0.0 if high else -2.0]), [0])
         places = {True: (-2.0, 0), False: (1.1 * LINE, balanced % 2)}
         record, instead = (self._at(frame.points([places[kind][0]]), [places[kind][1]]) for kind in (high, not high))
         name = f"balanced classes at {balanced} of {SPECTRUM} records, one more {'elsewhere' if high else 'there'}"

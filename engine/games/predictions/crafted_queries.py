@@ -56,7 +56,10 @@ class AnswerOdds:
         return np.asarray(log_1 - log_0)
 
 
-DECIDED = "answers that one record decides: noise left out or much too small, exact thresholds, votes that count twice"
+DECIDED = (
+    "answers that one record decides: noise left out, much too small or in the wrong place, thresholds that are exact "
+    "or learned from the records, votes that count twice, records that change several teachers"
+)
 
 
 def _check_test(relation: Relation, answers: int) -> CheckTest:
