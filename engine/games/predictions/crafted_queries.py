@@ -267,17 +267,18 @@ def choose_pair(
     replaced: bool,
     seed: Seed,
 ) -> Outcome[tuple[PlayedPair, ...]]:
-    """Choose pairs by successive halving, with about equally many runs in each round.
+    """Choose pairs by successive halving, with about equally many runs in each round, and twice as many in the first.
 
     Raises: RunError, or the exception of the predictor, if it runs on none of the data sets.
     """
     offered = pairs(mechanism, target, test, answers, replaced)[: search // (4 * FIRST_RUNS)]
     remaining = [_Candidate(pair, symbols(target.classes, answers)) for pair in offered]
-    share = search // (2 * (len(remaining).bit_length() + 1))
+    share = search // (2 * (len(remaining).bit_length() + 2))
     with limited_threads(compute.threads):
         while True:
             for candidate in remaining:
-                candidate.run(mechanism, max(FIRST_RUNS, share // len(remaining)), seed, compute)
+                in_round = 2 * share if len(remaining) == len(offered) else share
+                candidate.run(mechanism, max(FIRST_RUNS, in_round // len(remaining)), seed, compute)
             able = [candidate for candidate in remaining if candidate.error is None]
             # The last symbol stands for a failed run.
             if not any(candidate.counts[:, :-1].any() for candidate in able):
