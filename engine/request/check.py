@@ -374,7 +374,7 @@ def within_seconds(
     """
     if call_s is None or seconds is None:
         return planned_tests, []
-    calls, too_long = BUDGET_SHARE * seconds / call_s, []
+    calls, too_long = BUDGET_SHARE * seconds / call_s, list[str]()
     while True:
         sharing, excessive = _sharing(planned_tests, calls)
         if excessive is None or len(planned_tests) == 1:

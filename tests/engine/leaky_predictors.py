@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit import Claim, Relation, from_predictor
 from dpaudit.claims import GaussianDP
 
 PURE = Claim(1.0, relation=Relation.ADD_REMOVE)
-Floats = NDArray[np.float64]
 
 
 def gaussian(sigma: float) -> Claim:
@@ -34,10 +32,10 @@ class Neighbours:
     k = 15
     scale = 2.0
 
-    def distances(self, query: Any, X: Any, rng: Any) -> Floats:
+    def distances(self, query: Any, X: Any, rng: Any) -> Any:
         return np.asarray(((X - query) ** 2).sum(axis=1), np.float64)
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         near = np.argsort(self.distances(query, X, rng), kind="stable")[: self.k]
         return np.bincount(y[near], minlength=2).astype(float)
 
@@ -45,13 +43,14 @@ class Neighbours:
         return int(np.argmax(votes + rng.laplace(0, self.scale, 2)))
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
-        return self.noisy(self.count(query, *data, rng), rng)
+        X, y = data
+        return self.noisy(self.count(query, X, y, rng), rng)
 
 
 class NoisyDistances(Neighbours):
     """Noise on the distances, none on the votes."""
 
-    def distances(self, query: Any, X: Any, rng: Any) -> Floats:
+    def distances(self, query: Any, X: Any, rng: Any) -> Any:
         return np.sqrt(super().distances(query, X, rng)) + rng.laplace(0, self.scale, len(X))
 
     def noisy(self, votes: Any, rng: Any) -> int:
@@ -63,21 +62,21 @@ class NoisySquares(NoisyDistances):
 
     k = 9
 
-    def distances(self, query: Any, X: Any, rng: Any) -> Floats:
+    def distances(self, query: Any, X: Any, rng: Any) -> Any:
         return Neighbours.distances(self, query, X, rng) + rng.normal(0, 3.0, len(X))
 
 
 class NoisyQuery(NoisyDistances):
     """Noise on the query."""
 
-    def distances(self, query: Any, X: Any, rng: Any) -> Floats:
+    def distances(self, query: Any, X: Any, rng: Any) -> Any:
         return Neighbours.distances(self, query + rng.normal(0, 1.0, len(query)), X, rng)
 
 
 class NoisyShareOfNeighbours(NoisyDistances):
     """A tenth of the records vote, at least three."""
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         near = np.argsort(self.distances(query, X, rng), kind="stable")[: max(3, len(y) // 10)]
         return np.bincount(y[near], minlength=2).astype(float)
 
@@ -85,7 +84,7 @@ class NoisyShareOfNeighbours(NoisyDistances):
 class NoisySimilarities(NoisyDistances):
     """All records vote by a noisy similarity, clipped to [0, 1]."""
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         similarity = np.exp(-Neighbours.distances(self, query, X, rng)) + rng.laplace(0, 0.5, len(X))
         return np.bincount(y, weights=np.clip(similarity, 0, 1), minlength=2)
 
@@ -93,14 +92,14 @@ class NoisySimilarities(NoisyDistances):
 class NoisyDistancesAndVotes(Neighbours):
     """Honest: noise on the votes; that on the distances only costs accuracy."""
 
-    def distances(self, query: Any, X: Any, rng: Any) -> Floats:
+    def distances(self, query: Any, X: Any, rng: Any) -> Any:
         return super().distances(query, X, rng) + rng.laplace(0, self.scale, len(X))
 
 
 class FiveCopies(Neighbours):
     """The index has five copies of each record."""
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return super().count(query, np.repeat(X, 5, axis=0), np.repeat(y, 5), rng)
 
 
@@ -109,7 +108,7 @@ class FiveJitteredCopies(Neighbours):
 
     k = 75
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         copies = np.repeat(X, 5, axis=0)
         return super().count(query, copies + rng.normal(0, 0.01, copies.shape), np.repeat(y, 5), rng)
 
@@ -119,7 +118,7 @@ class FiveViews(Neighbours):
 
     k = 3
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         views = (super(FiveViews, self).count(query[[view]], X[:, [view]], y, rng) for view in range(X.shape[1]))
         return np.sum(list(views), axis=0)
 
@@ -127,7 +126,7 @@ class FiveViews(Neighbours):
 class UpToFiveVotes(Neighbours):
     """A near record has up to five votes."""
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         distance = self.distances(query, X, rng)
         near = np.argsort(distance, kind="stable")[: self.k]
         return np.bincount(y[near], weights=np.minimum(5, 1 / (0.1 + distance[near])), minlength=2)
@@ -138,7 +137,7 @@ class ScreenedByLeads(Neighbours):
 
     scale = 4.0  # half of epsilon for the lead, half for the answer
 
-    def leads(self, X: Any, y: Any) -> Floats:
+    def leads(self, X: Any, y: Any) -> Any:
         """Return the lead at each record."""
         squares = (X**2).sum(axis=1)
         near = np.argsort(squares[:, None] + squares - 2 * X @ X.T, axis=1, kind="stable")[:, : self.k]
@@ -149,8 +148,9 @@ class ScreenedByLeads(Neighbours):
         return float(np.quantile(self.leads(X, y), 0.25))
 
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
-        votes = self.count(query, *data, rng)
-        if lead(votes) + rng.laplace(0, self.scale) < self.threshold(*data):
+        X, y = data
+        votes = self.count(query, X, y, rng)
+        if lead(votes) + rng.laplace(0, self.scale) < self.threshold(X, y):
             return None
         return self.noisy(votes, rng)
 
@@ -210,16 +210,16 @@ class Teachers:
             away.append(np.where(count[:, None] > 0, distance, 1e6))
         return (away[1] < away[0]).astype(int)
 
-    def weights(self, taught: Any, X: Any, y: Any) -> Floats:
+    def weights(self, taught: Any, X: Any, y: Any) -> Any:
         return np.ones(self.teachers)
 
-    def counts(self, queries: Any, X: Any, y: Any) -> Floats:
+    def counts(self, queries: Any, X: Any, y: Any) -> Any:
         """Return the weight of each class on each query, shape (queries, 2)."""
         taught = self.taught(X, y)
         ones, weights = self.votes(queries, taught, X, y), self.weights(taught, X, y)
         return np.stack([weights @ (1 - ones), weights @ ones], axis=1)
 
-    def count(self, query: Any, X: Any, y: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any) -> Any:
         return np.asarray(self.counts(query[None], X, y)[0])
 
     def noisy(self, votes: Any, rng: Any) -> int:
@@ -274,7 +274,7 @@ class FiveVotesOfFifty(Neighbours):
     k = 50
     sigma = 40.0
 
-    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Floats:
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
         return 5 * super().count(query, X, y, rng)
 
     def noisy(self, votes: Any, rng: Any) -> int:
@@ -284,24 +284,24 @@ class FiveVotesOfFifty(Neighbours):
 class WeighedByAccuracy(Teachers):
     """A teacher's vote counts by its accuracy on all records, relative to the mean accuracy."""
 
-    def weights(self, taught: Any, X: Any, y: Any) -> Floats:
+    def weights(self, taught: Any, X: Any, y: Any) -> Any:
         return self.of_accuracy(np.asarray((self.votes(X, taught, X, y) == y).mean(axis=1)))
 
-    def of_accuracy(self, accuracy: Floats) -> Floats:
+    def of_accuracy(self, accuracy: Any) -> Any:
         return accuracy / max(accuracy.mean(), 1e-9)
 
 
 class WeighedByPlainAccuracy(WeighedByAccuracy):
     """The weight is the accuracy itself."""
 
-    def of_accuracy(self, accuracy: Floats) -> Floats:
+    def of_accuracy(self, accuracy: Any) -> Any:
         return accuracy
 
 
 class WeighedByLogOdds(WeighedByAccuracy):
     """The weight is the log-odds of the accuracy."""
 
-    def of_accuracy(self, accuracy: Floats) -> Floats:
+    def of_accuracy(self, accuracy: Any) -> Any:
         clipped = np.clip(accuracy, 0.02, 0.98)
         return np.maximum(np.log(clipped / (1 - clipped)), 0)
 
@@ -309,14 +309,14 @@ class WeighedByLogOdds(WeighedByAccuracy):
 class GoodTeachers(WeighedByAccuracy):
     """Only teachers with at least half of all records right have a vote."""
 
-    def of_accuracy(self, accuracy: Floats) -> Floats:
+    def of_accuracy(self, accuracy: Any) -> Any:
         return (accuracy >= 0.5).astype(float)
 
 
 class BestTeachers(WeighedByAccuracy):
     """Only the better half of the teachers has a vote."""
 
-    def of_accuracy(self, accuracy: Floats) -> Floats:
+    def of_accuracy(self, accuracy: Any) -> Any:
         best = np.argsort(-accuracy, kind="stable")[: len(accuracy) // 2]
         return np.isin(np.arange(len(accuracy)), best).astype(float)
 
@@ -324,7 +324,7 @@ class BestTeachers(WeighedByAccuracy):
 class WeighedByOwnAccuracy(Teachers):
     """Honest: the weight is the accuracy on the teacher's own records, in [0, 1]."""
 
-    def weights(self, taught: Any, X: Any, y: Any) -> Floats:
+    def weights(self, taught: Any, X: Any, y: Any) -> Any:
         right = (self.votes(X, taught, X, y) == y) & taught
         return np.asarray(right.sum(axis=1) / np.maximum(taught.sum(axis=1), 1))
 

@@ -25,7 +25,6 @@ from tests.engine.leaky_predictors import (
     SortedTeachers,
     SortedWithinLabels,
     Teachers,
-    gaussian,
     mechanism,
 )
 
@@ -151,8 +150,3 @@ def test_pairs_are_made_for_few_features_too(dimensions: int, replaced: bool) ->
         np.testing.assert_array_equal(pair.added.features[:-1], pair.without.features[: len(pair.added) - 1])
         assert (pair.added.features >= low).all()
         assert (pair.added.features <= high).all()
-
-
-def test_claims_of_the_defects_are_those_of_their_noise() -> None:
-    """One vote that moves is a step of sqrt(2) in two counts."""
-    assert gaussian(4.0).curve.mu == pytest.approx(2**0.5 / 4)

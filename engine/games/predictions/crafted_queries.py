@@ -337,10 +337,10 @@ def _excess(curve: PrivacyCurve, world_0: Ints, world_1: Ints) -> float:
     rank = np.argsort(np.argsort(-(counts_1 + 0.5) / (counts_0 + 0.5), kind="stable"))
     n = len(world_0) + 1.0
     p, q, both = (
-        (np.cumsum(np.bincount(ranks, minlength=len(rank)))[:-1] + 0.5) / n
+        np.asarray((np.cumsum(np.bincount(ranks, minlength=len(rank)))[:-1] + 0.5) / n, np.float64)
         for ranks in (rank[place_1], rank[place_0], np.maximum(rank[place_0], rank[place_1]))
     )
-    return excess(curve, p, q, n, covariance=both - p * q)
+    return excess(curve, p, q, n, covariance=np.asarray(both - p * q))
 
 
 @unit
