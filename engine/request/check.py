@@ -366,7 +366,7 @@ def within_seconds(
     """Return the tests that fit a budget, with fewer calls or trainings if needed, and reasons for the others.
 
     The largest test is halved until all tests fit, so none has more than its share of the budget while another one has
-    fewer calls than usual. If the largest test is at its minimum, it is left out, and the others share the budget anew.
+    fewer calls than usual. If the largest test is at its minimum, it is left out, and the others share the budget.
 
     Args:
         call_s: Seconds of one call or training; None if unknown.
@@ -403,7 +403,7 @@ def within_trainings(planned_tests: list[PlannedTest], trainings: int | None) ->
     """Return the tests that fit into a number of trainings, and reasons for the others.
 
     Half of the trainings are reserved for one confirmatory run. The tests share the others evenly; what a test does not
-    need goes to larger ones. A test whose minimum exceeds its share is left out, and the others share anew.
+    need goes to larger ones. A test whose minimum exceeds its share is left out, and the others share again.
     """
     if trainings is None:
         return [

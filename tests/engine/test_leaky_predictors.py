@@ -142,10 +142,10 @@ def test_sizes_are_read_from_attributes_defaults_and_code() -> None:
 def test_pairs_are_made_for_few_features_too(dimensions: int, replaced: bool) -> None:
     """Data sets stay in the range of the features, and differ in one record."""
     rows = DATA.with_(features=np.ascontiguousarray(DATA.features[:, :dimensions]))
-    made = pairs(mechanism(Teachers), rows.take(np.arange(700)), rows.take(np.arange(700, 800)), 1, replaced)
-    assert len({pair.name for pair in made}) > 50
+    crafted = pairs(mechanism(Teachers), rows.take(np.arange(700)), rows.take(np.arange(700, 800)), 1, replaced)
+    assert len({pair.name for pair in crafted}) > 50
     low, high = rows.features.min(axis=0), rows.features.max(axis=0)
-    for pair in made:
+    for pair in crafted:
         assert len(pair.added) - len(pair.without) == (not replaced)
         np.testing.assert_array_equal(pair.added.features[:-1], pair.without.features[: len(pair.added) - 1])
         assert (pair.added.features >= low).all()

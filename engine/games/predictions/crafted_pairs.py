@@ -224,7 +224,7 @@ class _PairMaker:
         return self._pair(name, rows, query, label_0, label_1, failing=False)
 
     def _at_random(self, number: int, size: int) -> DecisivePair:
-        """Return a pair of records near the query with random labels, for predictors that deal all records anew."""
+        """Return a pair of records near the query with random labels, for predictors that deal all records again."""
         query = self._query(number)
         labels = np.random.default_rng(number).permutation(np.arange(size) % 2)
         rows = self._near(query, size).with_(labels=labels)
