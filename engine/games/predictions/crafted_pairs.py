@@ -108,7 +108,7 @@ class _Frame:
 
     @classmethod
     def of(cls, features: NDArray[np.float32]) -> _Frame:
-        flat = features.reshape(len(features), -1).astype(np.float64)
+        flat = np.nan_to_num(features.reshape(len(features), -1).astype(np.float64), posinf=0.0, neginf=0.0)
         low, width = flat.min(axis=0), np.ptp(flat, axis=0)
         center, across = low + 0.75 * width, np.zeros(flat.shape[1])
         inner = 1 + np.argsort(-width[1:-1], kind="stable")[:2] if len(width) > 2 else np.arange(len(width))[1:]
@@ -119,8 +119,8 @@ class _Frame:
             center[inner] = np.clip(common, low[inner] + width[inner] / 4, low[inner] + 3 * width[inner] / 4)
         moved = width[inner] if len(inner) else width[width > 0]
         unit = STEP * float(moved.min(initial=np.inf if len(moved) else 1.0))
-        along = width / max(np.linalg.norm(width), 1e-12)
-        return cls(center, width, along, across / max(np.linalg.norm(across), 1e-12), unit)
+        along = width / max(float(np.linalg.norm(width)), 1e-12)
+        return cls(center, width, along, across / max(float(np.linalg.norm(across)), 1e-12), unit)
 
     def points(self, along: Any, across: Any = 0.0) -> Floats:
         """Return points that are so many units away from the center, shape (n, d)."""
