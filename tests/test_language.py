@@ -56,7 +56,7 @@ TOLERATED_NAMES: Mapping[str, str] = {
     "engine/games/neighbours/poisonings/rows.py": "asked",
     "engine/games/predictions/adversaries.py": "asked",
     "engine/games/predictions/answer_laws.py": "one one one one",
-    "engine/games/predictions/crafted_queries.py": "asked",
+    "engine/games/predictions/crafted_pairs.py": "asked",
     "engine/games/steps/step_probes.py": "left",
     "engine/games/two_world/attacks/gradients.py": "left",
     "engine/request/plain_yaml.py": "_read read",

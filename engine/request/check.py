@@ -38,7 +38,9 @@ from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
+from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
 from dpaudit.mechanisms.protocols import (
     BagMechanism,
     Claiming,
@@ -260,7 +262,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif request.budget is not None and budget.seconds and any(plan.test.trainings > 1 for plan in planned_tests):
+    elif _is_timed(mechanism, request) and budget.seconds and any(plan.test.trainings > 1 for plan in planned_tests):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
         planned_tests, too_long = within_seconds(planned_tests, training_seconds(mechanism, target), budget.seconds)
@@ -357,6 +359,12 @@ def _as_game_mechanism(mechanism: Any) -> Any:
     return AggregatedLabels(mechanism) if only_bags else mechanism
 
 
+def _is_timed(mechanism: Any, request: CheckRequest) -> bool:
+    """True if a training is timed: with a budget of the user, and for predictors, whose small data make that cheap."""
+    is_predictor = isinstance(mechanism, AnsweringPredictor) and not isinstance(mechanism, HttpService)
+    return request.budget is not None or is_predictor
+
+
 def _fits_test(mechanism: Any, test: CheckTest) -> bool:
     return isinstance(mechanism, test.capability.protocol) and not (
         test.excluded and isinstance(mechanism, test.excluded)
@@ -417,63 +425,85 @@ def within_seconds(
 ) -> tuple[list[PlannedTest], list[str]]:
     """Return the tests that fit a budget, with fewer calls or trainings if needed, and reasons for the others.
 
+    The largest test is halved until all tests fit, so none has more than its share of the budget while another one has
+    fewer calls than usual. If the largest test is at its minimum, it is left out, and the others share the budget.
+
     Args:
         call_s: Seconds of one call or training; None if unknown.
         seconds: The budget; None for no limit.
     """
     if call_s is None or seconds is None:
         return planned_tests, []
+    calls, too_long = BUDGET_SHARE * seconds / call_s, list[str]()
+    while True:
+        sharing, excessive = _sharing(planned_tests, calls)
+        if excessive is None or len(planned_tests) == 1:
+            return sharing, too_long
+        too_long.append(f"{planned_tests[excessive].name}: the budget of {seconds:g} s is too short for it")
+        planned_tests = planned_tests[:excessive] + planned_tests[excessive + 1 :]
 
-    def seconds_needed(tests: Sequence[PlannedTest]) -> float:
-        return call_s * (sum(planned.test.price for planned in tests) + max(planned.repeat_price for planned in tests))
 
-    def is_minimal(tests: Sequence[PlannedTest]) -> bool:
-        return all(not planned.test.scales or planned.test.trainings <= planned.test.min_trainings for planned in tests)
-
-    too_long, halvings = [], 0
-    while planned_tests and seconds_needed(planned_tests) > BUDGET_SHARE * seconds and not is_minimal(planned_tests):
-        last = planned_tests[-1]
-        if halvings >= MAX_HALVINGS and last.test.scope is not Scope.CLAIM:  # the claim comes before side findings
-            planned_tests = planned_tests[:-1]
-            too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
-            continue
-        planned_tests, halvings = [planned.scaled(SHRINK_FACTOR) for planned in planned_tests], halvings + 1
-    while len(planned_tests) > 1 and seconds_needed(planned_tests) > BUDGET_SHARE * seconds:
-        *planned_tests, last = planned_tests
-        too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
-    return planned_tests, too_long
+def _sharing(planned_tests: Sequence[PlannedTest], calls: float) -> tuple[list[PlannedTest], int | None]:
+    """Return the tests, the largest ones halved until all fit into `calls`, and the index of a test to leave out."""
+    tests = list(planned_tests)
+    side_findings = [index for index, planned in enumerate(tests) if planned.test.scope is not Scope.CLAIM]
+    while sum(planned.test.price for planned in tests) + max(planned.repeat_price for planned in tests) > calls:
+        largest = max(range(len(tests)), key=lambda index: (tests[index].test.price, index))
+        smaller, before = tests[largest].scaled(SHRINK_FACTOR), planned_tests[largest].test.trainings
+        is_much_smaller = smaller.test.trainings < before * SHRINK_FACTOR**MAX_HALVINGS
+        if side_findings and is_much_smaller:  # the claim comes before side findings
+            return tests, side_findings[-1]
+        if smaller.test.trainings == tests[largest].test.trainings:
+            return tests, largest
+        tests[largest] = smaller
+    return tests, None
 
 
 def within_trainings(planned_tests: list[PlannedTest], trainings: int | None) -> tuple[list[AffordableTest], list[str]]:
     """Return the tests that fit into a number of trainings, and reasons for the others.
 
-    Half of the trainings are reserved for one confirmatory run.
+    Half of the trainings are reserved for one confirmatory run. The tests share the others evenly; what a test does not
+    need goes to larger ones. A test whose minimum exceeds its share is left out, and the others share again.
     """
-    available = None if trainings is None else trainings - trainings // 2
-    reserve = None if trainings is None else trainings // 2
-    affordable, too_expensive = [], list[str]()
-    for planned in planned_tests:
-        test, wanted = planned.test, planned.test.trainings
-        price = test.price if available is None else min(test.price, available)
-        allowed = wanted if price == test.price else int(price / test.cost)
-        repeats = None if reserve is None else int(reserve / test.cost)
-        if repeats is not None and test.scales:  # a confirmatory run must learn from as many
-            allowed = min(allowed, repeats)
-        minimum = test.min_trainings if test.scales else wanted
-        if repeats is not None and min(allowed, repeats) < min(minimum, wanted):
-            too_expensive.append(
-                f"{planned.name}: needs at least {min(minimum, wanted):,} trainings and as many for its confirmatory "
-                f"run; the budget leaves {allowed:,} and {repeats:,}"
-            )
-            continue
-        affordable.append(AffordableTest(planned, allowed, _repeat_factors(test, allowed, repeats)))
-        available = None if available is None else available - price
-    return affordable, too_expensive
+    if trainings is None:
+        return [
+            AffordableTest(planned, planned.test.trainings, dict(planned.test.growth_on_repeat))
+            for planned in planned_tests
+        ], []
+    available, reserve, too_expensive = trainings - trainings // 2, trainings // 2, list[str]()
+    while True:
+        shares = even_shares([planned.test.price for planned in planned_tests], available)
+        affordable, excessive = [], list[tuple[float, int, int, str]]()
+        for index, (planned, share) in enumerate(zip(planned_tests, shares, strict=True)):
+            test, repeats = planned.test, int(reserve / planned.test.cost)
+            allowed = test.trainings if share == test.price else int(share / test.cost)
+            if test.scales:  # a confirmatory run must learn from as many
+                allowed = min(allowed, repeats)
+            minimum = min(test.min_trainings, test.trainings) if test.scales else test.trainings
+            if min(allowed, repeats) < minimum:
+                needs = f"needs at least {minimum:,} trainings and as many for its confirmatory run"
+                reason = f"{planned.name}: {needs}; the budget leaves {allowed:,} and {repeats:,}"
+                excessive.append((minimum * test.cost, test.price, index, reason))
+            affordable.append(AffordableTest(planned, allowed, _repeat_factors(test, allowed, repeats)))
+        if not excessive:
+            return affordable, too_expensive
+        _, _, index, reason = max(excessive)
+        too_expensive.append(reason)
+        planned_tests = planned_tests[:index] + planned_tests[index + 1 :]
 
 
-def _repeat_factors(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
+def even_shares(wanted: Sequence[int], available: int) -> list[int]:
+    """Return the share of each in a whole number: equal, but at most what is wanted; the rest goes to the others."""
+    shares = [0] * len(wanted)
+    for waiting, index in zip(range(len(wanted), 0, -1), np.argsort(wanted, kind="stable").tolist(), strict=True):
+        shares[index] = min(wanted[index], math.ceil(available / waiting))
+        available -= shares[index]
+    return shares
+
+
+def _repeat_factors(test: CheckTest, trainings: int, repeats: int) -> dict[str, float]:
     """Return the factors on fields of a test for a confirmatory run with at most `repeats` trainings."""
-    if repeats is None or not test.scales:
+    if not test.scales or not trainings:
         return dict(test.growth_on_repeat)
     max_factor = repeats / trainings / (1 - test.scales.get(test.search_field, 0.0))
     factors = {

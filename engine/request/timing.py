@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.audited.signals import raised_externally, time_limit
+from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
@@ -71,7 +71,7 @@ def call_cost(
 def training_seconds(mechanism: Any, target: Any) -> float | None:
     """Return the wall-clock seconds of a training once libraries are loaded; None if training fails.
 
-    Fast trainings are timed in batches.
+    Fast trainings are timed in batches. A predictor that does not answer in time counts with its time limit.
 
     Args:
         mechanism: A learner, or a predictor that trains.
@@ -87,9 +87,12 @@ def training_seconds(mechanism: Any, target: Any) -> float | None:
         run = _training_function(mechanism, target.writable() if hasattr(target, "writable") else target)
         if run is None:
             return None
-        timed(run, 1)
+        with time_limit(CALL_LIMIT_S if isinstance(mechanism, AnsweringPredictor) else None):
+            timed(run, 1)
         alone = timed(run, 1)
         return alone if alone > TIMING_S / TIMED_TRAININGS else timed(run, TIMED_TRAININGS)
+    except TimeLimitExceeded:
+        return CALL_LIMIT_S
     except Exception:  # audited code may raise anything, and its error is reported when the audit runs
         return None
 
@@ -121,7 +124,7 @@ def _prediction_function(mechanism: AnsweringPredictor, target: Any, compute: Co
 
     Failed runs do not count.
     """
-    from dpaudit.engine.games.predictions.crafted_queries import pairs as crafted_pairs
+    from dpaudit.engine.games.predictions.crafted_pairs import pairs as crafted_pairs
 
     rows = target.take(np.arange(min(len(target), MAX_PREDICTOR_ROWS)))
     crafted = [pair for answers in (1, 2) for pair in crafted_pairs(mechanism, rows, rows, answers, replaced=False)]

@@ -50,6 +50,7 @@ from dpaudit.engine.request.check import (
     CheckRequest,
     check_spec,
     default_data,
+    even_shares,
     matching_tests,
     within_seconds,
 )
@@ -225,11 +226,12 @@ def test_a_budget_is_a_time_or_trainings() -> None:
         Budget.parse("soon")
 
 
-def test_a_budget_of_trainings_goes_to_cheap_tests_first() -> None:
+def test_the_tests_share_a_budget_of_trainings() -> None:
+    """Half of 1,330 trainings are for the first pass: cheap tests take what they need, larger ones share the others."""
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="1330 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
-    assert planned["ind-mia, far point"] == 512
-    assert 0 < planned["ind-mia, gradient"] <= 24
+    assert planned["opposing-gradients"] == 1_024
+    assert planned["ind-mia, far point"] == 262
     few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="2 trainings"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
@@ -237,6 +239,58 @@ def test_a_budget_of_trainings_goes_to_cheap_tests_first() -> None:
         "label-inference: needs at least 1 trainings and as many for its confirmatory run; the budget leaves 0 and 1"
         in few.together.left_out
     )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "shares"),
+    [
+        ([5, 3, 4], 100, [5, 3, 4]),
+        ([5, 3, 4], 9, [3, 3, 3]),
+        ([100, 2, 100], 22, [10, 2, 10]),
+        ([1, 64], 1, [1, 0]),
+        ([7, 7], 0, [0, 0]),
+        ([], 5, []),
+    ],
+)
+def test_even_shares(wanted: list[int], available: int, shares: list[int]) -> None:
+    assert even_shares(wanted, available) == shares
+
+
+@pytest.mark.parametrize(
+    ("budget", "planned", "left_out"),
+    [
+        ("2000 trainings", {"one answer": 1_000}, "two answers"),
+        ("4000 trainings", {"two answers": 1_000, "one answer": 1_000}, ""),
+        ("20s", {"one answer": 375}, "two answers"),
+        ("60s", {"two answers": 1_000, "one answer": 750}, ""),
+        ("10m", {"two answers": 3_500, "one answer": 12_000}, ""),
+    ],
+)
+def test_no_test_of_a_predictor_takes_more_than_its_share(
+    monkeypatch: pytest.MonkeyPatch, budget: str, planned: dict[str, int], left_out: str
+) -> None:
+    """With 10 ms per run. Two answers need at least 1,000 runs: where that exceeds their share, they are left out."""
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 0.01)
+    spec = check_spec(CheckRequest(from_predictor(Answering, Claim(1.0, relation=Relation.ADD_REMOVE)), budget=budget))
+    assert spec.together is not None
+    runs = {audit.name.rpartition(", ")[2]: audit.game.trials + audit.game.search for audit in spec.audits}
+    assert runs == pytest.approx(planned, abs=1)
+    named = [words for words in spec.together.left_out if words.startswith("crafted-queries")]
+    assert [words.partition(":")[0] for words in named] == ([f"crafted-queries, {left_out}"] if left_out else [])
+
+
+class Answering:
+    """A predictor that answers at once."""
+
+    def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
+        return int(rng.integers(2))
+
+
+def test_a_predictor_is_timed_without_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standard check has 10 minutes: of runs of 0.1 s, both tests get some."""
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 0.1)
+    spec = check_spec(CheckRequest(from_predictor(Answering, Claim(1.0, relation=Relation.ADD_REMOVE))))
+    assert [audit.game.trials + audit.game.search for audit in spec.audits] == pytest.approx([1_000, 750], abs=1)
 
 
 def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> None:
@@ -250,12 +304,13 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
     with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    audit, steps, crowd, far = larger.audits
+    audit, steps, crowd, far, gradient = larger.audits
     assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (1, 4)
-    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
-    # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
-    assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
-    assert (far.game.trials, larger.confirmatory(far).game.trials) == (8, 16)
+    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (38, 76)
+    # A training on a crowd counts as a twentieth.
+    assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (493, 1_972)
+    assert (far.game.trials, larger.confirmatory(far).game.trials) == (37, 74)
+    assert (gradient.game.trials, larger.confirmatory(gradient).game.trials) == (37, 74)
 
 
 def test_default_data_fit_the_mechanism() -> None:

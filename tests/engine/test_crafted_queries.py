@@ -16,16 +16,16 @@ from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP, PrivacyCurve, PureDP, RenyiDP
 from dpaudit.claims.curve import TwoSteps
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.predictions.crafted_pairs import pairs
 from dpaudit.engine.games.predictions.crafted_queries import (
     AnswerOdds,
     CraftedQueries,
     choose_pair,
-    pairs,
     run_pair,
     score_answers,
 )
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
-from dpaudit.engine.request.check import CheckRequest, PlannedTest, check_spec, within_trainings
+from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.engine.request.timing import training_seconds
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -263,21 +263,6 @@ def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
     assert np.median(Counting.sizes) < len(TARGET) / 2
     assert training_seconds(from_predictor(Exits, ADDED), TARGET)
     assert training_seconds(from_predictor(Broken, ADDED), TARGET) is None
-
-
-def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
-    """The cheaper test gets all the trainings that it needs, the other test gets the remainder."""
-    two_answers, one_answer = [
-        PlannedTest("crafted-queries", test)
-        for test in CraftedQueries.traits.check_tests[::-1]
-        if Relation.ADD_REMOVE in test.relations
-    ]
-    assert [two_answers.test.trainings, one_answer.test.trainings] == [3_500, 12_000]
-    affordable, _ = within_trainings([two_answers, one_answer], 8_000)
-    assert [(each.planned.test.variant, each.trainings) for each in affordable] == [
-        ("two answers", 3_500),
-        ("one answer", 500),
-    ]
 
 
 def test_a_confirmatory_run_has_the_data_sets_of_the_first_pass_and_runs_of_its_own() -> None:

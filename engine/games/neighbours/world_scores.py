@@ -364,18 +364,28 @@ def _tail_excess(curve: PrivacyCurve, first: NDArray[np.float64], second: NDArra
     return max(excess(curve, *pair, count) for p, q in ends for pair in ((p, q), (q, p)))
 
 
-def excess(curve: PrivacyCurve, share_one: NDArray[np.float64], share_zero: NDArray[np.float64], runs: int) -> float:
+def excess(
+    curve: PrivacyCurve,
+    share_one: NDArray[np.float64],
+    share_zero: NDArray[np.float64],
+    runs: float,
+    *,
+    covariance: NDArray[np.float64] | float = 0.0,
+) -> float:
     """Return the standard deviations by which event frequencies exceed a claim, at the worst event and epsilon.
 
     Args:
         share_one, share_zero: Frequencies of events in the two worlds; the result is -inf if there are none.
         runs: Number of runs in each world.
+        covariance: Of an event in both worlds, if runs of the two worlds share seeds.
     """
     if not share_one.size:
         return -math.inf
     excesses = []
     for level, delta in zip(EPSILON_LEVELS, _deltas(curve), strict=True):
-        deviation = np.sqrt((share_one * (1 - share_one) + math.exp(2 * level) * share_zero * (1 - share_zero)) / runs)
+        variance = share_one * (1 - share_one) + math.exp(2 * level) * share_zero * (1 - share_zero)
+        shared = 2 * math.exp(level) * covariance
+        deviation = np.sqrt(np.maximum(variance - shared, 0.25 / runs) / runs)
         excesses.append((share_one - math.exp(level) * share_zero - delta) / deviation)
     return float(np.max(excesses))
 

@@ -1,15 +1,15 @@
 """Game on small crafted data sets in which one record decides an answer.
 
-The search tries many pairs of data sets on a few runs each, by successive halving. The pair whose answers exceed the
-claim most is used. Each fresh run is on one of its two data sets, by a fair coin.
+The search tries many pairs of data sets on a few runs each, by successive halving. Both data sets of a pair are run
+with the same seeds, so that mostly the record, not the noise, changes an answer. The pairs whose answers exceed the
+claim most are used. Each fresh run has a seed of its own and is on one of the two data sets, by a fair coin.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation, claim_
 from dpaudit.claims.composition import two_answers
 from dpaudit.engine.games.neighbours.world_scores import excess
 from dpaudit.engine.games.predictions.answer_set import AnswerView
+from dpaudit.engine.games.predictions.crafted_pairs import DecisivePair, pairs
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
@@ -31,7 +32,6 @@ from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.transport import HttpService
-from dpaudit.mechanisms.predictors.ensemble import joined
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
@@ -41,22 +41,6 @@ FIRST_RUNS = 4
 """Number of runs on each data set of a pair in the first round."""
 USED_PAIRS = 2
 """Number of pairs for the fresh runs; after a few search runs, the best pair is uncertain."""
-MAX_LEAD = 12
-"""Largest lead of one of the two classes at the query, in votes."""
-UNCHANGED_QUERIES = 4
-"""Number of queries on unchanged records."""
-SIZES = (8, 10, 16, 20, 25, 30, 40, 50, 64, 100)
-"""Numbers of records at which each teacher may have one."""
-MAX_STATED_SIZES = 4
-"""Largest number of the predictor's parameters that are used as sizes."""
-NEAR = 65
-"""Number of records around a query."""
-SAME_CLASS_SIZES = (1, 2, 4, NEAR)
-"""Numbers of records of one class, to which a record of another class is added."""
-OUTLIER_STEP = 0.002
-"""Distance of records from the query next to an outlier, as a share of a feature's range."""
-REPEATED_QUERIES = 32
-"""Number of times that a repeated query is asked."""
 
 
 @register("attack", "answer-odds", source="Neyman and Pearson")
@@ -72,7 +56,10 @@ class AnswerOdds:
         return np.asarray(log_1 - log_0)
 
 
-DECIDED = "answers that one record decides: noise left out or much too small, exact thresholds, votes that count twice"
+DECIDED = (
+    "answers that one record decides: noise left out, much too small or in the wrong place, thresholds that are exact "
+    "or learned from the records, votes that count twice, records that change several teachers"
+)
 
 
 def _check_test(relation: Relation, answers: int) -> CheckTest:
@@ -280,17 +267,18 @@ def choose_pair(
     replaced: bool,
     seed: Seed,
 ) -> Outcome[tuple[PlayedPair, ...]]:
-    """Choose pairs by successive halving, with about equally many runs in each round.
+    """Choose pairs by successive halving, with about equally many runs in each round, and twice as many in the first.
 
     Raises: RunError, or the exception of the predictor, if it runs on none of the data sets.
     """
     offered = pairs(mechanism, target, test, answers, replaced)[: search // (4 * FIRST_RUNS)]
     remaining = [_Candidate(pair, symbols(target.classes, answers)) for pair in offered]
-    share = search // (2 * (len(remaining).bit_length() + 1))
+    share = search // (2 * (len(remaining).bit_length() + 2))
     with limited_threads(compute.threads):
         while True:
             for candidate in remaining:
-                candidate.run(mechanism, max(FIRST_RUNS, share // len(remaining)), seed, compute)
+                in_round = 2 * share if len(remaining) == len(offered) else share
+                candidate.run(mechanism, max(FIRST_RUNS, in_round // len(remaining)), seed, compute)
             able = [candidate for candidate in remaining if candidate.error is None]
             # The last symbol stands for a failed run.
             if not any(candidate.counts[:, :-1].any() for candidate in able):
@@ -306,36 +294,53 @@ def choose_pair(
 
 
 class _Candidate:
-    """A pair with counts of the answers of its runs so far."""
+    """A pair with the answers of its runs so far; both data sets have the same seeds."""
 
     def __init__(self, pair: DecisivePair, answers: int) -> None:
         self.pair = pair
-        self.counts = np.zeros((2, answers), np.int64)  # without the record, and with it
         self.error: BaseException | None = None
+        self._answers = answers
+        self._symbols: list[tuple[int, ...]] = []  # of each seed, without the record and with it
+
+    @property
+    def counts(self) -> Ints:
+        """Count of each answer without the record, and with it; shape (2, answers)."""
+        return np.stack([np.bincount(symbols, minlength=self._answers) for symbols in self._worlds])
+
+    @property
+    def _worlds(self) -> Ints:
+        return np.array(self._symbols, np.int64).reshape(-1, 2).T
 
     def run(self, mechanism: Any, runs: int, seed: Seed, compute: Compute) -> None:
         """Add runs on each data set; stop at an exception that is no answer."""
-        finished = int(self.counts[0].sum())
-        for number in range(finished, finished + runs):
+        for number in range(len(self._symbols), len(self._symbols) + runs):
+            of_seed = []
             for added in (False, True):
-                run_seed = seed.child(self.pair.name, number, int(added))
-                symbol = symbol_of(mechanism, self.pair, added, run_seed, compute)
+                symbol = symbol_of(mechanism, self.pair, added, seed.child(self.pair.name, number), compute)
                 if isinstance(symbol, BaseException):
                     self.error = symbol
                     return
-                self.counts[int(added), symbol] += 1
+                of_seed.append(symbol)
+            self._symbols.append(tuple(of_seed))
 
     def excess(self, curve: PrivacyCurve) -> float:
         """Return the largest excess over the claim, in standard deviations, over thresholds of the answers' odds."""
-        return max(_excess(curve, *worlds) for worlds in (self.counts, self.counts[::-1]))
+        without, added = self._worlds
+        return max(_excess(curve, without, added), _excess(curve, added, without))
 
 
 def _excess(curve: PrivacyCurve, world_0: Ints, world_1: Ints) -> float:
-    observed = np.flatnonzero(world_1 + world_0)
-    order = observed[np.argsort(-(world_1[observed] + 0.5) / (world_0[observed] + 0.5), kind="stable")]
-    n = world_1.sum() + 1.0
-    p, q = ((np.cumsum(counts[order])[:-1] + 0.5) / n for counts in (world_1, world_0))
-    return excess(curve, p, q, n)
+    """Return the largest excess over sets of the answers most typical of world 1; runs of one seed share a place."""
+    _, places = np.unique(np.concatenate([world_0, world_1]), return_inverse=True)
+    place_0, place_1 = places.reshape(2, -1)
+    counts_0, counts_1 = (np.bincount(place, minlength=places.max() + 1) for place in (place_0, place_1))
+    rank = np.argsort(np.argsort(-(counts_1 + 0.5) / (counts_0 + 0.5), kind="stable"))
+    n = len(world_0) + 1.0
+    p, q, both = (
+        np.asarray((np.cumsum(np.bincount(ranks, minlength=len(rank)))[:-1] + 0.5) / n, np.float64)
+        for ranks in (rank[place_1], rank[place_0], np.maximum(rank[place_0], rank[place_1]))
+    )
+    return excess(curve, p, q, n, covariance=np.asarray(both - p * q))
 
 
 @unit
@@ -371,195 +376,3 @@ def score_answers(attack: Any, choices: tuple[PlayedPair, ...], trials: tuple[An
     odds = np.stack([np.asarray(attack.score(view), np.float64) for view in views])
     scores = np.where(symbol >= 0, odds[number % len(choices), symbol], np.where(truth, -np.inf, np.inf))
     yield scored(0, truth, scores, number)
-
-
-@dataclass(frozen=True, eq=False)
-class DecisivePair:
-    """Two neighbouring data sets and the queries of a run."""
-
-    name: str  # description
-    without: Examples
-    added: Examples  # with one record more, or with one replaced
-    asked: Examples  # queries in order
-    looked_at: Ints  # indices of the tested answers
-    failing: bool = True  # True if an exception is an answer; False if the data may be too small for the predictor
-
-
-def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[DecisivePair]:
-    """Return all pairs with this number of tested answers, in the order in which they are tried."""
-    maker = _PairMaker(target, test, replaced)
-    return list(maker.with_two_answers() if answers == 2 else maker.with_one_answer(stated_sizes(mechanism)))
-
-
-def stated_sizes(mechanism: Any) -> list[int]:
-    """Return integers among the parameters of a predictor, such as numbers of teachers or neighbours."""
-    predictor = getattr(mechanism, "predictor", mechanism)
-    class_values = vars(predictor) if isinstance(predictor, type) else {}
-    values = [*class_values.values(), *getattr(mechanism, "parameters", {}).values(), *vars(mechanism).values()]
-    sizes = [value for value in values if type(value) is int and 2 <= value <= 512]
-    return list(dict.fromkeys(sizes))[:MAX_STATED_SIZES]
-
-
-class _PairMaker:
-    """Builds pairs of data sets from the target and test rows.
-
-    `label_1` is the label of the added record, `label_0` the other label.
-    """
-
-    def __init__(self, target: Examples, test: Examples, replaced: bool) -> None:
-        self._target, self._test, self._replaced = target, test, replaced
-
-    def with_one_answer(self, sizes: list[int]) -> Iterator[DecisivePair]:
-        """Yield pairs with one tested answer, of each kind in turn."""
-        leads = sorted(range(-MAX_LEAD, MAX_LEAD + 1), key=lambda lead: (abs(lead), lead))
-        one_each = dict.fromkeys((*sizes, *SIZES))
-        unchanged = ((number, shuffled) for number in range(UNCHANGED_QUERIES) for shuffled in (False, True))
-        kinds: tuple[Iterable[DecisivePair | None], ...] = (
-            (self._around(0, lead, 0, 1) for lead in leads),
-            (self._unchanged(number, shuffled=shuffled) for number, shuffled in unchanged),
-            (self._isolated(number, number, 1 - number) for number in (0, 1)),
-            (self._few(number, size, 1, number % 2, 1 - number % 2) for number, size in enumerate(one_each)),
-            (self._first_of_its_class(number, size) for number, size in enumerate(SAME_CLASS_SIZES)),
-            (self._outlier(number) for number in (0, 1)),
-            (self._around(1, lead, 1, 0) for lead in (-1, 0)),
-            (self._around(0, lead, 0, 1, repeats=REPEATED_QUERIES) for lead in (0, -1)),
-            (self._few(number, 2 * size - 1, 2, 0, 1) for number, size in enumerate(sizes or SIZES[1:4:2])),
-        )
-        for of_each_kind in zip_longest(*kinds):
-            yield from (pair for pair in of_each_kind if pair is not None)
-
-    def with_two_answers(self) -> Iterator[DecisivePair]:
-        """Yield pairs in which the record decides one answer, and the other answer reveals the noise."""
-        for number, (label_0, label_1) in enumerate(((0, 1), (1, 0))):
-            for lead in (0, -1, -2, 1):
-                for other in (0, -1, 1, -2, 2, -3, 3):
-                    yield self._two_queries(number, lead, other, label_0, label_1)
-
-    def _query(self, number: int) -> Examples:
-        return self._test.take(np.array([number % len(self._test)]))
-
-    def _near(self, query: Examples, count: int) -> Examples:
-        """Return records on a line from near the query to farther away; for tables, copies of the query."""
-        copies = query.take(np.zeros(count, np.int64))
-        away = self._far(query, 1).features
-        if not isinstance(away, np.ndarray):
-            return copies
-        shares = np.linspace(0.01, 0.03, count).reshape(-1, *[1] * (away.ndim - 1))
-        return copies.with_(features=(copies.features + shares * (away - copies.features)).astype(np.float32))
-
-    def _far(self, query: Examples, count: int) -> Examples:
-        """Return the records farthest from the query; for tables, the first records."""
-        features = self._target.features
-        if not isinstance(features, np.ndarray):
-            return self._target.take(np.resize(np.arange(len(self._target)), count))
-        distance = ((features - query.features).reshape(len(features), -1) ** 2).sum(axis=1)
-        return self._target.take(np.argsort(-distance, kind="stable")[:count])
-
-    def _around(self, number: int, lead: int, label_0: int, label_1: int, repeats: int = 1) -> DecisivePair:
-        """Return a pair with all records near the query and alternating labels; the added record is at the query."""
-        query = self._query(number)
-        rows = self._near(query, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=lead))
-        name = f"labels {label_0} ahead by {lead} around query {number}"
-        if repeats > 1:
-            name += f", asked {repeats} times"
-        return self._pair(name, rows, query, label_0, label_1, repeats=repeats)
-
-    def _isolated(self, number: int, label_0: int, label_1: int) -> DecisivePair:
-        """Return a pair with all other records far from the query."""
-        query = self._query(number)
-        rows = self._far(query, NEAR)
-        rows = rows.with_(labels=_alternating(len(rows), label_0, label_1))
-        return self._pair(f"a record alone at query {number}", rows, query, label_0, label_1)
-
-    def _few(self, number: int, size: int, runs: int, label_0: int, label_1: int) -> DecisivePair:
-        """Return a pair with as many records as teachers, or almost twice as many; half have each label."""
-        query = self._query(number)
-        rows = self._near(query, size).with_(labels=_alternating(size, label_0, label_1, runs=runs))
-        name = f"{size} records around query {number}, {runs} of a label in turn"
-        return self._pair(name, rows, query, label_0, label_1, failing=False)
-
-    def _first_of_its_class(self, number: int, size: int) -> DecisivePair:
-        """Return a pair in which only the added record is of another class."""
-        query, label_0 = self._query(number), number % 2
-        rows = self._near(query, size).with_(labels=np.full(size, label_0))
-        # The name is part of the seed of search runs.
-        name = f"the first of its class beside {size}, query {number}"
-        return self._pair(name, rows, query, label_0, 1 - label_0, failing=size == NEAR)
-
-    def _outlier(self, number: int) -> DecisivePair | None:
-        """Return a pair whose added record extends the range of a feature, for predictors that scale by the range.
-
-        The records of one class lie along that feature, those of the other class along another one, half as far.
-        """
-        query, features = self._query(number), self._target.features
-        if not isinstance(features, np.ndarray) or np.prod(features.shape[1:]) < 2:
-            return None
-        flat = features.reshape(len(features), -1)
-        low, high = flat.min(axis=0), flat.max(axis=0)
-        long, short = np.argsort(low - high, kind="stable")[:2]
-        center = query.features.reshape(-1)
-        step = OUTLIER_STEP * (high - low)
-        points = np.tile(center, (NEAR, 1))
-        labels = _alternating(NEAR, 0, 1)
-        away = np.random.default_rng(number).uniform(0.9, 1.1, NEAR)
-        points[labels == 0, long] += 2 * (away * step[long])[labels == 0]
-        points[labels == 1, short] += (away * step[short])[labels == 1]
-        for row, side in enumerate((-10, -10, 10, 10)):  # equal relative ranges of both features without the outlier
-            points[row, [long, short]] = center[[long, short]] + side * step[[long, short]]
-        far = center.copy()
-        far[long] = max(low[long], high[long], key=lambda end: abs(end - center[long]))
-        rows = query.take(np.zeros(NEAR, np.int64)).with_(
-            features=points.reshape(NEAR, *features.shape[1:]).astype(np.float32), labels=labels
-        )
-        record = query.with_(features=far.reshape(query.features.shape).astype(np.float32))
-        return self._pair(f"an outlier, query {number}", rows, query, 1, 0, record=record)
-
-    def _unchanged(self, number: int, shuffled: bool) -> DecisivePair:
-        """Return a pair with unchanged records, or with random labels."""
-        query = self._query(number)
-        rows = self._target.take(np.arange(min(len(self._target), 2 * NEAR)))
-        if shuffled:
-            rows = rows.with_(labels=np.random.default_rng(number).integers(0, rows.classes, len(rows)))
-        label = int(query.labels[0])
-        name = "labels at random" if shuffled else "records as they are"
-        return self._pair(f"{name}, query {number}", rows, query, label, (label + 1) % rows.classes)
-
-    def _two_queries(self, number: int, lead: int, other: int, label_0: int, label_1: int) -> DecisivePair:
-        """Return a pair with records around each of two queries; the added record is at the second query."""
-        query = self._query(number)
-        away = self._far(query, 1)
-        rows = joined(
-            self._near(query, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=lead)),
-            self._near(away, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=other)),
-        )
-        name = f"labels {label_0} ahead by {lead} at query {number} and by {other} at another one"
-        pair = self._pair(name, rows, query, label_0, label_1)
-        return replace(pair, asked=joined(away, query), looked_at=np.array([0, 1]))
-
-    def _pair(
-        self,
-        name: str,
-        rows: Examples,
-        query: Examples,
-        label_0: int,
-        label_1: int,
-        *,
-        repeats: int = 1,
-        failing: bool = True,
-        record: Examples | None = None,
-    ) -> DecisivePair:
-        """Return the pair of `rows` with and without `record`, or with it replaced; by default it is the query."""
-        record = (record or query).with_(labels=np.array([label_1]))
-        without = rows
-        if self._replaced:
-            rows = rows.take(np.arange(len(rows) - 1))
-            without = joined(rows, query.with_(labels=np.array([label_0])))
-        queries = query.take(np.zeros(repeats, np.int64))
-        return DecisivePair(name, without, joined(rows, record), queries, np.array([repeats - 1]), failing)
-
-
-def _alternating(count: int, label_0: int, label_1: int, *, lead: int = 0, runs: int = 1) -> Ints:
-    """Return `lead` labels of class `label_0` (if negative, `label_1`), then alternating runs of both labels."""
-    labels = np.where(np.arange(count) // runs % 2 == 0, label_0, label_1)
-    ahead = np.full(min(abs(lead), count), label_0 if lead > 0 else label_1)
-    return np.concatenate([ahead, labels])[:count].astype(np.int64)
