@@ -101,7 +101,10 @@ class Finding(Protocol):
         """Compare with the claim at the point with the strongest evidence against it."""
 
     def violation_point(self, curve: PrivacyCurve, /) -> Comparison | None:
-        """Return the comparison that rejects the claim, or None. Always None for an `as-published` finding."""
+        """Return the comparison that rejects the claim, or None.
+
+        Always None for a finding that is `as-published` or `conditional-on-family`.
+        """
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return plain values for JSON, without the series."""

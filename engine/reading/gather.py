@@ -36,6 +36,7 @@ from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
@@ -135,6 +136,8 @@ class _Finished:
             evidence=str(evidence),
             audited=audit.mechanism,
             at_first_confidence=self._at_first_confidence(finding, compared.claim),
+            guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
+            failed_replays=self._failed_replays,
         )
 
     def _run_on(self) -> int | None:

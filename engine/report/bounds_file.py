@@ -81,6 +81,7 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
         "compared_with": result.compared.claim,
         "conversion": result.compared.note,
         **attributes(result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics")),
+        "under_family": result.family_bound,
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
         **attributes(result, ("ceiling", "detectable_factor")),
         "whole": result.meaning_for_whole,
