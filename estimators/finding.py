@@ -25,7 +25,7 @@ class Validity(StrEnum):
     CREDIBLE = "credible"
     """Posterior probability under the stated prior; for some true epsilon the error may exceed 1 - confidence."""
     CONDITIONAL_ON_FAMILY = "conditional-on-family"
-    """Only if the mechanism's trade-off function belongs to the stated family."""
+    """Only if the mechanism's trade-off function belongs to the stated family; never the reason of a VIOLATION."""
     CONDITIONAL_ON_MODEL = "conditional-on-model"
     """Only if the votes of a private predictor follow the law that answers were drawn from."""
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
