@@ -1,4 +1,4 @@
-"""`FamilyBound`: a bound from the same evidence under an assumed family of curves, printed beside the main bound.
+"""`FamilyBound`: a bound from the same evidence under an assumed family of curves, printed next to the main bound.
 
 No data can show that a mechanism belongs to a family, so no verdict rests on such a bound.
 """

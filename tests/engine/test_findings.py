@@ -113,17 +113,17 @@ def test_a_one_run_result_shows_the_bound_under_the_family_of_its_claim(tmp_path
     scores = Scores(rng.normal(size=1_000) + truth - 0.5, truth)
     estimator, claim = SimultaneousGuessCount(delta=1e-5), Claim(3.0, 1e-5)
     tally = estimator.tally(scores)
-    shown = replace(result(estimator.find([tally]), claim), guess_counts=(tally,))
-    assert shown.family_bound is not None
-    assert shown.epsilon < 3.0 < shown.family_bound.epsilon
-    assert shown.verdict is not Verdict.VIOLATION
-    assert "leak independently" in shown.under_family
-    assert shown.under_family in shown.text(verbose=True)
-    json_values = json.loads(bounds_json(report(shown)))["results"][0]["under_family"]
-    assert json_values["epsilon"] == shown.family_bound.epsilon
-    write_page(report(shown), tmp_path)
+    audit = replace(result(estimator.find([tally]), claim), guess_counts=(tally,))
+    assert audit.family_bound is not None
+    assert audit.epsilon < 3.0 < audit.family_bound.epsilon
+    assert audit.verdict is not Verdict.VIOLATION
+    assert "leak independently" in audit.under_family
+    assert audit.under_family in audit.text(verbose=True)
+    json_values = json.loads(bounds_json(report(audit)))["results"][0]["under_family"]
+    assert json_values["epsilon"] == audit.family_bound.epsilon
+    write_page(report(audit), tmp_path)
     assert "Under a family" in (tmp_path / "report.html").read_text()
-    assert replace(shown, conditional=True).family_bound is None
+    assert replace(audit, conditional=True).family_bound is None
     pure = result(SimultaneousGuessCount().find([tally]), Claim(3.0))
     assert replace(pure, guess_counts=(tally,)).family_bound is None
     sampled = Claim.of(SubsampledGaussian(1.0, 0.5, 2), relation=Relation.ADD_REMOVE, delta=1e-5)

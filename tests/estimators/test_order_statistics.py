@@ -224,15 +224,15 @@ def test_independent_leaks_are_covered(fraction: float) -> None:
     assert share_above_the_truth(defect, 1_000, games) > limit(games) / games
 
 
-def test_the_default_shares_are_covered_by_estimator_and_beside_a_bound() -> None:
+def test_the_default_shares_are_covered_by_estimator_and_next_to_a_bound() -> None:
     games, above = nightly_games(300), np.zeros(2)
     rng, estimator = np.random.default_rng(5), OneRunOrderStatistics()
     for _ in range(games):
         tally = estimator.tally(shared_quantile(500, 500, rng))
-        beside = order_statistics_bound([tally], GAUSSIAN, delta=DELTA, confidence=0.95)
-        assert beside is not None
-        assert beside.epsilon == pytest.approx(estimator.bound([tally]).lower)
-        above += estimator.bound([tally]).lower > TRUTH, beside.epsilon > TRUTH
+        with_family = order_statistics_bound([tally], GAUSSIAN, delta=DELTA, confidence=0.95)
+        assert with_family is not None
+        assert with_family.epsilon == pytest.approx(estimator.bound([tally]).lower)
+        above += estimator.bound([tally]).lower > TRUTH, with_family.epsilon > TRUTH
     assert above.max() <= limit(games)
 
 
@@ -287,16 +287,16 @@ def test_no_claim_is_rejected_under_a_family(method: str) -> None:
     assert "rejects no claim" in str(bound)
 
 
-def test_a_family_beside_the_bound_does_not_change_it() -> None:
+def test_a_family_next_to_the_bound_does_not_change_it() -> None:
     scores, members = gaussian_scores(1_000)
     plain = dpaudit.estimate(scores, members, claim=(3.0, DELTA))
-    beside = dpaudit.estimate(scores, members, claim=(3.0, DELTA), family="gaussian")
-    assert beside.under_family is not None
-    assert beside.under_family.epsilon > 3.0 > plain.lower == beside.lower
-    assert plain.verdict is beside.verdict is not Verdict.VIOLATION
-    assert "conditional-on-family: epsilon >= " in str(beside)
-    assert "leak independently" in str(beside)
-    assert "epsilon under the family Gaussian" in list(beside.to_frame()["name"])
+    with_family = dpaudit.estimate(scores, members, claim=(3.0, DELTA), family="gaussian")
+    assert with_family.under_family is not None
+    assert with_family.under_family.epsilon > 3.0 > plain.lower == with_family.lower
+    assert plain.verdict is with_family.verdict is not Verdict.VIOLATION
+    assert "conditional-on-family: epsilon >= " in str(with_family)
+    assert "leak independently" in str(with_family)
+    assert "epsilon under the family Gaussian" in list(with_family.to_frame()["name"])
 
 
 def test_two_samples_use_their_bands() -> None:
