@@ -285,6 +285,7 @@ def _plan_audit(
         reading=audit.game.traits.reading(stops_early=audit.stop is not None),
         after=after,
         first_seed=Seed(spec.seed),
+        measures_ceiling=spec.sweep is not None,
     )
     work = Work()
     game: Played = audit.game.play(setting, work)
