@@ -271,8 +271,8 @@ class _Finished:
     def _metrics(self) -> dict[str, float]:
         """Return utility metrics, averaged over the trainings that measured them."""
         measured = [report.metrics for report in self._reports(self._entry.trainings) if report.metrics]
-        names = measured[0] if measured else {}
-        return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
+        names = dict.fromkeys(name for metrics in measured for name in metrics)
+        return {name: float(np.mean([metrics[name] for metrics in measured if name in metrics])) for name in names}
 
     def _failed_trials(self) -> tuple[str, ...]:
         """Return the failures of single trials, in the units that ran or scored the mechanism."""
