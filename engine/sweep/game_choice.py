@@ -27,7 +27,8 @@ def strongest_game(audit: Audit, seed: int) -> str:
 
     `label-crafted` comes first if it fits and the model is no large network. Then come games with one training, by the
     smallest reduction of the noise that they detect. Those with another relation than the claim's, and those that
-    assume a proxy, come last. Returns the default game of an audit if no game can be planned, so that its error is reported.
+    assume a proxy, come last. Returns the default game of an audit if no game can be planned: planning it reports the
+    error.
     """
     if _is_quick(audit) and _rank(audit, CRAFTED, seed) is not None:
         return CRAFTED
