@@ -170,10 +170,10 @@ class SweepSummary:
         return tuple(row for row in self.rows if row.is_audited and row.verdict == Verdict.INCONCLUSIVE)
 
     @property
-    def verdict(self) -> Verdict | None:
-        """INCONCLUSIVE if no audit could have rejected its claim; else None, as each configuration has its verdict."""
+    def is_blind(self) -> bool:
+        """True if no audit of a claim could have rejected it: the sweep is inconclusive."""
         audited = [row for row in self.rows if row.is_audited and math.isfinite(row.claimed)]
-        return Verdict.INCONCLUSIVE if audited and len(self.blind) == len(audited) else None
+        return bool(audited) and len(self.blind) == len(audited)
 
     @property
     def best(self) -> SweepRow | None:
@@ -216,13 +216,17 @@ class SweepSummary:
         if not blind:
             return []
         most = max((row.ceiling for row in blind if not math.isnan(row.ceiling)), default=math.nan)
-        shown = "" if math.isnan(most) else f" Without privacy they would show epsilon {format_upper(most)} at most."
+        most_text = (
+            "" if math.isnan(most) else f" Without privacy they would show epsilon {format_upper(most)} at most."
+        )
         first = (
-            f"{self.verdict}: no audit could have rejected its claim."
-            if self.verdict
+            "INCONCLUSIVE: no audit could have rejected its claim."
+            if self.is_blind
             else f"{len(blind)} of {len(self.rows)} audits could not have rejected their claims."
         )
-        return [f"{first}{shown} Such bounds say nothing about privacy: use another game or attack, or more canaries."]
+        return [
+            f"{first}{most_text} Such bounds say nothing about privacy: use another game or attack, or more canaries."
+        ]
 
     def _utility_lines(self) -> list[str]:
         """Return sentences on differences of utility that the test part cannot tell from chance."""
@@ -316,7 +320,7 @@ class SweepSummary:
             "configurations": self.sweep.count,
             "confidence": self.confidence,
             "confidence_of_each": ErrorBudget(self.confidence, self.sweep.count).first_pass,
-            "verdict": self.verdict,
+            "inconclusive": self.is_blind,
             "majority": self.majority,
             "says": self.lines,
             "best": None if best is None else best.name,

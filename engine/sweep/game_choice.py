@@ -11,12 +11,13 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.check import matching_tests
 from dpaudit.errors import AuditError
+from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.networks import Mlp, Network
 
 CRAFTED = "label-crafted"
 """Game that searches training data whose model gives single labels away: the strongest for a claim about labels, as a
 model of ordinary rows remembers few of them. It trains hundreds of times on few rows, which takes seconds except for
-large networks.
+large networks and for many teachers.
 """
 ONE_TRAINING = ("label-canaries", "label-inference", "membership", "observational-membership")
 """Games with one training."""
@@ -25,7 +26,7 @@ ONE_TRAINING = ("label-canaries", "label-inference", "membership", "observationa
 def strongest_game(audit: Audit, seed: int) -> str:
     """Return the game with the most power for this mechanism, claim and data.
 
-    `label-crafted` comes first if it fits and the model is no large network. Then come games with one training, by the
+    `label-crafted` comes first if it fits and each training is quick. Then come games with one training, by the
     smallest reduction of the noise that they detect. Those with another relation than the claim's, and those that
     assume a proxy, come last. Returns the default game of an audit if no game can be planned: planning it reports the
     error.
@@ -37,14 +38,14 @@ def strongest_game(audit: Audit, seed: int) -> str:
 
 
 def _is_quick(audit: Audit) -> bool:
-    """Return True if `check` would play `label-crafted` on the mechanism, and its model is no large network."""
+    """Return True if `check` would play `label-crafted` on the mechanism, and it trains one model, no large network."""
     try:
         mechanism = build("mechanism", audit.mechanism, location="mechanism")
     except AuditError:
         return False
     model, claim = getattr(mechanism, "model", None), audit.claim
     is_large = isinstance(model, Network) and not isinstance(model, Mlp)
-    if model is None or is_large or isinstance(claim, str):
+    if model is None or is_large or isinstance(mechanism, PATE) or isinstance(claim, str):
         return False
     tests = matching_tests(mechanism, mechanism.claim() if claim is None else claim)[0]
     return any(test.game == CRAFTED for test in tests)

@@ -43,6 +43,7 @@ PERCEPTRON = {"name": "mlp", "hidden": [4], "epochs": 1}
         (spec(LP_1ST), "label-crafted"),
         (spec({"name": "lp-2st", "epsilon": 1, "model": "logistic-regression"}), "label-crafted"),
         (spec({**LP_1ST, "model": PERCEPTRON}), "label-crafted"),
+        (spec({"name": "pate", "epsilon": 1, "model": "logistic-regression"}), "label-canaries"),
         (spec({**LP_1ST, "model": "small-cnn"}, data="digits"), "label-canaries"),
         (spec({"name": "dp-sgd", "epsilon": 1, "delta": 1e-5, "model": PERCEPTRON}), "membership"),
         (spec(LP_1ST, game={"name": "label-inference", "replays": 2}), "label-inference"),
@@ -77,7 +78,7 @@ def test_a_sweep_whose_audits_cannot_see_is_inconclusive(game: str, tmp_path: Pa
     """A logistic regression of a few features remembers no labels, so even without privacy it shows nothing."""
     summary = summary_of(spec(LP_1ST, game={"name": game, "replays": 10}), tmp_path)
     assert [row.verdict for row in summary.rows] == [Verdict.INCONCLUSIVE] * 2
-    assert summary.verdict is Verdict.INCONCLUSIVE
+    assert summary.is_blind
     assert all(row.ceiling < 0.5 for row in summary.rows)
     assert "INCONCLUSIVE: no audit could have rejected its claim" in str(summary)
     assert str(summary).count("could not reject") == 2
@@ -87,7 +88,7 @@ def test_a_sweep_whose_model_remembers_labels_can_see(tmp_path: Path) -> None:
     """The honest twin: the model recalls the label of each training row, so the measured maximum exceeds the claims."""
     content = spec({**LP_1ST, "model": "recall"}, game={"name": "label-canaries", "replays": 10})
     summary = summary_of(content, tmp_path)
-    assert summary.verdict is None
+    assert not summary.is_blind
     assert [row.verdict for row in summary.rows] == [Verdict.NO_VIOLATION] * 2
     assert all(row.ceiling > 3 for row in summary.rows)
     assert "INCONCLUSIVE" not in str(summary)
@@ -144,5 +145,5 @@ def test_unknown_errors_give_no_sentence() -> None:
 
 def test_some_blind_audits_do_not_make_the_sweep_inconclusive() -> None:
     mixed = summary(row("a", 0.9, Verdict.INCONCLUSIVE), row("b", 0.8))
-    assert mixed.verdict is None
+    assert not mixed.is_blind
     assert "1 of 2 audits could not have rejected their claims" in " ".join(mixed.lines)
