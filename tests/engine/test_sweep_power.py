@@ -109,7 +109,7 @@ def test_the_plan_says_in_one_line_what_each_audit_can_show(tmp_path: Path) -> N
     assert "what each audit can show if the model reveals as much as its mechanism allows:" in output
     assert "  epsilon=1: claims 1; can show at most 0" in output
     assert output.count("it cannot reject its claim") == 2
-    assert "1 trainings without privacy measure" in output
+    assert "trainings without privacy, to measure what these audits can show of their models: 1" in output
 
 
 # What differences of utility mean
