@@ -49,7 +49,8 @@ class PlannedRun:
                 line for name, outlook in outlooks for line in (f"{name}:", *(f"  {text}" for text in outlook.lines))
             ]
         bare = sum(unit.label == WITHOUT_PRIVACY for unit in self.plan.units)
-        measured = f"trainings without privacy, to measure what these audits can show of their models: {bare}" if bare else ""
+        measures = "trainings without privacy, to measure what these audits can show of their models"
+        measured = f"{measures}: {bare}" if bare else ""
         head = "what each audit can show if the model reveals as much as its mechanism allows:" if outlooks else ""
         lines = [f"  {name}: {outlook.line}" for name, outlook in outlooks]
         return [line for line in (head, *lines, measured) if line]
