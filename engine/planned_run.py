@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpaudit.engine.games.reference import WITHOUT_PRIVACY
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.loading import is_sweep_spec, load_spec
@@ -30,20 +31,29 @@ class PlannedRun:
         size = f"{len(rows)} units"
         if self.sweep is not None:
             size = f"{len(spec.audits)} configurations (trials), {size}, {self.cost.trainings} trainings"
-        outlooks = ((entry.audit.name, planned_outlook(entry)) for entry in self.plan.audits)
         return (
             f"{spec.name}: {size}, seed {spec.seed}, runner {spec.run.runner}",
             *(() if self.sweep is None else self.sweep.besides),
-            *(
-                line
-                for name, outlook in outlooks
-                if outlook is not None
-                for line in (f"{name}:", *(f"  {text}" for text in outlook.lines))
-            ),
+            *self._outlook_lines(),
             *self.plan.prices(),
             *self.cost.lines,
             *map(_unit_line, rows),
         )
+
+    def _outlook_lines(self) -> list[str]:
+        """Return what each audit can show: one line each for a sweep, which measures it again in the run."""
+        planned = ((entry.audit.name, planned_outlook(entry)) for entry in self.plan.audits)
+        outlooks = [(name, outlook) for name, outlook in planned if outlook is not None]
+        if self.sweep is None:
+            return [
+                line for name, outlook in outlooks for line in (f"{name}:", *(f"  {text}" for text in outlook.lines))
+            ]
+        bare = sum(unit.label == WITHOUT_PRIVACY for unit in self.plan.units)
+        measures = "trainings without privacy, to measure what these audits can show of their models"
+        measured = f"{measures}: {bare}" if bare else ""
+        head = "what each audit can show if the model reveals as much as its mechanism allows:" if outlooks else ""
+        lines = [f"  {name}: {outlook.line}" for name, outlook in outlooks]
+        return [line for line in (head, *lines, measured) if line]
 
     def to_dict(self) -> dict[str, Any]:
         spec = self.plan.spec

@@ -11,6 +11,9 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity
 
+NEVER_REJECT = (Validity.AS_PUBLISHED, Validity.CONDITIONAL_ON_FAMILY)
+"""Validities of findings that never give VIOLATION."""
+
 
 class FindingBase:
     """Methods that all findings of dpaudit share."""
@@ -18,10 +21,11 @@ class FindingBase:
     def violation_point(self: Finding, curve: PrivacyCurve) -> Comparison | None:
         """Return the comparison that rejects the claim, or None.
 
-        A bound chosen on the samples that it is measured on errs more often than it says, so it rejects no claim.
+        A bound chosen on the samples that it is measured on errs more often than it says, and no data show that a
+        mechanism belongs to a family, so such bounds reject no claim.
         """
         compared = self.comparison(curve)
-        return compared if compared.exceeds and self.validity is not Validity.AS_PUBLISHED else None
+        return compared if compared.exceeds and self.validity not in NEVER_REJECT else None
 
     def _common_fields(self: Finding) -> dict[str, Any]:
         """Return the fields that every finding has, as plain values for JSON."""

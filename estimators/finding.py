@@ -25,7 +25,7 @@ class Validity(StrEnum):
     CREDIBLE = "credible"
     """Posterior probability under the stated prior; for some true epsilon the error may exceed 1 - confidence."""
     CONDITIONAL_ON_FAMILY = "conditional-on-family"
-    """Only if the mechanism's trade-off function belongs to the stated family."""
+    """Only if the mechanism's trade-off function belongs to the stated family; never the reason of a VIOLATION."""
     CONDITIONAL_ON_MODEL = "conditional-on-model"
     """Only if the votes of a private predictor follow the law that answers were drawn from."""
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
@@ -101,7 +101,10 @@ class Finding(Protocol):
         """Compare with the claim at the point with the strongest evidence against it."""
 
     def violation_point(self, curve: PrivacyCurve, /) -> Comparison | None:
-        """Return the comparison that rejects the claim, or None. Always None for an `as-published` finding."""
+        """Return the comparison that rejects the claim, or None.
+
+        Always None for a finding that is `as-published` or `conditional-on-family`.
+        """
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return plain values for JSON, without the series."""

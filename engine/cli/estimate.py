@@ -54,6 +54,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str
 @click.option("--confidence", type=float, help="Confidence of the bound, in (0, 1).  [default: 0.95]")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
 @click.option("--selection", help="Choice of the threshold or fraction: band, grid, split:0.5, fixed:0.01, ...")
+@click.option("--family", metavar="FAMILY", help="Also bound under gaussian, laplace or dp-sgd:RATE,STEPS; no verdict.")
 @click.option("--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not reject the claim.")
@@ -86,7 +87,7 @@ def estimate(
 
     \b
       tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
-      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, ...
       n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
       k1,n1,k2,n2               answers in a set       two-cut
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
@@ -183,6 +184,7 @@ def _values(reading: Reading) -> dict[str, Any]:
         **attributes(reading, carried),
         "counts": dict(reading.counts),
         "notes": reading.notes,
+        "under_family": reading.under_family,
         "measures": reading.measures,
     }
 

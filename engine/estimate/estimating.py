@@ -21,7 +21,7 @@ from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
-from dpaudit.estimators.bound import Bound, format_upper
+from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper
 from dpaudit.estimators.counts import (
     CONFUSION,
     GUESSES,
@@ -33,8 +33,10 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
+from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
-from dpaudit.estimators.one_run.right_guesses import Guessing
+from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
@@ -58,6 +60,7 @@ ROWS_APART = (
 )
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 FEW_ROWS = "the maximum detectable epsilon of this number of rows is {}: give more rows"
+NO_VERDICT = "a bound that is {} rejects no claim: choose another method for a verdict"
 IN_BLOCKS = (
     "members form blocks in the table, so no fair coins were flipped in row order: read as two samples. If a fair coin "
     "did decide for each canary, name the method: simultaneous-guess-count"
@@ -128,6 +131,7 @@ class Question:
     group_column: str | None = None  # rows with an equal value describe one canary; None: each row is a canary
     group_score: GroupScore = "max"  # rule that combines the scores of a canary's rows
     ordered: bool = False  # True if rows are in trial order, for "betting"
+    family: str | None = None  # "gaussian", "laplace" or "dp-sgd:RATE,STEPS": also give the bound under it
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -162,6 +166,8 @@ class Estimate(Bound):
         detectable: Factor in [1, 8] by which the noise must be smaller for as many rows to reject the claim with 90 %
             power; None if the scores do not determine it.
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
+        under_family: Bound from the same scores under a family of curves; None if no family was named. It is
+            `conditional-on-family` and no part of the verdict.
         name: Name of the scores in the printed answer.
     """
 
@@ -172,6 +178,7 @@ class Estimate(Bound):
     blind: str = ""
     detectable: float | None = None
     p_value: float | None = None
+    under_family: FamilyBound | None = None
     name: str = "estimate"
 
     @classmethod
@@ -215,14 +222,17 @@ class Estimate(Bound):
             self.confidence,
             self.method,
         )
-        return pd.DataFrame([asdict(measure) for measure in (bound, *self.measures)])
+        family = self.under_family
+        assumed = [] if family is None else [Measure.of_family(family, self.confidence)]
+        return pd.DataFrame([asdict(measure) for measure in (bound, *assumed, *self.measures)])
 
     def _repr_html_(self) -> str:
         return card(self.answer, self)
 
     def __str__(self) -> str:
         first = [super().__str__()] if self.claim is None else [self.answer.text(), f"  {super().__str__()}"]
-        lines = [*first, *(f"  {note}" for note in self.notes), *(f"  {measure}" for measure in self.measures)]
+        family = [] if self.under_family is None else [f"  {Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"]
+        lines = [*first, *(f"  {note}" for note in self.notes), *family, *(f"  {measure}" for measure in self.measures)]
         return "\n".join(printable_lines(line) for line in lines)
 
 
@@ -241,6 +251,7 @@ def estimate(
     group_score: GroupScore = "max",
     replays: object = None,
     ordered: bool = False,
+    family: str | None = None,
     **options: object,
 ) -> Estimate:
     """Return a lower bound on epsilon from the scores of any attack, or from counts.
@@ -267,6 +278,9 @@ def estimate(
         group_score: Rule that combines the scores of a canary's rows: "max", "mean" or "logsumexp".
         replays: Number of the replay of each row, an integer >= 0; replays are combined.
         ordered: True if rows are in trial order, for the method "betting".
+        family: Also give the bound under a family of curves: "gaussian", "laplace" or "dp-sgd:RATE,STEPS" (sampling
+            rate and steps). It is larger if the family is right, for one training also only if canaries leak
+            independently, and wrong otherwise. It needs delta > 0 but for "laplace", and never decides the verdict.
         options: Further fields of the estimator: `guess="member-only"`.
     Returns: The bound with AUC, true-positive rates and accuracy; `print` shows all of them.
     Raises: DataError for unsuitable scores or counts, SpecError for an unsuitable method or option, InputError for an
@@ -289,6 +303,7 @@ def estimate(
         group_column=None if groups is None else "group",
         group_score=group_score,
         ordered=ordered,
+        family=checked_argument("family", family, str | None),
     )
     readings = estimates(table, question)
     if len(readings) != 1 or not isinstance(readings[0], Estimate):
@@ -346,17 +361,54 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     details: dict[str, Any] = {"measures": measured}
     if question.method is None and getattr(estimator, "independent_trials", False):
         details["assumed_method"] = method
+    if question.family is not None:
+        details["under_family"] = _under_family(question.family, replays, tallies, bound)
     if backwards and question.claim is None:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
-        from dpaudit.engine.reading.gather import p_value_of  # slow to import, needs a claim
-
-        is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
-        details["p_value"] = p_value_of(estimator, tallies, bound, question.claim.curve) if is_small else None
-    if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
-        details |= _sensitivity(replays, estimator, question.claim)
-        details |= {"blind": REVERSED} if backwards else {}
+        details |= _power(replays, estimator, tallies, bound, question.claim)
+        details |= {"blind": REVERSED} if backwards and bound.lower <= question.claim.epsilon else {}
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
+
+
+def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any], bound: Bound) -> FamilyBound:
+    """Return the bound under a family: by order statistics for guesses of fair coins, else by bands of two samples."""
+    named, limit = NamedFamily.parse(family), None
+    if all(isinstance(tally, OneRunTally) for tally in tallies):
+        from dpaudit.estimators.one_run import order_statistics  # only needed for a family
+
+        if any(_imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE for scores in replays):
+            raise DataError(
+                "a bound under a family must have canaries that fair coins made members, got too uneven members; leave "
+                "out `family`, or name the method two-samples if rows are independent trials"
+            )
+        limit = order_statistics.order_statistics_bound(
+            tallies, order_statistics.family_named(named), delta=bound.delta, confidence=bound.confidence
+        )
+    elif bound.delta > 0:
+        from dpaudit.estimators.two_world.family import bound_under_family, family_named
+
+        limit = bound_under_family(bound, family_named(named))
+    require(
+        limit is not None,
+        f"the method {bound.method} must give a bound under the family {family} at this delta",
+        do="state a delta > 0, such as 1e-5, and leave out the method",
+        delta=bound.delta,
+    )
+    return cast(FamilyBound, limit)
+
+
+def _power(
+    replays: Sequence[Scores], estimator: Any, tallies: Sequence[Any], bound: Bound, claim: Claim
+) -> dict[str, Any]:
+    """Return the p-value of a claim and, if the bound does not exceed it, what the scores could have shown."""
+    if bound.validity in NEVER_REJECT:
+        return {"blind": NO_VERDICT.format(bound.validity)}
+    from dpaudit.engine.reading.gather import p_value_of  # slow to import, needs a claim
+
+    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
+    power = {"p_value": p_value_of(estimator, tallies, bound, claim.curve) if is_small else None}
+    return power | _sensitivity(replays, estimator, claim) if bound.lower <= claim.epsilon else power
 
 
 def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
@@ -401,6 +453,11 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
     if question.selection:
         raise SpecError(
             f"--selection must be left out for counts, which are already selected, got {question.selection!r}"
+        )
+    if question.family is not None:
+        raise SpecError(
+            "--family must be left out for counts; name the method one-run-order-statistics with `--option "
+            f"family=...`, got {question.family!r}"
         )
     of_scores = {
         "--group-by": (question.group_column, None),

@@ -315,6 +315,8 @@ class Setting:
         reading: How the scores are read.
         after: Keys of units that must finish before the mechanism runs.
         first_seed: For a confirmatory run, the seed of the first pass. None for `seed`.
+        measures_ceiling: True if a game with one training also trains without privacy, so that its maximum detectable
+            epsilon is what its attack shows of such a model. Configurations of a sweep share that training.
     """
 
     mechanism: Any
@@ -329,6 +331,7 @@ class Setting:
     reading: Reading
     after: tuple[str, ...] = ()
     first_seed: Seed | None = None
+    measures_ceiling: bool = False
 
     @property
     def search_seed(self) -> Seed:

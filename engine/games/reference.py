@@ -21,6 +21,8 @@ from dpaudit.estimators.scores import Scores
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+WITHOUT_PRIVACY = "a training without privacy"
+"""Label of a training that measures the maximum detectable epsilon of a game with one training."""
 
 
 @dataclass(frozen=True, eq=False)

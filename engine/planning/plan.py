@@ -22,6 +22,7 @@ from dpaudit.actors.work import Call, Work, inlined, unit, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import endpoints
 from dpaudit.engine.data.partition import Parts, loaded_rows
+from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
@@ -31,7 +32,8 @@ from dpaudit.estimators.best_candidate import ReplayBounds, ThresholdBounds
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.right_guesses import GuessRule
 from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
-from dpaudit.mechanisms.examples import Rows
+from dpaudit.mechanisms.examples import Examples, Rows
+from dpaudit.mechanisms.protocols import Learner
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
 ANNOUNCED_ROWS = 1_000_000  # generated rows from which planning takes a second and announces it
@@ -285,9 +287,12 @@ def _plan_audit(
         reading=audit.game.traits.reading(stops_early=audit.stop is not None),
         after=after,
         first_seed=Seed(spec.seed),
+        measures_ceiling=spec.sweep is not None,
     )
     work = Work()
     game: Played = audit.game.play(setting, work)
+    if spec.sweep is not None and not isinstance(audit.game, OneRunRules):
+        game = _with_utility(game, setting, work)
     counts = {unit.key: audit.estimator for unit in (*game.evidence, *game.ceiling)}
     counts |= {unit.key: control_estimator(audit.estimator, len(game.control)) for unit in game.control}
     keep_scores = spec.run.keep_scores
@@ -315,6 +320,27 @@ def _plan_audit(
         state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.traits.repeats_calls else None,
     )
     return entry, work.shared
+
+
+def _with_utility(game: Played, setting: Setting, work: Work) -> Played:
+    """Return the game with a training on the unchanged target part that measures utility, for a game without it."""
+    if not (isinstance(setting.mechanism, Learner) and isinstance(setting.parts.target, Examples)):
+        return game
+    if not len(setting.parts.target) or not len(setting.parts.test):
+        return game
+    from dpaudit.engine.games.one_run.proxy_game import measure_utility  # only sweeps need it
+
+    measured = work.add(
+        measure_utility,
+        setting.mechanism,
+        setting.required_part("target"),
+        setting.required_part("test"),
+        setting.part_argument("validation"),
+        seed=setting.seed.child("utility"),
+        label="utility, a training on the target part",
+        **setting.unit_options,
+    )
+    return dataclasses.replace(game, trainings=(measured, *game.trainings))
 
 
 def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:

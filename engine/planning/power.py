@@ -60,6 +60,20 @@ class Outlook:
             "(best attack on randomised response)",
         )
 
+    @property
+    def line(self) -> str:
+        """One line on what the audit can show at its claim."""
+        most = f"can show at most {number_in_words(self.ceiling)}"
+        if self.at_claim is None:
+            return most
+        if self.ceiling <= self.claimed:
+            return f"claims {self.claimed:.4g}; {most}: it cannot reject its claim"
+        detects = "" if self.factor is None else f"; {factor_in_words(self.factor)}"
+        return (
+            f"claims {self.claimed:.4g}; {most}, and about {format_lower(self.at_claim)} if the claim holds exactly"
+            f"{detects}"
+        )
+
 
 def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     """Return the outlook of a planned audit; None for a game without a reference."""

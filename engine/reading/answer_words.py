@@ -52,7 +52,7 @@ VALIDITY = {
     Validity.FINITE_SAMPLE: "finite-sample",
     Validity.ASYMPTOTIC: "asymptotic: valid for many trials only",
     Validity.CREDIBLE: "credible: may exceed the truth more often than stated",
-    Validity.CONDITIONAL_ON_FAMILY: "valid only if the trade-off function belongs to the stated family",
+    Validity.CONDITIONAL_ON_FAMILY: "valid only if the trade-off function is of the stated family; rejects no claim",
     Validity.CONDITIONAL_ON_MODEL: "valid only if votes follow the fitted distribution",
     Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution",
     Validity.AS_PUBLISHED: "WARNING: as published, chosen on the samples it is measured on; not a valid bound",

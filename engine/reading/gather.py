@@ -37,6 +37,7 @@ from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import measures, roc
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
@@ -141,6 +142,8 @@ class _Finished:
             audited=audit.mechanism,
             at_first_confidence=self._at_first_confidence(finding, compared.claim),
             measures=measures(scores, confidence=audit.estimator.confidence, seed=ROC_SEED) if scores else (),
+            guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
+            failed_replays=self._failed_replays,
         )
 
     def _scores_for_roc(self) -> list[Scores]:
@@ -284,8 +287,8 @@ class _Finished:
     def _metrics(self) -> dict[str, float]:
         """Return utility metrics, averaged over the trainings that measured them."""
         measured = [report.metrics for report in self._reports(self._entry.trainings) if report.metrics]
-        names = measured[0] if measured else {}
-        return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
+        names = dict.fromkeys(name for metrics in measured for name in metrics)
+        return {name: float(np.mean([metrics[name] for metrics in measured if name in metrics])) for name in names}
 
     def _failed_trials(self) -> tuple[str, ...]:
         """Return the failures of single trials, in the units that ran or scored the mechanism."""

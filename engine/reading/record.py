@@ -58,7 +58,7 @@ class Sensitivity:
             return False
         if self.maximum is None or (self.noiseless and self.factor is not None and self.factor < math.inf):
             return True  # noiseless runs are few; a known factor rests on all trials
-        return self.maximum.comparison(claim.curve).exceeds
+        return self.maximum.violation_point(claim.curve) is not None
 
 
 @dataclass(frozen=True, eq=False)

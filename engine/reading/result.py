@@ -18,8 +18,10 @@ from dpaudit.engine.reading.stopping import SequentialProgress
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Comparison, Finding, Series
+from dpaudit.estimators.family_bound import FamilyBound
+from dpaudit.estimators.finding import Comparison, Finding, Series, Validity
 from dpaudit.estimators.measures import Measure
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +87,8 @@ class AuditResult:
         unreadable: Results of the audited code that could not be read, in words.
         scope: Subject of the audit: the claim or a side finding.
         measures: AUC, true-positive rates and accuracy of the attack, if the game asks who was trained on.
+        guess_counts: Counts of right guesses of each replay of a one-run game, for `family_bound`; else empty.
+        failed_replays: Number of planned replays without counts.
     """
 
     name: str
@@ -125,6 +129,8 @@ class AuditResult:
     unreadable: tuple[str, ...] = ()
     scope: Scope = Scope.CLAIM
     measures: tuple[Measure, ...] = ()
+    guess_counts: tuple[OneRunTally, ...] = ()
+    failed_replays: int = 0
 
     @cached_property
     def record(self) -> TestRecord:
@@ -196,14 +202,35 @@ class AuditResult:
         return self.finding.lower if isinstance(self.finding, Bound) else math.nan
 
     @cached_property
-    def under_family(self) -> str:
-        """Sentence on the bound within the claim's family of curves; "" if there is none."""
-        if not (isinstance(self.finding, Bound) and self.finding.delta and self.finding.evidence):
-            return ""
-        from dpaudit.estimators.two_world.family import bound_under_family  # few results need it
+    def family_bound(self) -> FamilyBound | None:
+        """Bound from the same evidence under the claim's family of curves; None at delta = 0, or if there is none.
 
-        bound = bound_under_family(self.finding, self.compared.claim.curve)
-        return f"conditional-on-family: {bound}" if bound is not None and bound.epsilon else ""
+        No data show that a mechanism belongs to a family, so the verdict does not use it.
+        """
+        finding, curve = self.finding, self.compared.claim.curve
+        if not isinstance(finding, Bound) or not finding.delta or self.conditional:
+            return None
+        if self.guess_counts:
+            from dpaudit.estimators.one_run import order_statistics  # few results need it
+
+            return order_statistics.order_statistics_bound(
+                self.guess_counts,
+                order_statistics.family_of(curve),
+                delta=finding.delta,
+                confidence=finding.confidence,
+                failed_replays=self.failed_replays,
+            )
+        if not finding.evidence:
+            return None
+        from dpaudit.estimators.two_world.family import bound_under_family, family_of
+
+        return bound_under_family(finding, family_of(curve))
+
+    @property
+    def under_family(self) -> str:
+        """Sentence on `family_bound`; "" if it shows nothing."""
+        bound = self.family_bound
+        return f"{Validity.CONDITIONAL_ON_FAMILY}: {bound}" if bound is not None and bound.epsilon else ""
 
     @property
     def violation_point(self) -> Comparison | None:

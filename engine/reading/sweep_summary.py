@@ -165,6 +165,17 @@ class SweepSummary:
         )
 
     @property
+    def blind(self) -> tuple[SweepRow, ...]:
+        """Audited configurations whose audit could not have rejected their claim."""
+        return tuple(row for row in self.rows if row.is_audited and row.verdict == Verdict.INCONCLUSIVE)
+
+    @property
+    def is_blind(self) -> bool:
+        """True if no audit of a claim could have rejected it: the sweep is inconclusive."""
+        audited = [row for row in self.rows if row.is_audited and math.isfinite(row.claimed)]
+        return bool(audited) and len(self.blind) == len(audited)
+
+    @property
     def best(self) -> SweepRow | None:
         """The configuration with the best utility within the limits; ties go to the smaller claim, then bound."""
         fitting = [row for row in self.rows if row.is_audited and row.meets and not math.isnan(row.utility)]
@@ -191,7 +202,55 @@ class SweepSummary:
         counts = {state: sum(row.configuration.state == state for row in self.rows) for state in (STOPPED, FAILED)}
         missing = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         audited = f"{len(self.rows)} configurations, {sum(row.is_audited for row in self.rows)} audited"
-        return (f"{audited}{', ' + missing if missing else ''}.", self.confidence_line, *self._best_lines())
+        return (
+            f"{audited}{', ' + missing if missing else ''}.",
+            *self._blind_lines(),
+            self.confidence_line,
+            *self._best_lines(),
+            *self._utility_lines(),
+        )
+
+    def _blind_lines(self) -> list[str]:
+        """Return a sentence on the audits that could not have rejected their claims."""
+        blind = self.blind
+        if not blind:
+            return []
+        most = max((row.ceiling for row in blind if not math.isnan(row.ceiling)), default=math.nan)
+        most_text = (
+            "" if math.isnan(most) else f" Without privacy they would show epsilon {format_upper(most)} at most."
+        )
+        first = (
+            "INCONCLUSIVE: no audit could have rejected its claim."
+            if self.is_blind
+            else f"{len(blind)} of {len(self.rows)} audits could not have rejected their claims."
+        )
+        return [
+            f"{first}{most_text} Such bounds say nothing about privacy: use another game or attack, or more canaries."
+        ]
+
+    def _utility_lines(self) -> list[str]:
+        """Return sentences on differences of utility that the test part cannot tell from chance."""
+        errors = 2.0  # standard errors below which a difference is attributed to chance
+        measured = [row for row in self.rows if not (math.isnan(row.utility) or math.isnan(self.error(row)))]
+        lines, best = [], self.best
+        if best in measured and best is not None and len(measured) > 1:
+            close = sum(
+                abs(row.utility - best.utility) <= errors * math.hypot(self.error(row), self.error(best))
+                for row in measured
+                if row is not best
+            )
+            if close:
+                lines.append(
+                    f"The {self.metric} of {close} of the other {len(measured) - 1} configurations is within two "
+                    "standard errors of the best: more test rows are needed to tell them apart."
+                )
+        if measured and not math.isnan(self.majority):
+            low = sum(row.utility - self.majority <= errors * self.error(row) for row in measured)
+            lines.append(
+                f"Always answering the most frequent label: {self.metric} {self.majority:.4f}. {low} of "
+                f"{len(measured)} configurations are not above it by two standard errors."
+            )
+        return lines
 
     def _best_lines(self) -> list[str]:
         best, limits = self.best, self._limits()
@@ -244,7 +303,7 @@ class SweepSummary:
             format_lower(row.audited) if row.is_audited else "",
             claimed,
             "" if math.isnan(row.ceiling) else format_upper(row.ceiling),
-            f"{row.state}; claim rejected" if row.verdict == Verdict.VIOLATION else row.state,
+            "; ".join(filter(None, [row.state, _STATE_OF_CLAIM.get(row.verdict, "")])),
         ]
 
     def _utility(self, row: SweepRow) -> str:
@@ -261,6 +320,8 @@ class SweepSummary:
             "configurations": self.sweep.count,
             "confidence": self.confidence,
             "confidence_of_each": ErrorBudget(self.confidence, self.sweep.count).first_pass,
+            "inconclusive": self.is_blind,
+            "majority": self.majority,
             "says": self.lines,
             "best": None if best is None else best.name,
             "reaudit": self.reaudit,
@@ -272,6 +333,9 @@ class SweepSummary:
         widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
         return "\n".join([*rows, "", *map(printable, self.lines)])
+
+
+_STATE_OF_CLAIM = {Verdict.VIOLATION.value: "claim rejected", Verdict.INCONCLUSIVE.value: "could not reject"}
 
 
 def sweep_summary(

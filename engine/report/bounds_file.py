@@ -83,6 +83,7 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
         **attributes(
             result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics", "measures")
         ),
+        "under_family": result.family_bound,
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
         **attributes(result, ("ceiling", "detectable_factor")),
         "whole": result.meaning_for_whole,

@@ -66,6 +66,7 @@ from dpaudit.engine.run.run_folder import (
     open_run_folder,
     place_of,
 )
+from dpaudit.engine.sweep.game_choice import strongest_game
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.field_checks import check_fields, checked_argument, checked_path, require_yaml_values
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.sweep.tuning import Tuner
 
 FILE = "sweep.yaml"
+PARTS_OF_A_GAME = frozenset({"game", "attack", "estimator", "proxy", "audits"})
+"""Fields of a spec that only fit a named game; without them, the game is chosen by its power."""
 
 
 def sweep(
@@ -681,7 +684,13 @@ def _from_content(content: Mapping[str, Any]) -> Request:
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit. Leave `check` out")
     audits, options = spec_parts({name: value for name, value in content.items() if name not in sweep_keys})
-    return _request(audits, options, content.get("sweep") or {}, content.get("grid") or {})
+    request = _request(audits, options, content.get("sweep") or {}, content.get("grid") or {})
+    varied = {path.partition(".")[0] for paths in request.sweep.space for path in paths.split(",")}
+    if not PARTS_OF_A_GAME.isdisjoint({*content, *varied}) or not request.sweep.space:
+        return request
+    first = configurations(request.sweep.space, request.sweep.count, request.seed)[0]
+    audit = request.audit(request.configuration(first))
+    return replace(request, base=replace(request.base, game=strongest_game(audit, request.seed)))
 
 
 def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: Any) -> Request:

@@ -20,6 +20,7 @@ from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
+from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions, TwoSampleTally
@@ -55,26 +56,18 @@ def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
     )
 
 
+def family_named(named: NamedFamily) -> CurveFamily:
+    """Return the curves of a named family.
+
+    Raises: InputError for the Laplace family, which no bands are tested against.
+    """
+    require_one_of("the family of two samples", named.name, get_args(Member))
+    return GAUSSIAN if named.name == "gaussian" else dp_sgd(named.sample_rate, named.steps)
+
+
 def family_of(curve: PrivacyCurve) -> CurveFamily:
     """Return the family of a claimed curve: DP-SGD for a subsampled Gaussian, else the Gaussian family."""
     return dp_sgd(curve.sample_rate, curve.steps) if isinstance(curve, SubsampledGaussian) else GAUSSIAN
-
-
-@dataclass(frozen=True)
-class FamilyBound:
-    """Bound from the same evidence under a family."""
-
-    epsilon: float  # lower bound at `delta` if the mechanism's curve belongs to the family, in nats
-    delta: float  # in [0, 1)
-    member: str  # description of the rejected member; "" if none was rejected
-    family: str  # name of the family
-
-    def __str__(self) -> str:
-        member = f" ({self.member})" if self.member else ""
-        return (
-            f"epsilon >= {format_lower(self.epsilon)} at delta={self.delta:g}{member} if the mechanism's curve is "
-            f"{self.family}, which no data show"
-        )
 
 
 def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> FamilyBound:
@@ -148,7 +141,7 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         return self.band.series(tallies, failed_replays=failed_replays)
 
 
-def bound_under_family(bound: Bound, claimed: PrivacyCurve) -> FamilyBound | None:
-    """Return the bound of the same bands under the claimed curve's family; None if `bound` has no bands."""
+def bound_under_family(bound: Bound, family: CurveFamily) -> FamilyBound | None:
+    """Return the bound of the same bands under a family; None if `bound` has no bands."""
     regions = next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
-    return None if regions is None else family_bound(regions, family_of(claimed), bound.delta)
+    return None if regions is None else family_bound(regions, family, bound.delta)

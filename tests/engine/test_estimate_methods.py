@@ -66,7 +66,7 @@ def test_every_method_for_counts_has_a_test_here() -> None:
     readers = {name for name in catalogue("estimator") if hasattr(load("estimator", name), "read")}
     assert readers == {
         "bayesian", "bayesian-posterior", "clopper-pearson", "jeffreys", "k-cut", "katz-log", "one-run", "one-run-f-dp",
-        "one-run-theorem-16", "ratio", "two-cut",
+        "one-run-order-statistics", "one-run-theorem-16", "ratio", "two-cut",
     }  # fmt: skip
 
 
@@ -115,6 +115,28 @@ def test_one_run(estimate: Callable[..., Result], method: str, extra: list[str],
 def test_one_run_prints_the_parameter_of_the_family(estimate: Callable[..., Result]) -> None:
     result = estimate(GUESSES, "--method", "one-run-f-dp", "--delta", 1e-2)
     assert f"mu >= {down(f_dp_parameter(200, 190, canaries=200, confidence=0.95))}" in result.output
+
+
+def test_order_statistics_of_counts(estimate: Callable[..., Result]) -> None:
+    table = "guesses,correct,canaries\n250,214,1000\n1000,691,1000\n"
+    result = estimate(table, "--method", "one-run-order-statistics")
+    assert "epsilon >= 3.632 at delta=1e-05 (0.95 confidence, conditional-on-family;" in result.output
+    assert "epsilon >= 3.670 at" in result.output
+    assert result.output.count("canaries leak independently") == 2
+
+
+def test_a_family_beside_the_bound(estimate: Callable[..., Result]) -> None:
+    rng = np.random.default_rng(0)
+    member = rng.random(1_000) < 0.5
+    rows = zip(rng.normal(size=1_000) + member, member.astype(int), strict=True)
+    table = "score,member\n" + "".join(f"{score},{bit}\n" for score, bit in rows)
+    result = estimate(table, "--delta", 1e-5, "--family", "gaussian")
+    assert re.search(r"\n  conditional-on-family: epsilon >= 3\.\d+ at delta=1e-05 \(mu >= 0\.8", result.output)
+    json = estimate(table, "--delta", 1e-5, "--family", "dp-sgd:1,1", "--json")
+    assert '"independent_leaks": true' in json.output
+    refused = estimate(table, "--family", "gaussian")
+    assert refused.exit_code == 2
+    assert "state a delta > 0" in refused.output
 
 
 @pytest.mark.parametrize("method", ["ratio", "katz-log"])

@@ -14,7 +14,7 @@ from scipy import stats
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
-from dpaudit.claims import GaussianDP, claim_under
+from dpaudit.claims import GaussianDP, SubsampledGaussian, claim_under
 from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.engine.reading.answer_words import NEXT
 from dpaudit.engine.reading.verdict import COLOURS
@@ -25,6 +25,7 @@ from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
 from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage, rr_posterior
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.private_prediction.rdp_bound import (
@@ -103,6 +104,32 @@ KINDS = {
 }
 BY_NIGHT = ("scores of two worlds", "two-cut", "additive advantage")
 """Kinds whose figures other kinds cover too."""
+
+
+def test_a_one_run_result_shows_the_bound_under_the_family_of_its_claim(tmp_path: Path) -> None:
+    """The bound under the family exceeds the claim, and the verdict does not change."""
+    rng = np.random.default_rng(0)
+    truth = rng.random(1_000) < 0.5
+    scores = Scores(rng.normal(size=1_000) + truth - 0.5, truth)
+    estimator, claim = SimultaneousGuessCount(delta=1e-5), Claim(3.0, 1e-5)
+    tally = estimator.tally(scores)
+    audit = replace(result(estimator.find([tally]), claim), guess_counts=(tally,))
+    assert audit.family_bound is not None
+    assert audit.epsilon < 3.0 < audit.family_bound.epsilon
+    assert audit.verdict is not Verdict.VIOLATION
+    assert "leak independently" in audit.under_family
+    assert audit.under_family in audit.text(verbose=True)
+    json_values = json.loads(bounds_json(report(audit)))["results"][0]["under_family"]
+    assert json_values["epsilon"] == audit.family_bound.epsilon
+    write_page(report(audit), tmp_path)
+    assert "Under a family" in (tmp_path / "report.html").read_text()
+    assert replace(audit, conditional=True).family_bound is None
+    pure = result(SimultaneousGuessCount().find([tally]), Claim(3.0))
+    assert replace(pure, guess_counts=(tally,)).family_bound is None
+    sampled = Claim.of(SubsampledGaussian(1.0, 0.5, 2), relation=Relation.ADD_REMOVE, delta=1e-5)
+    named = replace(result(estimator.find([tally]), sampled), guess_counts=(tally,)).family_bound
+    assert named is not None
+    assert named.family == "DP-SGD (sampled at 0.5, 2 steps)"
 
 
 @pytest.mark.figures

@@ -51,7 +51,7 @@ def test_curve_of_the_accountant_bounds_the_noise() -> None:
     claim = SubsampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps)
     band = Band(delta=1e-5)
     bound = band.bound([band.tally(Scores(score, truth))])
-    family_bound = bound_under_family(bound, claim)
+    family_bound = bound_under_family(bound, family_of(claim))
     assert family_bound is not None
     assert family_bound.family == "DP-SGD (sampled at 0.1, 20 steps)"
     assert bound.lower + 0.5 < family_bound.epsilon <= claim.epsilon(1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -17,11 +17,12 @@ from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Replayed, Reveal
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
 from dpaudit.engine.games.proxies.model import Predictor
-from dpaudit.engine.games.reference import Reference
+from dpaudit.engine.games.reference import WITHOUT_PRIVACY, Reference
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, writable_features
-from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.protocols import Model, Trainer
 
 Answers = Predictions | LabelRelease
 """Answers about each of n points, by the model of a learner or by a label mechanism."""
@@ -97,9 +98,9 @@ class ProxyGame(OneRunGame[Examples]):
             rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions
         )
 
-    def _training(self, setting: Setting, work: Work, inputs: ProxyGameInputs, number: int) -> Unit:
+    def _training(self, setting: Setting, work: Work, inputs: ProxyGameInputs, number: int, label: str = "") -> Unit:
         design_seed, seed = self.design_seed(setting, number), setting.seed.child("training", number)
-        label, target = f"training {number + 1} of {self.trainings}", setting.required_part("target")
+        label, target = label or f"training {number + 1} of {self.trainings}", setting.required_part("target")
         if self._plays_releases(setting):
             return work.add(
                 release_labels,
@@ -194,13 +195,18 @@ class ProxyGame(OneRunGame[Examples]):
 
     def _ceiling(self, setting: Setting, work: Work, inputs: ProxyGameInputs) -> tuple[Unit, ...]:
         """Return the unit of the game against a mechanism without privacy, if that needs a run."""
-        if not self.answers_with_labels:
+        bare = _without_privacy(setting.mechanism) if setting.measures_ceiling else None
+        if bare is not None and not self._plays_releases(setting):
+            revealing = self._training(replace(setting, mechanism=bare), work, inputs, 0, WITHOUT_PRIVACY)
+        elif self.answers_with_labels:
+            revealing = inputs.truth(self.design_seed(setting, 0))
+        else:
             return ()
         played = work.add(
             play_replays,
             inputs.rules,
             setting.informed_attack,
-            inputs.canaries(inputs.truth(self.design_seed(setting, 0))),
+            inputs.canaries(revealing),
             design_seed=self.design_seed(setting, 0),
             seed=setting.seed.child("replays"),
             first=0,
@@ -381,6 +387,13 @@ def measure_utility(
     """Train on the true labels and return the utility on the test part."""
     measured = utility(fitted(mechanism, target, validation, compute, seed), test)
     return Outcome(measured, metrics=asdict(measured))
+
+
+def _without_privacy(mechanism: Any) -> Any:
+    """Return the mechanism without its noise, or a training of its model on the true labels; None if it has neither."""
+    bare = getattr(mechanism, "without_noise", lambda: None)()
+    model = getattr(mechanism, "model", None)
+    return NonPrivate(model) if bare is None and isinstance(model, Trainer) else bare
 
 
 def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute: Compute, seed: Seed) -> Model:
