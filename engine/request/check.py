@@ -193,6 +193,17 @@ class PlannedTest:
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
+    def for_slow_trainings(self, training_s: float | None, seconds: float) -> PlannedTest:
+        """Return the test with half the trainings, repeatedly, while slow ones exceed a budget of `seconds`."""
+        planned, fewest = self, 2 * self.test.slow_trainings
+        while (
+            training_s is not None
+            and 0 < fewest <= planned.test.trainings
+            and training_s * (planned.test.price + planned.repeat_price) > BUDGET_SHARE * seconds
+        ):
+            planned = planned.scaled(SHRINK_FACTOR)
+        return planned
+
     @property
     def repeat_price(self) -> float:
         """Cost of a confirmatory run, in calls or trainings on the data."""
@@ -239,10 +250,16 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif request.budget is not None and budget.seconds and any(plan.test.trainings > 1 for plan in planned_tests):
+    elif budget.seconds and any(
+        plan.test.trainings > 1 and (request.budget is not None or plan.test.slow_trainings) for plan in planned_tests
+    ):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
-        planned_tests, too_long = within_seconds(planned_tests, training_seconds(mechanism, target), budget.seconds)
+        seconds_each = training_seconds(mechanism, target)
+        if request.budget is None:
+            planned_tests = [planned.for_slow_trainings(seconds_each, budget.seconds) for planned in planned_tests]
+        else:
+            planned_tests, too_long = within_seconds(planned_tests, seconds_each, budget.seconds)
     affordable, too_expensive = within_trainings(planned_tests, budget.trainings)
     too_expensive += too_long
     if not affordable:
