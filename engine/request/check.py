@@ -30,6 +30,7 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.strongest_games import strongest_game
 from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
@@ -213,10 +214,13 @@ class PlannedTest:
             share * test.growth_on_repeat.get(name, 1.0) for name, share in shares.items() if name != test.search_field
         )
 
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Sort key: tests of the claim before tests of side findings, then by price."""
-        return self.test.scope is not Scope.CLAIM, self.test.price
+    def rank(self, strongest: str = "") -> tuple[bool, bool, int]:
+        """Return the sort key: tests of the claim before those of side findings, the strongest game, then by price.
+
+        Tests with at most one training come before the strongest game.
+        """
+        is_late = self.test.price > 1 and self.game != strongest
+        return self.test.scope is not Scope.CLAIM, bool(strongest) and is_late, self.test.price
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
@@ -260,7 +264,9 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             planned_tests = [planned.for_slow_trainings(seconds_each, budget.seconds) for planned in planned_tests]
         else:
             planned_tests, too_long = within_seconds(planned_tests, seconds_each, budget.seconds)
-    affordable, too_expensive = within_trainings(planned_tests, budget.trainings)
+    by_price = sorted(planned_tests, key=PlannedTest.rank)  # a budget of trainings goes to cheap tests first
+    affordable, too_expensive = within_trainings(by_price, budget.trainings)
+    affordable.sort(key=lambda test: planned_tests.index(test.planned))
     too_expensive += too_long
     if not affordable:
         raise SpecError(
@@ -321,8 +327,9 @@ def _fits_test(mechanism: Any, test: CheckTest) -> bool:
 
 
 def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:
-    """Return the tests that fit a mechanism and its claim, cheapest first, and the games that do not fit, with reasons.
+    """Return the tests that fit a mechanism and its claim in their order, and the games that do not fit, with reasons.
 
+    The strongest game for a learner runs first, but after tests with a single training. The others follow by price.
     The second list holds games for other claims, the third games for other mechanisms.
     """
     matching, other_claims, other_mechanisms = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
@@ -340,7 +347,8 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
     unfit = [
         [f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (other_claims, other_mechanisms)
     ]
-    return sorted(matching, key=lambda planned: planned.rank), unfit[0], unfit[1]
+    strongest = strongest_game(mechanism, claim.relation)
+    return sorted(matching, key=lambda planned: planned.rank(strongest)), unfit[0], unfit[1]
 
 
 def default_data(mechanism: Any, claim: Claim) -> Any:

@@ -1,7 +1,7 @@
 """Users' own learners that claim epsilon 1: honest ones, and ones with a defect on purpose.
 
-Features are in [0, 1] for a game with `scale: box`. Learners of a ball map them to [-1, 1] and shorten rows to length 1.
-The neighbouring relation is a replaced record, unless stated otherwise. `n` is public then.
+Games scale features to [0, 1]. Learners of a ball map them to [-1, 1] and shorten rows to length 1. A neighbour has one
+record replaced, so the number of rows is public.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from dpaudit import Claim, Relation, from_callable, from_sklearn, from_summary
+from dpaudit.claims import GaussianDP
 
 Floats = NDArray[np.float64]
 REPLACE = Claim(1.0, relation=Relation.REPLACE)
-COMES = Claim(1.0, relation=Relation.ADD_REMOVE)
+GAUSSIAN = Claim.of(GaussianDP(1.0), relation=Relation.REPLACE, delta=1e-5)
 PENALTY = 0.1
 
 
@@ -151,7 +152,13 @@ def clipped_by_column(X: Any) -> Floats:
     return np.clip(rows_of_any_length(X), -1, 1)
 
 
-# Noisy gradients: per-example gradients of length at most 1, summed over all rows.
+# Noisy gradients: per-example gradients, each clipped to length CLIP; a replaced record moves their sum by 2 CLIP.
+
+CLIP = 0.2
+
+
+def normal(d: int, scale: float, seed: int) -> Floats:
+    return np.random.default_rng(seed).normal(0, scale, d)
 
 
 def noisy_gradients(
@@ -159,41 +166,30 @@ def noisy_gradients(
     y: Any,
     seed: int,
     factor: float = 1.0,
-    steps: int = 4,
-    charged: float | None = None,
-    clips: bool = True,
+    steps: int = 1,
     noised_steps: int | None = None,
     loss: str = "logistic",
     draw: Callable[..., Floats] = spherical,
-    rate: float = 1.0,
+    clips: str = "each",
 ) -> Floats:
-    """Gradient descent; each step costs 1 / `charged` of the claim, by default 1 / `steps`."""
-    rows = rows_in_ball(X) if clips else rows_of_any_length(X)
+    """Gradient descent with noise of scale `factor` 2 CLIP on each sum."""
+    rows, signs = rows_of_any_length(X), 2.0 * np.asarray(y) - 1
     weights = np.zeros(rows.shape[1])
-    scale = factor * 2.0 * (charged or steps)
     for step in range(steps):
-        if loss == "logistic":
-            slope = expit(rows @ weights) - y
-        elif loss == "hinge":
-            signs = 2.0 * np.asarray(y) - 1
-            slope = -signs * (signs * (rows @ weights) < 1)
+        margin = rows @ weights
+        if loss == "hinge":
+            slope = -signs * (signs * margin < 1)
         else:
-            slope = np.clip(rows @ weights - (2.0 * y - 1), -1, 1)
-        gradient = rows.T @ slope
+            slope = expit(margin) - y if loss == "logistic" else margin - signs
+        gradients = rows * slope[:, None]
+        if clips == "each":
+            gradients = shortened(gradients, CLIP)
+        gradient = gradients.sum(0)
+        if clips == "mean":
+            gradient = shortened(gradient[None], CLIP * len(y))[0]
         if noised_steps is None or step < noised_steps:
-            gradient = gradient + draw(len(weights), scale, seed + 1000 * step)
-        weights = weights - rate * gradient / len(y)
-    return weights
-
-
-def noisy_gradients_of_clipped_mean(X: Any, y: Any, seed: int) -> Floats:
-    """The sum of the gradients is clipped to the number of rows, no single gradient is."""
-    rows = 5 * rows_of_any_length(X)
-    weights = np.zeros(rows.shape[1])
-    for step in range(4):
-        gradient = rows.T @ (expit(rows @ weights) - y)
-        gradient /= max(1.0, float(np.linalg.norm(gradient)) / len(y))
-        weights = weights - (gradient + spherical(len(weights), 2.0 * 4, seed + 1000 * step)) / len(y)
+            gradient = gradient + draw(len(weights), factor * 2 * CLIP, seed + 1000 * step)
+        weights = weights - gradient / (CLIP * len(y))
     return weights
 
 
@@ -320,30 +316,38 @@ BARE, STATISTICS, BOUNDS = "coefficient without noise", "noisy statistics", "bou
 DEFECTS: dict[str, OwnLearner] = {
     "logistic-sixth-model": OwnLearner(model(output_perturbed_model, factor=1 / 6), NOISE),
     "logistic-sixth-vector": OwnLearner(vector(output_perturbed, factor=1 / 6), NOISE),
-    "logistic-half-vector": OwnLearner(vector(output_perturbed, factor=1 / 2, penalty=0.01), NOISE),
-    "logistic-half-model": OwnLearner(model(output_perturbed_model, factor=1 / 2, penalty=0.01), NOISE),
+    "logistic-third-vector": OwnLearner(vector(output_perturbed, factor=1 / 3, penalty=0.01), NOISE),
+    "logistic-by-column-estimator": OwnLearner(estimator(by_column=True, penalty=0.01), NOISE),
     "huber-half-vector": OwnLearner(vector(output_perturbed, factor=1 / 2, weights_of=huber_weights), NOISE),
     "huber-half-model": OwnLearner(model(output_perturbed_model, factor=1 / 2, weights_of=huber_weights), NOISE),
     "huber-half-laplace": OwnLearner(
         vector(output_perturbed, factor=1 / 2, weights_of=huber_weights, draw=laplace_by_l1), NOISE
     ),
-    "logistic-by-column-estimator": OwnLearner(estimator(by_column=True, penalty=0.01), NOISE),
-    "gradients-half-vector": OwnLearner(vector(noisy_gradients, factor=1 / 2), GRADIENTS),
-    "gradients-half-one-step": OwnLearner(vector(noisy_gradients, factor=1 / 2, steps=1), GRADIENTS),
-    "gradients-half-hinge": OwnLearner(vector(noisy_gradients, factor=1 / 2, loss="hinge", steps=3), GRADIENTS),
-    "gradients-one-step-charged": OwnLearner(vector(noisy_gradients, charged=1), GRADIENTS),
-    "gradients-first-step-noised": OwnLearner(vector(noisy_gradients, noised_steps=1, charged=1), GRADIENTS),
-    "gradients-clipped-mean": OwnLearner(vector(noisy_gradients_of_clipped_mean), GRADIENTS),
+    "gradients-half-spherical": OwnLearner(vector(noisy_gradients, factor=1 / 2), GRADIENTS),
+    "gradients-half-laplace": OwnLearner(vector(noisy_gradients, factor=1 / 2, draw=laplace_by_l1), GRADIENTS),
+    "gradients-half-hinge": OwnLearner(vector(noisy_gradients, factor=1 / 2, loss="hinge"), GRADIENTS),
+    "gradients-half-normal": OwnLearner(vector(noisy_gradients, GAUSSIAN, factor=1.0, steps=4, draw=normal), GRADIENTS),
+    "gradients-one-step-charged": OwnLearner(
+        vector(noisy_gradients, GAUSSIAN, factor=1.0, steps=9, draw=normal, loss="squares"), GRADIENTS
+    ),
+    "gradients-first-step-noised": OwnLearner(vector(noisy_gradients, steps=3, noised_steps=1), GRADIENTS),
+    "gradients-clipped-mean": OwnLearner(vector(noisy_gradients, clips="mean"), GRADIENTS),
     "penalty-forgotten-vector": OwnLearner(vector(output_perturbed, assumed_penalty=1.0), PENALTIES),
     "penalty-forgotten-model": OwnLearner(model(output_perturbed_model, assumed_penalty=1.0), PENALTIES),
     "penalty-halved": OwnLearner(
         vector(output_perturbed, penalty=0.05, assumed_penalty=0.1, weights_of=huber_weights), PENALTIES
     ),
     "penalty-of-estimator": OwnLearner(estimator(penalty=0.01, assumed_penalty=0.1), PENALTIES),
-    "rows-not-clipped-vector": OwnLearner(vector(output_perturbed, rows_of=rows_of_any_length), NORMS),
-    "rows-clipped-by-column": OwnLearner(vector(output_perturbed, rows_of=clipped_by_column), NORMS),
+    "rows-not-clipped-vector": OwnLearner(
+        vector(output_perturbed, rows_of=rows_of_any_length, weights_of=huber_weights), NORMS
+    ),
+    "rows-not-clipped-model": OwnLearner(
+        model(output_perturbed_model, rows_of=rows_of_any_length, weights_of=huber_weights), NORMS
+    ),
+    "rows-clipped-by-column": OwnLearner(
+        vector(output_perturbed, rows_of=clipped_by_column, weights_of=huber_weights), NORMS
+    ),
     "rows-by-longest": OwnLearner(vector(output_perturbed, rows_of=scaled_by_longest), NORMS),
-    "rows-not-clipped-model": OwnLearner(model(output_perturbed_model, rows_of=rows_of_any_length), NORMS),
     "intercept-bare-vector": OwnLearner(vector(output_perturbed, bare=(-1,)), BARE),
     "intercept-bare-model": OwnLearner(model(output_perturbed_model, bare=(-1,)), BARE),
     "first-coefficient-bare": OwnLearner(estimator(bare=(0,)), BARE),
@@ -357,6 +361,7 @@ DEFECTS: dict[str, OwnLearner] = {
     "bounds-of-deviations": OwnLearner(vector(naive_bayes_means, bounds="deviations"), BOUNDS),
     "bounds-of-class": OwnLearner(vector(naive_bayes_means, bounds="of class"), BOUNDS),
 }
+"""Noise of normal gradients is for one step of mu = 1, and four or nine are taken: mu is 2 and 3."""
 
 HONEST: dict[str, Callable[[], Any]] = {
     "logistic-model": model(output_perturbed_model),
@@ -366,9 +371,9 @@ HONEST: dict[str, Callable[[], Any]] = {
     "huber-model": model(output_perturbed_model, weights_of=huber_weights),
     "huber-vector": vector(output_perturbed, weights_of=huber_weights),
     "huber-laplace": vector(output_perturbed, weights_of=huber_weights, draw=laplace_by_l1),
-    "gradients-vector": vector(noisy_gradients),
-    "gradients-one-step": vector(noisy_gradients, steps=1),
-    "gradients-hinge": vector(noisy_gradients, loss="hinge", steps=3),
-    "products-vector": vector(products_regression),
-    "bayes-vector": vector(naive_bayes_means),
+    "gradients-spherical": vector(noisy_gradients),
+    "gradients-hinge": vector(noisy_gradients, loss="hinge"),
+    "gradients-normal": vector(noisy_gradients, GAUSSIAN, factor=2.0, steps=4, draw=normal),
+    "products": vector(products_regression),
+    "bayes": vector(naive_bayes_means),
 }

@@ -113,6 +113,7 @@ def _check_test(
         scales={"trials": 0.5, "search": 0.5} if in_bulk else {"trials": 0.6, "search": 0.4},
         variant=variant,
         growth_on_repeat={"trials": 2.0},
+        search_field="search",
         game={"poisoning": {"name": "automatic", "relation": str(data_relation), "share": 0.55}, "stack": 500},
     )
 
@@ -167,6 +168,7 @@ class Neighbours(SummaryGame):
     )
 
     samples: ClassVar[Any] = staticmethod(sample_summaries)
+    learns_once: ClassVar[bool] = True
 
     trials: int = 20_000
     stack: int = 2_500
@@ -197,7 +199,7 @@ class Neighbours(SummaryGame):
         return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
     def play(self, setting: Setting, work: Work) -> Played:
-        worlds, search_trainings = self._worlds(setting, work)
+        worlds, search_trainings = self._worlds(replace(setting, seed=setting.search_seed), work)
         fresh, scores = self.fresh_and_scores(setting, work, worlds, search_trainings)
         noiseless_scores = self.without_noise(setting, work, worlds, search_trainings)
         planted = None
@@ -496,9 +498,11 @@ def take_best(
     tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
 ) -> Outcome[Worlds]:
-    """Return the data sets of the poisoning with the largest bound; ties are decided by the share of correct guesses.
+    """Return the data sets of the poisoning with the largest bound.
 
-    Search and fresh trainings run afterwards with other seeds, so the choice costs no confidence.
+    Ties are decided by the distance between trainings with one seed, which has no noise if the learner draws it from
+    the seed, or else by the share of correct guesses. Search and fresh trainings run afterwards with other seeds, so
+    the choice costs no confidence.
 
     Raises: RunError if no poisoning fits.
     """
@@ -506,7 +510,12 @@ def take_best(
     evidence = _evidence(attack, mechanism, offers, samples, compute)
     if not evidence:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
-    place = max(evidence, key=lambda place: evidence[place])
+    moves = {place: coupled_move(trainings) for place, trainings in samples.items()}
+    distances = {
+        place: separation(samples[place])[0] if len(moves[place]) else accuracy
+        for place, (_, accuracy) in evidence.items()
+    }
+    place = max(evidence, key=lambda place: (evidence[place][0], distances[place]))
     best = offers[place]
     descriptions = [
         f"{offers[place].name} {format_lower(bound)} ({accuracy:.0%} right)"
@@ -516,8 +525,7 @@ def take_best(
     note = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on search trainings: "
     note += ", ".join(descriptions)
     assert best.worlds is not None
-    move = coupled_move(samples[place]).astype(np.float32)
-    return Outcome(replace(best.worlds, move=move), notes=(note,))
+    return Outcome(replace(best.worlds, move=moves[place].astype(np.float32)), notes=(note,))
 
 
 def _samples_and_refusals(
