@@ -40,6 +40,7 @@ from tests.engine.own_learners import (
 )
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+SMALL = Neighbours(trials=1_500, search=1_600, stack=500)
 DATA = as_numbers(GaussianMixture(classes=2, rows=200).load(seed=0), "box")
 
 
@@ -197,14 +198,14 @@ def test_laws_with_the_change_need_it() -> None:
 
 @pytest.mark.parametrize("name", ["logistic-sixth-vector", "penalty-forgotten-vector", "intercept-bare-vector"])
 def test_defect_is_found_with_few_trainings(name: str, tmp_path: Path) -> None:
-    entry = Audit(DEFECTS[name].make(), GaussianMixture(classes=2, rows=100, dimensions=2), game=Neighbours(1_500, 500))
+    entry = Audit(DEFECTS[name].make(), GaussianMixture(classes=2, rows=100, dimensions=2), game=SMALL)
     result = audit(AuditSpec((entry,), seed=1, run=HERE), output=tmp_path, quiet=True).results[0]
     assert result.verdict is Verdict.VIOLATION
 
 
 @pytest.mark.parametrize("name", ["logistic-vector", "huber-laplace"])
 def test_honest_twin_passes(name: str, tmp_path: Path) -> None:
-    entry = Audit(HONEST[name](), GaussianMixture(classes=2, rows=100, dimensions=2), game=Neighbours(1_500, 500))
+    entry = Audit(HONEST[name](), GaussianMixture(classes=2, rows=100, dimensions=2), game=SMALL)
     result = audit(AuditSpec((entry,), seed=1, confidence=1 - 1e-6, run=HERE), output=tmp_path, quiet=True).results[0]
     assert result.verdict is Verdict.NO_VIOLATION
 
