@@ -192,14 +192,14 @@ def estimators_table() -> str:
 
 
 def strongest_games_table() -> str:
-    """Return the strongest games for kinds of learners as a Markdown table, one row for each game of a kind."""
+    """Return the strongest games for kinds of learners as a Markdown table."""
     from dpaudit.engine.request.strongest_games import LEARNER_KINDS
 
-    rows = []
-    for kind in LEARNER_KINDS:
-        for game in dict.fromkeys(kind.games.values()):
-            relations = ", ".join(str(relation) for relation, name in kind.games.items() if name == game)
-            rows.append(f"| {kind.words} | {relations} | `{game}` | {kind.finds} |")
+    rows = [
+        f"| {kind.words} | {', '.join(map(str, kind.games))} | `{game}` | {kind.finds} |"
+        for kind in LEARNER_KINDS
+        for game in dict.fromkeys(kind.games.values())
+    ]
     header = "| my learner is | relation of the claim | the strongest game is | it finds |"
     return "\n".join([header, "| --- | --- | --- | --- |", *rows])
 

@@ -28,8 +28,8 @@ class LearnerKind:
     Attributes:
         words: Description that completes "my learner is ...".
         protocols: Interfaces of mechanisms of this kind; one of them suffices.
-        games: Registered name of the strongest game by relation of the claim.
-        finds: Defects that this game finds and others miss.
+        games: Registered name of the strongest game by relation of the claim; one game for all relations of a kind.
+        finds: Defects that this game finds.
     """
 
     words: str
@@ -59,16 +59,22 @@ LEARNER_KINDS = (
         "the same, as far as answers at a few points show it",
     ),
     LearnerKind(
-        "any other learner, such as a network trained on private labels",
+        "any other learner that protects labels or replaced records",
         (LabelMechanism, Learner),
-        {Relation.LABEL: "label-canaries", Relation.REPLACE: "label-canaries", Relation.ADD_REMOVE: "ind-mia"},
-        "labels that the model memorises; for added records a point far from the data",
+        dict.fromkeys((Relation.LABEL, Relation.REPLACE), "label-canaries"),
+        "labels that the model memorises",
+    ),
+    LearnerKind(
+        "any other learner that protects added or removed records",
+        (LabelMechanism, Learner),
+        {Relation.ADD_REMOVE: "ind-mia"},
+        "membership of a point far from the data",
     ),
 )
-"""Kinds of learners; the first one that fits a mechanism counts."""
+"""Kinds of learners; the first one that fits a mechanism and the relation of its claim counts."""
 
 
 def strongest_game(mechanism: Any, relation: Relation) -> str:
     """Return the registered name of the strongest game for a learner's claim; "" if none is known."""
-    kind = next((kind for kind in LEARNER_KINDS if isinstance(mechanism, kind.protocols)), None)
-    return "" if kind is None else kind.games.get(relation, "")
+    fitting = (kind for kind in LEARNER_KINDS if isinstance(mechanism, kind.protocols) and relation in kind.games)
+    return next((kind.games[relation] for kind in fitting), "")
