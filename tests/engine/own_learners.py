@@ -36,7 +36,7 @@ def rows_in_ball(X: Any, constant: bool = True) -> Floats:
 
 def shortened(rows: Floats, longest: float = 1.0) -> Floats:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(lengths / longest, 1.0)
+    return np.asarray(rows / np.maximum(lengths / longest, 1.0))
 
 
 def rows_of_any_length(X: Any) -> Floats:
@@ -205,7 +205,7 @@ def products_regression(
     places = np.triu_indices(d)
     products = (rows.T @ rows)[places]
     scale = np.full(len(products), honest_scale * len(products))
-    pairs = list(zip(*places, strict=True))
+    pairs = [(int(row), int(column)) for row, column in zip(*places, strict=True)]
     if small == "entry":
         scale[pairs.index((0, d - 1))] *= shrink
     elif small == "diagonal":
@@ -256,7 +256,15 @@ def naive_bayes_means(X: Any, y: Any, seed: int, bounds: str = "public") -> Floa
 class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn estimator with output perturbation."""
 
-    def __init__(self, factor=1.0, penalty=PENALTY, assumed_penalty=None, bare=(), by_column=False, random_state=None):
+    def __init__(
+        self,
+        factor: float = 1.0,
+        penalty: float = PENALTY,
+        assumed_penalty: float | None = None,
+        bare: tuple[int, ...] = (),
+        by_column: bool = False,
+        random_state: Any = None,
+    ) -> None:
         self.factor = factor
         self.penalty = penalty
         self.assumed_penalty = assumed_penalty

@@ -208,7 +208,6 @@ def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
     many = len(data) - copies
     few = min(FEW_ROWS - 1, many)
     yield "the data", data.take(np.arange(copies, len(data)))
-    places = {"the middle": (middle, middle), "the lower corner": (low, low), "two corners": (low, high)}
     for count, place, classes in (
         (many, "the middle", "nearly all of class 0"),
         (few, "the lower corner", "balanced"),
@@ -229,7 +228,8 @@ def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
         if count < MIN_ROWS - 1:
             continue
         upper = np.arange(count) < count // 2
-        features = np.where(upper[:, None], places[place][1], places[place][0]).astype(np.float32)
+        start = middle if place == "the middle" else low
+        features = np.where(upper[:, None], high if place == "two corners" else start, start).astype(np.float32)
         labels = np.arange(count) // 2 % data.classes if place == "two corners" else np.arange(count) % data.classes
         if classes == "one class in each":
             labels = upper.astype(np.int64)
@@ -249,12 +249,10 @@ def _probe_points(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArra
     """Return the corners, the middle, and steps along single columns; they determine a linear model."""
     side, middle = high - low, (low + high) / 2
     columns = np.arange(min(len(low), MAX_PROBE_COLUMNS))
-    points = [low[None], high[None], middle[None]]
-    for start, step in ((low, 1.0), (middle, SMALL_STEP), (low, SMALL_STEP)):
-        moved = np.repeat(start[None], len(columns), 0)
-        moved[columns, columns] += np.float32(step) * side[columns]
-        points.append(moved)
-    return np.concatenate(points).astype(np.float32)
+    steps = np.zeros((len(columns), len(low)), np.float32)
+    steps[columns, columns] = side[columns]
+    moved = (low + steps, middle + SMALL_STEP * steps, low + SMALL_STEP * steps)
+    return np.concatenate([low[None], high[None], middle[None], *moved]).astype(np.float32)
 
 
 class CoupledTrainings:
@@ -396,8 +394,10 @@ def strongest(pairs: Sequence[PredictedPair], count: int) -> list[PredictedPair]
     After the best pair of each choice, further ones fill the places that are left.
     """
     rankings = []
-    for prediction in ("length_of_move", "sum_of_moves"):
-        ranked = sorted(pairs, key=lambda pair, name=prediction: -getattr(pair, name))
+    for ranked in (
+        sorted(pairs, key=lambda pair: -pair.length_of_move),
+        sorted(pairs, key=lambda pair: -pair.sum_of_moves),
+    ):
         best: dict[int, PredictedPair] = {}
         for pair in ranked:
             best.setdefault(id(pair.choice), pair)
