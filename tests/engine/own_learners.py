@@ -39,6 +39,12 @@ def shortened(rows: Floats, longest: float = 1.0) -> Floats:
     return np.asarray(rows / np.maximum(lengths / longest, 1.0))
 
 
+def rows_in_range(X: Any) -> Floats:
+    """Return rows of length at most 1 if features are in [0, 1], as the caller must ensure."""
+    rows = rows_of_any_length(X)
+    return np.asarray(rows / math.sqrt(rows.shape[1]))
+
+
 def rows_of_any_length(X: Any) -> Floats:
     return np.column_stack([2 * np.asarray(X, np.float64) - 1, np.ones(len(X))])
 
@@ -379,6 +385,8 @@ HONEST: dict[str, Callable[[], Any]] = {
     "huber-model": model(output_perturbed_model, weights_of=huber_weights),
     "huber-vector": vector(output_perturbed, weights_of=huber_weights),
     "huber-laplace": vector(output_perturbed, weights_of=huber_weights, draw=laplace_by_l1),
+    "huber-in-range": vector(output_perturbed, weights_of=huber_weights, rows_of=rows_in_range),
+    "logistic-in-range": vector(output_perturbed, penalty=0.01, rows_of=rows_in_range),
     "gradients-spherical": vector(noisy_gradients),
     "gradients-hinge": vector(noisy_gradients, loss="hinge"),
     "gradients-normal": vector(noisy_gradients, GAUSSIAN, factor=2.0, steps=4, draw=normal),

@@ -100,8 +100,8 @@ def test_pair_reaches_most_of_the_sensitivity(weights_of: Any, penalty: float, l
 
 
 def sum_of_first(X: Any, y: Any, seed: int) -> NDArray[np.float64]:
-    """The first column, cut at 3, is summed with noise."""
-    return np.array([np.minimum(X[:, 0], 3.0).sum(), 0.0]) + np.random.default_rng(seed).laplace(0, 1.0, 2)
+    """The first column, cut at -3 and 3, is summed with noise."""
+    return np.array([np.clip(X[:, 0], -3.0, 3.0).sum(), 0.0]) + np.random.default_rng(seed).laplace(0, 1.0, 2)
 
 
 def unlimited_sum(X: Any, y: Any, seed: int) -> NDArray[np.float64]:
@@ -126,6 +126,23 @@ def test_far_records_are_used_where_code_limits_them() -> None:
     assert all(
         candidate.farther is None for candidate in predicted(from_summary(sum_of_first, REPLACE), far=False) or ()
     )
+
+
+LIMITS = {
+    "huber-vector": True,
+    "logistic-model": True,
+    "bayes": True,
+    "huber-in-range": False,
+    "logistic-in-range": False,
+}
+
+
+@pytest.mark.parametrize(("name", "limits"), LIMITS.items())
+def test_a_bounded_loss_is_no_limit_on_records(name: str, limits: bool) -> None:
+    """A far record has a bounded effect in both cases; only code with a limit makes a promise about it."""
+    coupled = CoupledTrainings(HONEST[name](), 9, seed=Seed(3), limit_s=None, compute=Compute())
+    choice = next(crafted_choices(DATA, Relation.REPLACE, 1, far=False))
+    assert coupled.limit_records(DATA, choice.points) == limits
 
 
 @pytest.mark.parametrize("code", [seedless_sum, noise_by_content])

@@ -38,6 +38,8 @@ RARE_ROWS = 2
 """Rows of the rare class in unbalanced data sets; code may refuse a single class."""
 FAR_SIDES, FARTHER = 1e4, 1e3
 """Distance of far records from the box, in its sides, and the factor to records that are even farther."""
+NEAR_SIDES = 10.0
+"""Distance, in sides of the box, at which code that limits records does so already."""
 MAX_MOVE = 50.0
 """Upper limit of the move of a number, in units of its noise."""
 MAX_UNCOUPLED = 0.5
@@ -279,6 +281,27 @@ class CoupledTrainings:
         first, second = (self.train(data, points, 1) for _ in range(2))
         return bool(first.ending[0] == second.ending[0] and np.array_equal(first.numbers, second.numbers))
 
+    def limit_records(self, data: Examples, points: NDArray[np.float32]) -> bool:
+        """True if code limits records: ones far outside the box and ones much farther outside have the same effect.
+
+        All records are far outside, half of them on either side with a class each. Without a limit, a model that
+        separates them shrinks with their distance. A single far record would not tell: a bounded loss limits its
+        effect.
+        """
+        low, high = box(data)
+        middle, half = (low + high) / 2, (high - low) / 2
+        upper = np.arange(FEW_ROWS - 1) % 2
+        side = np.where(upper == 1, 1.0, -1.0)[:, None] * half
+        results = []
+        for distance in (0.0, NEAR_SIDES, FAR_SIDES):
+            rows = data.with_(features=(middle + distance * side).astype(np.float32), labels=upper.astype(np.int64))
+            results.append(self.train(rows, points, 1))
+        if len({samples.ending[0] for samples in results}) > 1 or not len(results[0].numbers):
+            return False
+        none, near, far = (samples.numbers.astype(np.float64) for samples in results)
+        tolerance = 0.25 * np.abs(near - none) + 0.02 * np.abs(near - none).max()
+        return bool((np.abs(far - near) <= tolerance).all() and (near != none).any())
+
     def predicted(self, choice: Choice, seeds: int, *, tests_clipping: bool) -> tuple[list[PredictedPair], float]:
         """Return all pairs of a choice with their predictions, and how far moves depend on the seed.
 
@@ -437,20 +460,26 @@ def predicted_candidates(
         offers: Candidates of poisonings, which are predicted as well.
         relation: How crafted data sets differ.
         copies: Number of records in which they differ.
-        far: True to try records far outside the box around the data, for learners that limit records.
+        far: True to try records far outside the box around the data, if the learner limits records.
         longest: Largest length of a row; None for no limit.
         count: Largest number of candidates.
     """
-    first = next(crafted_choices(data, relation, copies, far=far)).shortened_to(longest)
-    if not coupled.follow_the_seed(first.sets[0], first.points):
+    first = next(crafted_choices(data, relation, copies, far=False))
+    if not coupled.follow_the_seed(first.shortened_to(longest).sets[0], first.points):
         return None
+    far = far and coupled.limit_records(data, first.points)
+    first = next(crafted_choices(data, relation, copies, far=far)).shortened_to(longest)
     pairs, dependence = coupled.predicted(first, MOVE_SEEDS, tests_clipping=True)
     if dependence > MAX_UNCOUPLED:
         return None
     clips = any(place in first.farther for pair in pairs for place in pair.places)
     limited = itertools.islice(crafted_choices(data, relation, copies, far=clips), 1, None)
     crafted = (choice.shortened_to(longest) for choice in limited)
-    offered = [Choice.of_worlds(offer.name, offer.worlds) for offer in offers if offer.worlds is not None]
+    offered = [
+        Choice.of_worlds(offer.name, offer.worlds)
+        for offer in offers
+        if offer.worlds is not None and (far or offer.farther is None)
+    ]
     for choice in choices_in_turn(crafted, offered):
         if coupled.left < NOISE_SEEDS + len(choice.sets) - 1:
             break
