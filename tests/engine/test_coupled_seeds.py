@@ -70,8 +70,8 @@ def test_data_sets_of_a_choice_are_neighbours(relation: Relation, copies: int) -
         for places in choice.pairs[::7]:
             worlds = choice.worlds_of(places)
             zero, one = worlds.world_zero, worlds.world_one
-            assert rows_of(zero) == rows_of(choice.sets[places[0]])
-            assert rows_of(one) == rows_of(choice.sets[places[1]])
+            assert rows_of(zero) == rows_of(choice.data_set(places[0]))
+            assert rows_of(one) == rows_of(choice.data_set(places[1]))
             assert len(rows_of(one) - rows_of(zero)) == copies
             if relation is Relation.ADD_REMOVE:
                 assert len(one) == len(zero) + copies
@@ -160,8 +160,23 @@ def test_offers_of_poisonings_are_predicted_as_well() -> None:
 
 
 def test_rows_keep_a_largest_length() -> None:
-    choice = next(crafted_choices(as_numbers(DATA, "ball"), Relation.REPLACE, 1, far=False)).shortened_to(1.0)
-    assert max(np.linalg.norm(rows.features, axis=1).max() for rows in choice.sets) <= 1 + 1e-6
+    choice = next(crafted_choices(as_numbers(DATA, "ball"), Relation.REPLACE, 1, far=False, longest=1.0))
+    data_sets = [choice.data_set(place) for place in range(len(choice.records))]
+    assert max(np.linalg.norm(rows.features, axis=1).max() for rows in data_sets) <= 1 + 1e-6
+
+
+def test_few_failing_pairs_are_among_the_strongest() -> None:
+    """Trainings on the upper corner of class 1 fail: such pairs come first, but leave room for others."""
+    candidates = predicted(from_summary(fails_at_the_corner, REPLACE))
+    assert candidates is not None
+    with_corner = ["the upper corner (class 1)" in candidate.name for candidate in candidates]
+    assert with_corner == [True] * 3 + [False] * 6
+
+
+def fails_at_the_corner(X: Any, y: Any, seed: int) -> NDArray[np.float64]:
+    if (X[0] >= 1).all() and y[0] == 1:
+        raise ValueError("no such row, please")
+    return unlimited_sum(X, y, seed)
 
 
 def paired_samples(code: Any, choice: Choice) -> Any:
@@ -172,7 +187,7 @@ def paired_samples(code: Any, choice: Choice) -> Any:
 
 def test_measured_change_has_no_noise() -> None:
     choice = next(crafted_choices(DATA, Relation.REPLACE, 1, far=False))
-    zero, one = (choice.sets[place] for place in choice.pairs[-1])
+    zero, one = (choice.data_set(place) for place in choice.pairs[-1])
     change = float(one.features[:, 0].sum(dtype=np.float64) - zero.features[:, 0].sum(dtype=np.float64))
     assert coupled_move(paired_samples(unlimited_sum, choice)) == pytest.approx([change], abs=1e-4)
     assert not len(coupled_move(paired_samples(seedless_sum, choice)))

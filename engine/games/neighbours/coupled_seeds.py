@@ -11,8 +11,8 @@ k (k - 1) / 2 pairs. The search costs no confidence: the verdict uses fresh trai
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,16 @@ RARE_ROWS = 2
 """Rows of the rare class in unbalanced data sets; code may refuse a single class."""
 FAR_SIDES, FARTHER = 1e4, 1e3
 """Distance of far records from the box, in its sides, and the factor to records that are even farther."""
+FAR_TRAININGS = 120
+"""Trainings from which on far records are tried."""
 NEAR_SIDES = 10.0
 """Distance, in sides of the box, at which code that limits records does so already."""
 MAX_MOVE = 50.0
 """Upper limit of the move of a number, in units of its noise."""
 MAX_UNCOUPLED = 0.5
 """Largest difference between the moves of two seeds, as a share of the noise, if the learner follows its seed."""
+MAX_FAILING = 3
+"""Largest number of candidates of which trainings on one data set fail."""
 MAX_PROBE_COLUMNS = 16
 """Largest number of columns in which models are probed one by one."""
 SMALL_STEP = 0.05
@@ -61,55 +65,87 @@ class CandidateWorlds:
 
 
 @dataclass(frozen=True, eq=False)
+class Record:
+    """A record in which data sets differ.
+
+    Attributes:
+        name: Description of its place and class.
+        features: Its features, shape (d,).
+        label: Its class.
+        farther: For a record outside the box: features even farther outside. None inside the box.
+    """
+
+    name: str
+    features: NDArray[np.float32]
+    label: int
+    farther: NDArray[np.float32] | None = None
+
+
+NO_RECORD = None
+"""In place of the record of a data set that lacks it."""
+
+
+@dataclass(frozen=True, eq=False)
 class Choice:
     """Data sets that differ in one record, or in copies of it.
 
     Attributes:
         name: Description of the common rows.
-        records: Description of the record of each data set.
-        sets: The data sets.
+        others: The common rows.
+        records: The record of each data set.
         pairs: D and D' of all neighbours among the data sets, by their positions.
-        farther: For records outside the box: the data set with a record even farther outside.
         points: Points at which models predict, shape (m, d).
         copies: Number of records that differ.
-        worlds: The only pair as one table, if a poisoning made it.
+        longest: Largest length of a row; longer ones are shortened. None for no limit.
+        worlds: The only pair, if a poisoning made it; the other fields but `name` are not used then.
     """
 
     name: str
-    records: tuple[str, ...]
-    sets: tuple[Examples, ...]
+    others: Examples
+    records: tuple[Record | None, ...]
     pairs: tuple[Places, ...]
     points: NDArray[np.float32]
-    farther: Mapping[int, Examples] = field(default_factory=dict)
     copies: int = 1
+    longest: float | None = None
     worlds: Worlds | None = None
 
     @classmethod
     def of_worlds(cls, name: str, worlds: Worlds) -> Choice:
-        return cls(name, ("", ""), (worlds.world_zero, worlds.world_one), ((0, 1),), worlds.points, worlds=worlds)
+        return cls(name, worlds.rows, (NO_RECORD, NO_RECORD), ((0, 1),), worlds.points, worlds=worlds)
 
-    def shortened_to(self, longest: float | None) -> Choice:
-        """Return the choice with longer rows shortened to a length; unchanged for None."""
-        if longest is None:
-            return self
-        return replace(self, sets=tuple(_shortened(rows, longest) for rows in self.sets))
+    @property
+    def far_places(self) -> tuple[int, ...]:
+        """Positions of data sets whose record is outside the box."""
+        return tuple(place for place, record in enumerate(self.records) if record and record.farther is not None)
+
+    def data_set(self, place: int, *, farther: bool = False) -> Examples:
+        """Return the data set at a position; its records are the first rows. With `farther`, they are farther away."""
+        if self.worlds is not None:
+            return self.worlds.world(bool(place))
+        record, others = self.records[place], self.others
+        if record is not NO_RECORD:
+            point = record.farther if farther and record.farther is not None else record.features
+            features = np.concatenate([np.repeat(point[None], self.copies, 0), features_of(others)])
+            labels = np.concatenate([np.full(self.copies, record.label, np.int64), others.labels])
+            others = others.with_(features=features, labels=labels)
+        return others if self.longest is None else _shortened(others, self.longest)
 
     def pair_name(self, places: Places) -> str:
-        records = [self.records[place] for place in places]
-        return self.name if self.worlds is not None else f"{self.name}: {records[0]}, or {records[1]}"
+        if self.worlds is not None:
+            return self.name
+        zero, one = (record.name if record else "no record" for record in (self.records[place] for place in places))
+        return f"{self.name}: {zero}, or {one}"
 
     def worlds_of(self, places: Places) -> Worlds:
         """Return the neighbours at these positions as one table."""
-        return self._as_worlds(*(self.sets[place] for place in places)) if self.worlds is None else self.worlds
+        return self._as_worlds(places, farther=False) if self.worlds is None else self.worlds
 
     def farther_of(self, places: Places) -> Worlds | None:
         """Return the neighbours with records even farther outside the box; None if their records are inside it."""
-        if not any(place in self.farther for place in places):
-            return None
-        return self._as_worlds(*(self.farther.get(place, self.sets[place]) for place in places))
+        return self._as_worlds(places, farther=True) if set(places) & set(self.far_places) else None
 
-    def _as_worlds(self, zero: Examples, one: Examples) -> Worlds:
-        """Return two data sets, whose records are the first rows, as one table; D may lack the records."""
+    def _as_worlds(self, places: Places, *, farther: bool) -> Worlds:
+        zero, one = (self.data_set(place, farther=farther) for place in places)
         differing = np.arange(self.copies)
         rows_zero = zero.take(differing) if len(zero) == len(one) else None
         return replace_rows(one, differing, rows_zero, one.take(differing), self.points)
@@ -138,43 +174,38 @@ def _shortened(rows: Examples, longest: float) -> Examples:
     return rows.with_(features=features / length)
 
 
-def crafted_choices(data: Examples, relation: Relation, copies: int, *, far: bool) -> Iterator[Choice]:
+def crafted_choices(
+    data: Examples, relation: Relation, copies: int, *, far: bool, longest: float | None = None
+) -> Iterator[Choice]:
     """Return choices of common rows with records at extreme places, the most general first.
 
-    The common rows are those of the data, or crafted: few or many, at the middle of the box, in one corner or halved
-    between two corners, with balanced classes or nearly all in one class. A learner with a bound on its gradients has
-    its full sensitivity where the common rows are balanced around the record, or where both records are misclassified.
+    The common rows are those of the data, or crafted: few or many, at the middle of the box, in one corner, all but
+    one in one corner or halved between two corners, with balanced classes or nearly all in one class. A learner
+    with a bound on its gradients has its full sensitivity where the common rows are balanced around the record, or
+    where both records are misclassified.
 
     Args:
         data: Rows of numbers.
         relation: How the data sets differ.
         copies: Number of records that differ.
         far: True to add records far outside the box around the data.
+        longest: Largest length of a row; None for no limit.
     """
     low, high = box(data)
-    points = _probe_points(low, high)
-    records = list(_records(low, high, data.classes, far=far))
+    records: tuple[Record | None, ...] = tuple(_records(low, high, far=far))
+    pairs: tuple[Places, ...] = tuple(itertools.combinations(range(len(records)), 2))
+    if relation is Relation.LABEL:
+        of_place = [None if record is None else record.features.tobytes() for record in records]
+        pairs = tuple((first, second) for first, second in pairs if of_place[first] == of_place[second])
+    elif relation is Relation.ADD_REMOVE:
+        records = (NO_RECORD, *records)
+        pairs = tuple((0, place) for place in range(1, len(records)))
     for name, others in _common_rows(data, copies):
-        sets, farther = [], {}
-        for place, (_, point, label, far_point) in enumerate(records):
-            sets.append(_with_record(others, point, label, copies))
-            if far_point is not None:
-                farther[place] = _with_record(others, far_point, label, copies)
-        names = tuple(record_name for record_name, *_ in records)
-        pairs: tuple[Places, ...] = tuple(itertools.combinations(range(len(sets)), 2))
-        if relation is Relation.LABEL:
-            pairs = tuple(pair for pair in pairs if records[pair[0]][1] is records[pair[1]][1])
-        elif relation is Relation.ADD_REMOVE:
-            sets, names = [others, *sets], ("nothing", *names)
-            farther = {place + 1: rows for place, rows in farther.items()}
-            pairs = tuple((0, place) for place in range(1, len(sets)))
-        yield Choice(name, names, tuple(sets), pairs, points, farther, copies)
+        yield Choice(name, others, records, pairs, _probe_points(low, high), copies, longest)
 
 
-def _records(
-    low: NDArray[np.float32], high: NDArray[np.float32], classes: int, *, far: bool
-) -> Iterator[tuple[str, NDArray[np.float32], int, NDArray[np.float32] | None]]:
-    """Return the name, features and class of each record, and even farther features if it is outside the box."""
+def _records(low: NDArray[np.float32], high: NDArray[np.float32], *, far: bool) -> Iterator[Record]:
+    """Return records at the corners of the box, beside its middle, in it and far outside, of two classes."""
     middle, half = (low + high) / 2, (high - low) / 2
     columns = np.arange(len(low))
     alternating, first = np.where(columns % 2 == 1, -1.0, 1.0), np.where(columns == 0, 1.0, 0.0)
@@ -195,12 +226,12 @@ def _records(
             (middle + scale * half * direction).astype(np.float32) for scale in (1.0, FAR_SIDES, FARTHER * FAR_SIDES)
         )
         for label in (0, 1):
-            yield f"{name} (class {label})", inside, label, None
+            yield Record(f"{name} (class {label})", inside, label)
         if far:
             for label in (0, 1):
-                yield f"far beyond {name} (class {label})", beyond, label, farther
-    for label in range(min(classes, 2)):
-        yield f"the middle (class {label})", middle.astype(np.float32), label, None
+                yield Record(f"far beyond {name} (class {label})", beyond, label, farther)
+    for label in (0, 1):
+        yield Record(f"the middle (class {label})", middle.astype(np.float32), label)
 
 
 def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
@@ -214,6 +245,7 @@ def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
         (many, "the middle", "nearly all of class 0"),
         (few, "the lower corner", "balanced"),
         (few, "two corners", "balanced"),
+        (few, "the lower corner, one at the upper", "balanced"),
         (many, "the middle", "balanced"),
         (many, "two corners", "one class in each"),
         (few, "the middle", "nearly all of class 0"),
@@ -229,9 +261,11 @@ def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
     ):
         if count < MIN_ROWS - 1:
             continue
-        upper = np.arange(count) < count // 2
+        upper = np.arange(count) < (1 if place.endswith("one at the upper") else count // 2)
         start = middle if place == "the middle" else low
-        features = np.where(upper[:, None], high if place == "two corners" else start, start).astype(np.float32)
+        features = np.where(
+            upper[:, None], high if "upper" in place or place == "two corners" else start, start
+        ).astype(np.float32)
         labels = np.arange(count) // 2 % data.classes if place == "two corners" else np.arange(count) % data.classes
         if classes == "one class in each":
             labels = upper.astype(np.int64)
@@ -239,12 +273,6 @@ def _common_rows(data: Examples, copies: int) -> Iterator[tuple[str, Examples]]:
             common = int(classes[-1])
             labels = np.where(np.arange(count) < RARE_ROWS, 1 - common, common)
         yield f"{count} rows at {place}, {classes}", data.with_(features=features, labels=labels.astype(np.int64))
-
-
-def _with_record(others: Examples, point: NDArray[np.float32], label: int, copies: int) -> Examples:
-    """Return the rows after `copies` equal records."""
-    features = np.concatenate([np.repeat(point[None], copies, 0), np.asarray(others.features, np.float32)])
-    return others.with_(features=features, labels=np.concatenate([np.full(copies, label, np.int64), others.labels]))
 
 
 def _probe_points(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -309,8 +337,9 @@ class CoupledTrainings:
         with two seeds; 0 with a single seed. With `tests_clipping`, records outside the box are used if records even
         farther outside have the same effect.
         """
-        noise = self.train(choice.sets[0], choice.points, NOISE_SEEDS)
-        others = [self.train(rows, choice.points, seeds) for rows in choice.sets[1:]]
+        noise = self.train(choice.data_set(0), choice.points, NOISE_SEEDS)
+        places = range(len(choice.records))
+        others = [self.train(choice.data_set(place), choice.points, seeds) for place in places[1:]]
         usual = noise.usual_ending
         if not len(noise.numbers) or (noise.ending[:seeds] != usual).any():
             return [], 0.0
@@ -319,18 +348,19 @@ class CoupledTrainings:
         for samples in others:
             same = bool((samples.ending == usual).all())
             moves.append(_matrix(samples, usual) - base[:seeds] if same else None)
-        clipped = {
+        usable = [
             place
-            for place, rows in choice.farther.items()
-            if not tests_clipping or self._is_clipped(rows, choice.points, usual, moves[place], base)
-        }
-        usable = [place for place in range(len(choice.sets)) if place not in choice.farther or place in clipped]
+            for place in places
+            if place not in choice.far_places
+            or not tests_clipping
+            or self._is_clipped(choice.data_set(place, farther=True), choice.points, usual, moves[place], base)
+        ]
         yardstick = _Noise.of(base)
         pairs = []
         for first, second in choice.pairs:
             if first in usable and second in usable:
                 pairs.append(_predicted_pair(choice, (first, second), moves[first], moves[second], yardstick))
-        inside = [move for place, move in enumerate(moves) if place and place not in choice.farther]
+        inside = [move for place, move in enumerate(moves) if place and place not in choice.far_places]
         return [pair for pair in pairs if pair is not None], _seed_dependence(inside, base)
 
     def _is_clipped(
@@ -414,12 +444,15 @@ def _seed_dependence(moves: Sequence[Floats | None], base: Floats) -> float:
 def strongest(pairs: Sequence[PredictedPair], count: int) -> list[PredictedPair]:
     """Return the pairs with the largest predicted effects, by both predictions in turn, at most one of a choice each.
 
-    After the best pair of each choice, further ones fill the places that are left.
+    Few pairs of which one data set fails come first: a failure may be due to chance. After the best pair of each
+    choice, further ones fill the places that are left.
     """
+    failing = [pair for pair in pairs if np.isinf(pair.length_of_move)]
+    others = [pair for pair in pairs if not np.isinf(pair.length_of_move)]
     rankings = []
     for ranked in (
-        sorted(pairs, key=lambda pair: -pair.length_of_move),
-        sorted(pairs, key=lambda pair: -pair.sum_of_moves),
+        sorted(others, key=lambda pair: -pair.length_of_move),
+        sorted(others, key=lambda pair: -pair.sum_of_moves),
     ):
         best: dict[int, PredictedPair] = {}
         for pair in ranked:
@@ -427,7 +460,7 @@ def strongest(pairs: Sequence[PredictedPair], count: int) -> list[PredictedPair]
         chosen = {id(pair) for pair in best.values()}
         rankings.append([*best.values(), *(pair for pair in ranked if id(pair) not in chosen)])
     in_turn = {id(pair): pair for turn in zip(*rankings, strict=True) for pair in turn}
-    return list(in_turn.values())[:count]
+    return [*failing[:MAX_FAILING], *in_turn.values()][:count]
 
 
 def choices_in_turn(
@@ -464,24 +497,23 @@ def predicted_candidates(
         longest: Largest length of a row; None for no limit.
         count: Largest number of candidates.
     """
-    first = next(crafted_choices(data, relation, copies, far=False))
-    if not coupled.follow_the_seed(first.shortened_to(longest).sets[0], first.points):
+    first = next(crafted_choices(data, relation, copies, far=False, longest=longest))
+    if not coupled.follow_the_seed(first.data_set(0), first.points):
         return None
-    far = far and coupled.limit_records(data, first.points)
-    first = next(crafted_choices(data, relation, copies, far=far)).shortened_to(longest)
+    far = far and coupled.left >= FAR_TRAININGS and coupled.limit_records(data, first.points)
+    first = next(crafted_choices(data, relation, copies, far=far, longest=longest))
     pairs, dependence = coupled.predicted(first, MOVE_SEEDS, tests_clipping=True)
     if dependence > MAX_UNCOUPLED:
         return None
-    clips = any(place in first.farther for pair in pairs for place in pair.places)
-    limited = itertools.islice(crafted_choices(data, relation, copies, far=clips), 1, None)
-    crafted = (choice.shortened_to(longest) for choice in limited)
+    far = any(place in first.far_places for pair in pairs for place in pair.places)
+    crafted = itertools.islice(crafted_choices(data, relation, copies, far=far, longest=longest), 1, None)
     offered = [
         Choice.of_worlds(offer.name, offer.worlds)
         for offer in offers
         if offer.worlds is not None and (far or offer.farther is None)
     ]
     for choice in choices_in_turn(crafted, offered):
-        if coupled.left < NOISE_SEEDS + len(choice.sets) - 1:
+        if coupled.left < NOISE_SEEDS + len(choice.records) - 1:
             break
         pairs += coupled.predicted(choice, 1, tests_clipping=False)[0]
     far_offers = {offer.name: offer.farther for offer in offers}

@@ -73,8 +73,8 @@ MIN_CANDIDATE_TRAININGS = 16
 """Fewest trainings on each candidate of a search: half on D, and half on D' with the same seeds."""
 ROUND_SURVIVORS = (6, 2)
 """Number of candidates after the first and the second round of a search."""
-MAX_COUPLED_TRAININGS = 1_000
-"""Largest number of trainings with coupled seeds, by which a search predicts the effects of records."""
+MIN_COUPLED_TRAININGS, MAX_COUPLED_TRAININGS = 40, 1_000
+"""Smallest and largest number of trainings with coupled seeds, by which a search predicts the effects of records."""
 MAX_PREDICTED = 9
 """Number of candidates with the largest predicted effects that get trainings in a search."""
 CHECK_TRAININGS = 6_000
@@ -234,8 +234,10 @@ class Neighbours(SummaryGame):
         candidates = search.candidates(setting.mechanism)
         trainings = int(self.search * search.share)
         coupled_trainings = 0
-        if not isinstance(setting.mechanism, SampledLearner):  # bulk sampling has one seed for a batch
+        # Bulk sampling has one seed for a batch. Named poisonings are the only ones to try.
+        if not isinstance(setting.mechanism, SampledLearner) and not search.among:
             coupled_trainings = min(trainings // 2, MAX_COUPLED_TRAININGS)
+            coupled_trainings = coupled_trainings if coupled_trainings >= MIN_COUPLED_TRAININGS else 0
             trainings -= coupled_trainings
         if not search.among:
             candidates = dict(
