@@ -69,16 +69,16 @@ def test_data_sets_of_a_choice_are_neighbours(relation: Relation, copies: int) -
         assert choice.pairs
         for places in choice.pairs[::7]:
             worlds = choice.worlds_of(places)
-            zero, one = worlds.world_zero, worlds.world_one
-            assert rows_of(zero) == rows_of(choice.data_set(places[0]))
-            assert rows_of(one) == rows_of(choice.data_set(places[1]))
-            assert len(rows_of(one) - rows_of(zero)) == copies
+            world_zero, world_one = worlds.world_zero, worlds.world_one
+            assert rows_of(world_zero) == rows_of(choice.data_set(places[0]))
+            assert rows_of(world_one) == rows_of(choice.data_set(places[1]))
+            assert len(rows_of(world_one) - rows_of(world_zero)) == copies
             if relation is Relation.ADD_REMOVE:
-                assert len(one) == len(zero) + copies
+                assert len(world_one) == len(world_zero) + copies
             else:
-                assert len(one) == len(zero)
+                assert len(world_one) == len(world_zero)
             if relation is Relation.LABEL:
-                assert np.array_equal(zero.features, one.features)
+                assert np.array_equal(world_zero.features, world_one.features)
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_pair_reaches_most_of_the_sensitivity(weights_of: Any, penalty: float, l
     shares = []
     for candidate in candidates:
         assert candidate.worlds is not None
-        zero, one = (
+        world_zero, world_one = (
             weights_of(rows_in_ball(data.features), data.labels, penalty)
             for data in (candidate.worlds.world_zero, candidate.worlds.world_one)
         )
-        shares.append(np.linalg.norm(one - zero) * len(candidate.worlds.world_one) * penalty / 2)
+        shares.append(np.linalg.norm(world_one - world_zero) * len(candidate.worlds.world_one) * penalty / 2)
     assert max(shares) > least
 
 
@@ -187,8 +187,8 @@ def paired_samples(code: Any, choice: Choice) -> Any:
 
 def test_measured_change_has_no_noise() -> None:
     choice = next(crafted_choices(DATA, Relation.REPLACE, 1, far=False))
-    zero, one = (choice.data_set(place) for place in choice.pairs[-1])
-    change = float(one.features[:, 0].sum(dtype=np.float64) - zero.features[:, 0].sum(dtype=np.float64))
+    world_zero, world_one = (choice.data_set(place) for place in choice.pairs[-1])
+    change = float(world_one.features[:, 0].sum(dtype=np.float64) - world_zero.features[:, 0].sum(dtype=np.float64))
     assert coupled_move(paired_samples(unlimited_sum, choice)) == pytest.approx([change], abs=1e-4)
     assert not len(coupled_move(paired_samples(seedless_sum, choice)))
 

@@ -133,8 +133,8 @@ class Choice:
     def pair_name(self, places: Places) -> str:
         if self.worlds is not None:
             return self.name
-        zero, one = (record.name if record else "no record" for record in (self.records[place] for place in places))
-        return f"{self.name}: {zero}, or {one}"
+        first, second = (record.name if record else "no record" for record in (self.records[place] for place in places))
+        return f"{self.name}: {first}, or {second}"
 
     def worlds_of(self, places: Places) -> Worlds:
         """Return the neighbours at these positions as one table."""
@@ -145,10 +145,10 @@ class Choice:
         return self._as_worlds(places, farther=True) if set(places) & set(self.far_places) else None
 
     def _as_worlds(self, places: Places, *, farther: bool) -> Worlds:
-        zero, one = (self.data_set(place, farther=farther) for place in places)
+        world_zero, world_one = (self.data_set(place, farther=farther) for place in places)
         differing = np.arange(self.copies)
-        rows_zero = zero.take(differing) if len(zero) == len(one) else None
-        return replace_rows(one, differing, rows_zero, one.take(differing), self.points)
+        rows_zero = world_zero.take(differing) if len(world_zero) == len(world_one) else None
+        return replace_rows(world_one, differing, rows_zero, world_one.take(differing), self.points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ def crafted_choices(
 
 
 def _records(low: NDArray[np.float32], high: NDArray[np.float32], *, far: bool) -> Iterator[Record]:
-    """Return records at the corners of the box, beside its middle, in it and far outside, of two classes."""
+    """Return records at the corners of the box, next to its middle, in it and far outside, of two classes."""
     middle, half = (low + high) / 2, (high - low) / 2
     columns = np.arange(len(low))
     alternating, first = np.where(columns % 2 == 1, -1.0, 1.0), np.where(columns == 0, 1.0, 0.0)
@@ -217,11 +217,11 @@ def _records(low: NDArray[np.float32], high: NDArray[np.float32], *, far: bool) 
         "the first column down": -first,
         "the first column up": first,
     }
-    seen = set()
+    used = set()
     for name, direction in directions.items():
-        if direction.tobytes() in seen:
+        if direction.tobytes() in used:
             continue
-        seen.add(direction.tobytes())
+        used.add(direction.tobytes())
         inside, beyond, farther = (
             (middle + scale * half * direction).astype(np.float32) for scale in (1.0, FAR_SIDES, FARTHER * FAR_SIDES)
         )
@@ -409,11 +409,13 @@ class _Noise:
         noisy = self.spread > 0
         scaled = np.divide(move, self.spread, out=np.zeros_like(move), where=noisy)
         along = self.directions @ scaled
-        shown = self.deviations > 1e-6
-        inside = along[shown] / np.maximum(self.deviations[shown], np.median(self.deviations[shown]) / 3)
-        beyond = scaled - self.directions[shown].T @ along[shown]
+        noisy_directions = self.deviations > 1e-6
+        inside = along[noisy_directions] / np.maximum(
+            self.deviations[noisy_directions], np.median(self.deviations[noisy_directions]) / 3
+        )
+        beyond = scaled - self.directions[noisy_directions].T @ along[noisy_directions]
         bare = MAX_MOVE * float(np.abs(move[~noisy]).max(initial=0.0) > 1e-6 * np.abs(move).max(initial=0.0))
-        dependent = bool(shown.sum() < min(len(self.deviations), NOISE_SEEDS - 1))  # some sums have no noise
+        dependent = bool(noisy_directions.sum() < min(len(self.deviations), NOISE_SEEDS - 1))  # some sums have no noise
         rest = float(np.linalg.norm(beyond))
         if dependent:
             rest = MAX_MOVE * float(rest > 1e-3 * np.linalg.norm(scaled))

@@ -369,8 +369,8 @@ def _whitened(residuals: Floats) -> Floats:
     scale = np.where(spread > 0, spread, np.inf)
     scaled = residuals / scale
     variances, directions = np.linalg.eigh(scaled.T @ scaled / len(scaled))
-    kept = variances > MIN_DIRECTION * max(float(variances[-1]), np.finfo(np.float64).tiny)
-    return np.asarray(directions[:, kept] / np.sqrt(variances[kept]) / scale[:, None])
+    has_noise = variances > MIN_DIRECTION * max(float(variances[-1]), np.finfo(np.float64).tiny)
+    return np.asarray(directions[:, has_noise] / np.sqrt(variances[has_noise]) / scale[:, None])
 
 
 def _moved_normal(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
