@@ -168,7 +168,7 @@ class OutputSet:
     def worth(self, view: SummaryView) -> float:
         """Return the mean log-likelihood of held-out search samples' worlds, in nats.
 
-        It is -inf if one world is missing there, or if the mechanism does not state its law.
+        It is -inf if one world is missing there, or if the classifier needs a law or a change that is unknown.
         """
         return self._worth(_LearningSet(view, ~_held_out_rows(view)))
 
