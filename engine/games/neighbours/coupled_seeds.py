@@ -312,13 +312,13 @@ class CoupledTrainings:
     def limit_records(self, data: Examples, points: NDArray[np.float32]) -> bool:
         """True if code limits records: ones far outside the box and ones much farther outside have the same effect.
 
-        All records are far outside, half of them on either side with a class each. Without a limit, a model that
-        separates them shrinks with their distance. A single far record would not tell: a bounded loss limits its
-        effect.
+        All records are far outside, two thirds of them on one side, with a class for each side. Without a limit, a
+        model that separates them shrinks with their distance. A single far record would not tell: a bounded loss limits
+        its effect.
         """
         low, high = box(data)
         middle, half = (low + high) / 2, (high - low) / 2
-        upper = np.arange(FEW_ROWS - 1) % 2
+        upper = np.minimum(np.arange(FEW_ROWS - 1) % 3, 1)
         side = np.where(upper == 1, 1.0, -1.0)[:, None] * half
         results = []
         for distance in (0.0, NEAR_SIDES, FAR_SIDES):
