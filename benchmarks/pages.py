@@ -16,6 +16,7 @@ once a page. `index.csv` also has the machine. `tests/test_pages.py` compares th
 - A cell that names a data file becomes a link to it.
 - `<!-- rules of the verdict -->` requests the rules in `engine/reading/verdict.py`.
 - `<!-- list of estimators -->` requests the registered estimators.
+- `<!-- strongest games -->` requests the strongest game for each kind of learner.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ NAMED = re.compile(r"[\w-]+\.csv")
 COMMAND = re.compile(r"; (?=(?:dpaudit|python|make) )")
 RULES_BLOCK = re.compile(r"(<!-- rules of the verdict -->\n).*?(<!-- end of rules -->)", re.DOTALL)
 ESTIMATORS_BLOCK = re.compile(r"(<!-- list of estimators -->\n).*?(<!-- end of list -->)", re.DOTALL)
+STRONGEST_BLOCK = re.compile(r"(<!-- strongest games -->\n).*?(<!-- end of games -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -169,6 +171,7 @@ def written(text: str, page: Path, sources: Mapping[str, Origin]) -> str:
 
     text = RULES_BLOCK.sub(lambda match: f"{match[1]}{rules_table()}\n{match[2]}", text)
     text = ESTIMATORS_BLOCK.sub(lambda match: f"{match[1]}{estimators_table()}\n{match[2]}", text)
+    text = STRONGEST_BLOCK.sub(lambda match: f"{match[1]}{strongest_games_table()}\n{match[2]}", text)
     return BLOCK.sub(block, text)
 
 
@@ -186,6 +189,19 @@ def estimators_table() -> str:
 
     rows = [f"| `{name}` | {entry.summary} | {entry.source} |" for name, entry in catalogue("estimator").items()]
     return "\n".join(["| estimator | evidence and method | source |", "| --- | --- | --- |", *rows])
+
+
+def strongest_games_table() -> str:
+    """Return the strongest games for kinds of learners as a Markdown table."""
+    from dpaudit.engine.request.strongest_games import LEARNER_KINDS
+
+    rows = [
+        f"| {kind.words} | {', '.join(map(str, kind.games))} | `{game}` | {kind.finds} |"
+        for kind in LEARNER_KINDS
+        for game in dict.fromkeys(kind.games.values())
+    ]
+    header = "| my learner is | relation of the claim | the strongest game is | it finds |"
+    return "\n".join([header, "| --- | --- | --- | --- |", *rows])
 
 
 def main() -> None:

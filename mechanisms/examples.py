@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias, runtime_checkable
@@ -100,10 +101,13 @@ class Examples:
 
     def writable(self) -> Examples:
         """Return the examples with writable arrays; read-only arrays are copied."""
-        features, labels = self.features, self.labels
-        if isinstance(features, np.ndarray) and not features.flags.writeable:
-            features = features.copy()
-        return self.with_(features=features, labels=labels if labels.flags.writeable else labels.copy())
+        copied = copy(self)  # `replace` would check the arrays again, for each of thousands of trainings
+        copied.__dict__.pop("digest", None)  # of content that may change
+        for name in ("features", "labels"):
+            array = getattr(self, name)
+            if isinstance(array, np.ndarray) and not array.flags.writeable:
+                object.__setattr__(copied, name, array.copy())
+        return copied
 
     @cached_property
     def digest(self) -> str:

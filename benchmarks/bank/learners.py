@@ -19,7 +19,7 @@ from dpaudit import Claim, from_callable, from_summary
 
 PENALTY = 0.1
 DEPTH = 3
-MANY = "of 2,400 trainings 1,200 are too few for what the answers tell of one record"
+MANY = "the fresh trainings are too few for what the answers tell of one record"
 
 
 def in_ball(X: Any) -> Any:

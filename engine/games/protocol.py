@@ -167,6 +167,8 @@ class CheckTest:
         cost: Cost of one of these trainings, relative to a training on the given data; in (0, 1].
         scales: Fields of the game that set the number of trainings, each with its share of them. A budget lowers them.
         min_trainings: Fewest trainings that a budget must leave for the test to run.
+        slow_trainings: Fewest trainings that remain if a training is slow and no budget is set: they are halved until
+            they fit the default budget. 0 never reduces them without a budget.
         variant: One or two words that distinguish it from other tests of the same game; "" for the only one.
         game: Fields of the game that differ from their defaults, as in a spec.
         attack: Attack as in a spec; "" for the game's default.
@@ -188,6 +190,7 @@ class CheckTest:
     cost: float = 1.0
     scales: Mapping[str, float] = field(default_factory=dict)
     min_trainings: int = 2
+    slow_trainings: int = 0
     variant: str = ""
     game: Mapping[str, Any] = field(default_factory=dict)
     attack: str = ""

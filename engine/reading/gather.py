@@ -36,7 +36,7 @@ from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
-from dpaudit.estimators.measures import measures, roc
+from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
@@ -105,8 +105,12 @@ class _Finished:
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         scores = self._scores_for_roc()
         finding = self._finding(conditional=conditional)
+        measured: tuple[Measure, ...] = ()
         if scores and isinstance(finding, Bound):
             finding = replace(finding, series={**finding.series, "trade-off": roc(scores[0])})
+            measured = measures(
+                scores, confidence=finding.confidence, seed=ROC_SEED, epsilon=finding.lower, delta=finding.delta
+            )
         keys = entry.keys
         notes = tuple(dict.fromkeys(note for report in self._reports(entry.trainings) for note in report.notes))
         return AuditResult(
@@ -141,7 +145,7 @@ class _Finished:
             evidence=str(evidence),
             audited=audit.mechanism,
             at_first_confidence=self._at_first_confidence(finding, compared.claim),
-            measures=measures(scores, confidence=audit.estimator.confidence, seed=ROC_SEED) if scores else (),
+            measures=measured,
             guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
             failed_replays=self._failed_replays,
         )

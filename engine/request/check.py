@@ -31,6 +31,7 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.strongest_games import strongest_game
 from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
@@ -206,6 +207,17 @@ class PlannedTest:
         """Return the test with fields of its game that say in what two neighbours differ."""
         return replace(self, test=replace(self.test, game={**self.test.game, **neighbours}))
 
+    def for_slow_trainings(self, training_s: float | None, seconds: float) -> PlannedTest:
+        """Return the test with half the trainings, repeatedly, while slow ones exceed a budget of `seconds`."""
+        planned, fewest = self, 2 * self.test.slow_trainings
+        while (
+            training_s is not None
+            and 0 < fewest <= planned.test.trainings
+            and training_s * (planned.test.price + planned.repeat_price) > BUDGET_SHARE * seconds
+        ):
+            planned = planned.scaled(SHRINK_FACTOR)
+        return planned
+
     @property
     def repeat_price(self) -> float:
         """Cost of a confirmatory run, in calls or trainings on the data."""
@@ -215,10 +227,13 @@ class PlannedTest:
             share * test.growth_on_repeat.get(name, 1.0) for name, share in shares.items() if name != test.search_field
         )
 
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Sort key: tests of the claim before tests of side findings, then by price."""
-        return self.test.scope is not Scope.CLAIM, self.test.price
+    def rank(self, strongest: str = "") -> tuple[bool, bool, int]:
+        """Return the sort key: tests of the claim before those of side findings, the strongest game, then by price.
+
+        Tests with at most one training come before the strongest game.
+        """
+        is_late = self.test.price > 1 and self.game != strongest
+        return self.test.scope is not Scope.CLAIM, bool(strongest) and is_late, self.test.price
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
@@ -262,10 +277,17 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif _is_timed(mechanism, request) and budget.seconds and any(plan.test.trainings > 1 for plan in planned_tests):
+    elif budget.seconds and any(
+        plan.test.trainings > 1 and (_is_timed(mechanism, request) or plan.test.slow_trainings)
+        for plan in planned_tests
+    ):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
-        planned_tests, too_long = within_seconds(planned_tests, training_seconds(mechanism, target), budget.seconds)
+        seconds_each = training_seconds(mechanism, target)
+        if not _is_timed(mechanism, request):
+            planned_tests = [planned.for_slow_trainings(seconds_each, budget.seconds) for planned in planned_tests]
+        else:
+            planned_tests, too_long = within_seconds(planned_tests, seconds_each, budget.seconds)
     affordable, too_expensive = within_trainings(planned_tests, budget.trainings)
     too_expensive += too_long
     if not affordable:
@@ -372,8 +394,9 @@ def _fits_test(mechanism: Any, test: CheckTest) -> bool:
 
 
 def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:
-    """Return the tests that fit a mechanism and its claim, cheapest first, and the games that do not fit, with reasons.
+    """Return the tests that fit a mechanism and its claim in their order, and the games that do not fit, with reasons.
 
+    The strongest game for a learner runs first, but after tests with a single training. The others follow by price.
     The second list holds games for other claims, the third games for other mechanisms.
     """
     matching, other_claims, other_mechanisms = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
@@ -391,7 +414,8 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
     unfit = [
         [f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (other_claims, other_mechanisms)
     ]
-    return sorted(matching, key=lambda planned: planned.rank), unfit[0], unfit[1]
+    strongest = strongest_game(mechanism, claim.relation)
+    return sorted(matching, key=lambda planned: planned.rank(strongest)), unfit[0], unfit[1]
 
 
 def default_data(mechanism: Any, claim: Claim) -> Any:

@@ -93,7 +93,7 @@ def test_leak_in_few_of_many_numbers_is_detected_without_a_law() -> None:
 def test_missing_law_is_an_error() -> None:
     truth = np.arange(40) % 2 == 0
     view = SummaryView(np.random.default_rng(0).normal(size=(40, 3)), truth, np.ones((4, 3)))
-    with pytest.raises(InputError, match="does not state its law"):
+    with pytest.raises(InputError, match="need a mechanism that states its law"):
         OutputSet(("stated",)).score(view)
 
 

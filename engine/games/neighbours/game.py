@@ -23,6 +23,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.columns import UNKNOWN
+from dpaudit.engine.games.neighbours.coupled_seeds import CandidateWorlds, CoupledTrainings, predicted_candidates
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
@@ -34,7 +35,13 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch, sample_summaries
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame, clips_records, held_out_evidence, separation
+from dpaudit.engine.games.neighbours.world_scores import (
+    SummaryGame,
+    clips_records,
+    coupled_move,
+    held_out_evidence,
+    separation,
+)
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
@@ -66,10 +73,17 @@ MIN_CANDIDATE_TRAININGS = 16
 """Fewest trainings on each candidate of a search: half on D, and half on D' with the same seeds."""
 ROUND_SURVIVORS = (6, 2)
 """Number of candidates after the first and the second round of a search."""
+MIN_COUPLED_TRAININGS, MAX_COUPLED_TRAININGS = 40, 1_000
+"""Smallest and largest number of trainings with coupled seeds, by which a search predicts the effects of records."""
+MAX_PREDICTED = 9
+"""Number of candidates with the largest predicted effects that get trainings in a search."""
 CHECK_TRAININGS = 6_000
 """Search and fresh trainings of a check; trainings by common libraries take some milliseconds."""
-USER_LEARNER_CHECK_TRAININGS = 2_400
-"""Search and fresh trainings of a check of a user's learner, observed through its predictions."""
+USER_LEARNER_TRAININGS, SLOW_LEARNER_TRAININGS = 12_000, 2_400
+"""Search and fresh trainings of a check of a user's learner, and those that a slow one gets at least.
+
+A pure claim of 1 with noise for 2, spread over the directions of 6 numbers, needs about 5,000 fresh trainings.
+"""
 USER_LEARNERS = tuple(
     Capability(adapter, f"user training functions and estimators (`{adapter.made_by}`)")
     for adapter in (OwnTraining, SklearnClassifier)
@@ -87,16 +101,19 @@ def _check_test(
     claim_relation: Relation,
     data_relation: Relation,
     variant: str,
-    trainings: int = CHECK_TRAININGS,
 ) -> CheckTest:
+    """Return a test of learners sampled in bulk, or of learners that train once for each summary."""
+    in_bulk = capability is SAMPLED
     return CheckTest(
         capability,
         (claim_relation,),
         "leaks of a few chosen records by all released numbers or answers together: too little noise, exact counts",
-        trainings=trainings,
-        scales={"trials": 0.5, "search": 0.5},
+        trainings=CHECK_TRAININGS if in_bulk else USER_LEARNER_TRAININGS,
+        slow_trainings=0 if in_bulk else SLOW_LEARNER_TRAININGS,
+        scales={"trials": 0.5, "search": 0.5} if in_bulk else {"trials": 0.6, "search": 0.4},
         variant=variant,
         growth_on_repeat={"trials": 2.0},
+        search_field="search",
         game={"poisoning": {"name": "automatic", "relation": str(data_relation), "share": 0.55}, "stack": 500},
     )
 
@@ -111,7 +128,7 @@ CHECK_TESTS = tuple(
         (Relation.ADD_REMOVE, Relation.REPLACE, "records replaced"),
     )
 ) + tuple(
-    _check_test(capability, data_relation, data_relation, "", USER_LEARNER_CHECK_TRAININGS)
+    _check_test(capability, data_relation, data_relation, "")
     for capability in USER_LEARNERS
     for data_relation in (Relation.REPLACE, Relation.ADD_REMOVE)
 )
@@ -151,6 +168,7 @@ class Neighbours(SummaryGame):
     )
 
     samples: ClassVar[Any] = staticmethod(sample_summaries)
+    learns_once: ClassVar[bool] = True
 
     trials: int = 20_000
     stack: int = 2_500
@@ -181,7 +199,7 @@ class Neighbours(SummaryGame):
         return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
     def play(self, setting: Setting, work: Work) -> Played:
-        worlds, search_trainings = self._worlds(setting, work)
+        worlds, search_trainings = self._worlds(replace(setting, seed=setting.search_seed), work)
         fresh, scores = self.fresh_and_scores(setting, work, worlds, search_trainings)
         noiseless_scores = self.without_noise(setting, work, worlds, search_trainings)
         planted = None
@@ -215,6 +233,12 @@ class Neighbours(SummaryGame):
         """Choose D and D' by successive halving: each round spends equally many trainings on fewer candidates."""
         candidates = search.candidates(setting.mechanism)
         trainings = int(self.search * search.share)
+        coupled_trainings = 0
+        # Bulk sampling has one seed for a batch. Named poisonings are the only ones to try.
+        if not isinstance(setting.mechanism, SampledLearner) and not search.among:
+            coupled_trainings = min(trainings // 2, MAX_COUPLED_TRAININGS)
+            coupled_trainings = coupled_trainings if coupled_trainings >= MIN_COUPLED_TRAININGS else 0
+            trainings -= coupled_trainings
         if not search.among:
             candidates = dict(
                 itertools.islice(
@@ -233,6 +257,22 @@ class Neighbours(SummaryGame):
             self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}", name)
             for name, poisoning in candidates.items()
         )
+        if coupled_trainings:
+            offers = work.add(
+                predict_candidates,
+                setting.mechanism,
+                offers,
+                search.relation or Relation.LABEL,
+                self.copies,
+                self.scale,
+                setting.required_part("target"),
+                self.limit_s,
+                trainings=coupled_trainings,
+                count=min(len(candidates), MAX_PREDICTED),
+                seed=setting.seed.child("coupled seeds"),
+                label="neighbouring data sets by coupled seeds",
+                **setting.unit_options,
+            )
         samples: tuple[tuple[Unit, ...], ...] = ()
         for number, (survivors, count) in enumerate(zip(rounds, trainings_each, strict=True)):
             if number:
@@ -257,9 +297,8 @@ class Neighbours(SummaryGame):
         label = f"best of {len(candidates)} poisonings"
         arguments = (take_best, setting.attack, setting.mechanism, len(candidates), offers, samples)
         best = work.add(*arguments, label=label, resources=setting.resources.without_gpu)
-        return best, self.search - sum(
-            survivors * count for survivors, count in zip(rounds, trainings_each, strict=True)
-        )
+        tried = sum(survivors * count for survivors, count in zip(rounds, trainings_each, strict=True))
+        return best, self.search - tried - coupled_trainings
 
     def _choice(
         self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str, *name: str
@@ -332,16 +371,6 @@ def _numeric_columns(data: Examples) -> list[NDArray[np.float64]]:
 
 
 @dataclass(frozen=True, eq=False)
-class CandidateWorlds:
-    """Two data sets of one poisoning in a search."""
-
-    name: str  # name of the poisoning
-    worlds: Worlds | None  # None if the poisoning does not fit the data
-    farther: Worlds | None = None  # if records lie outside the box: the data sets with records farther away
-    refused: str = ""  # reason why there are no data sets
-
-
-@dataclass(frozen=True, eq=False)
 class CandidateTrainings:
     """Pairs of trainings on the data sets of one candidate: on D, then on D' with the same seed."""
 
@@ -361,6 +390,48 @@ def offer_worlds(
     except InputError as err:
         return CandidateWorlds(name, None, refused=str(err))
     return CandidateWorlds(name, near, far)
+
+
+@unit
+def predict_candidates(
+    mechanism: Any,
+    offers: Sequence[CandidateWorlds],
+    relation: Relation,
+    copies: int,
+    scale: Scale,
+    target: Examples,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    trainings: int,
+    count: int,
+    seed: Seed,
+) -> Iterator[CandidateWorlds]:
+    """Return the candidates with the largest predicted effects, then the refused offers.
+
+    They are the offers and crafted data sets. All offers are returned if the learner does not follow its seed.
+    """
+    data = as_numbers(target, scale)
+    coupled = CoupledTrainings(mechanism, trainings, seed=seed, limit_s=limit_s, compute=compute)
+    with limited_threads(compute.threads):
+        try:
+            predicted = predicted_candidates(
+                coupled,
+                data,
+                offers,
+                relation=relation,
+                copies=copies,
+                far=scale == "box",
+                longest=1.0 if scale == "ball" else None,
+                count=count,
+            )
+        except TrainingError:
+            predicted = None
+    if not predicted:
+        yield from offers
+        return
+    yield from predicted
+    yield from (offer for offer in offers if offer.worlds is None)
 
 
 @unit
@@ -429,9 +500,11 @@ def take_best(
     tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
 ) -> Outcome[Worlds]:
-    """Return the data sets of the poisoning with the largest bound; ties are decided by the share of correct guesses.
+    """Return the data sets of the poisoning with the largest bound.
 
-    Search and fresh trainings run afterwards with other seeds, so the choice costs no confidence.
+    Ties are decided by the distance between trainings with one seed, which has no noise if the learner draws it from
+    the seed, or else by the share of correct guesses. Search and fresh trainings run afterwards with other seeds, so
+    the choice costs no confidence.
 
     Raises: RunError if no poisoning fits.
     """
@@ -439,7 +512,13 @@ def take_best(
     evidence = _evidence(attack, mechanism, offers, samples, compute)
     if not evidence:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
-    best = offers[max(evidence, key=lambda place: evidence[place])]
+    moves = {place: coupled_move(trainings) for place, trainings in samples.items()}
+    distances = {
+        place: separation(samples[place])[0] if len(moves[place]) else accuracy
+        for place, (_, accuracy) in evidence.items()
+    }
+    place = max(evidence, key=lambda place: (evidence[place][0], distances[place]))
+    best = offers[place]
     descriptions = [
         f"{offers[place].name} {format_lower(bound)} ({accuracy:.0%} right)"
         for place, (bound, accuracy) in evidence.items()
@@ -448,7 +527,7 @@ def take_best(
     note = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on search trainings: "
     note += ", ".join(descriptions)
     assert best.worlds is not None
-    return Outcome(best.worlds, notes=(note,))
+    return Outcome(replace(best.worlds, move=moves[place].astype(np.float32)), notes=(note,))
 
 
 def _samples_and_refusals(

@@ -81,6 +81,8 @@ class SummaryView:
     fresh: NDArray[Any]  # summaries of fresh samples, shape (n, width)
     # log-odds of world 1 by the law that the mechanism states, shape (n, width) to (n,); None if it states none
     stated: Callable[[Floats], Floats] | None = None
+    # change of the summary from world 0 to world 1 by trainings with one seed, shape (width,); None if unknown
+    move: Floats | None = None
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
 
@@ -101,6 +103,9 @@ class OutputSet:
             - "additive": logistic regression on binned numbers, suited to independent noise
             - "trees": gradient boosting
             - "shrunken": as "laplace", with medians shrunk by their errors, for many numbers of which few matter
+            - "moved-normal", "moved-laplace", "moved-spherical": likelihood ratios of normal, of independent Laplace,
+              and of spherical noise (density exp(-length)), with the change between the worlds that a search measured
+              by trainings with one seed; skipped without it
             - "stated": law that the mechanism states by its method `log_density`; skipped without that method
             - "forest": random forest
             - "mlp": multilayer perceptron
@@ -115,6 +120,9 @@ class OutputSet:
         "additive",
         "trees",
         "shrunken",
+        "moved-normal",
+        "moved-laplace",
+        "moved-spherical",
         "stated",
     )
     seed: int = 0
@@ -123,19 +131,23 @@ class OutputSet:
     def __post_init__(self) -> None:
         object.__setattr__(self, "classifiers", tuple(self.classifiers))
         require(len(self.classifiers) > 0, "classifiers must have at least one name")
-        unknown = [name for name in self.classifiers if name not in (*CLASSIFIERS, STATED_LAW)]
-        require(not unknown, f"classifiers must be among {', '.join((*CLASSIFIERS, STATED_LAW))}", unknown=unknown)
+        names = (*CLASSIFIERS, *MOVED_LAWS, STATED_LAW)
+        unknown = [name for name in self.classifiers if name not in names]
+        require(not unknown, f"classifiers must be among {', '.join(names)}", unknown=unknown)
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
         """Return log-odds of world 1, in nats.
 
-        Raises: InputError if all search samples are of one world, or if "stated" is the only classifier and the
-            mechanism states no law.
+        Raises: InputError if all search samples are of one world, or if the only classifiers need a law or a change
+            that is unknown.
         """
         if len(np.unique(view.search_truth)) < 2:
             raise InputError("search samples must come from both worlds. Increase `search`")
-        if view.stated is None and self.classifiers == (STATED_LAW,):
-            raise InputError(f"the mechanism does not state its law. Remove {STATED_LAW} from `classifiers`")
+        if not any(candidate._is_usable(view) for candidate in self.candidates()):
+            raise InputError(
+                f"{', '.join(self.classifiers)} need a mechanism that states its law, or a search by trainings with "
+                "one seed. Add other `classifiers`"
+            )
         learning = _LearningSet(view, ~_held_out_rows(view))
         worth = [candidate._worth(learning) for candidate in self.candidates()] if len(self.classifiers) > 1 else [0.0]
         best = self.best(worth)
@@ -156,13 +168,20 @@ class OutputSet:
     def worth(self, view: SummaryView) -> float:
         """Return the mean log-likelihood of held-out search samples' worlds, in nats.
 
-        It is -inf if one world is missing there, or if the mechanism does not state its law.
+        It is -inf if one world is missing there, or if the classifier needs a law or a change that is unknown.
         """
         return self._worth(_LearningSet(view, ~_held_out_rows(view)))
 
+    def _is_usable(self, view: SummaryView) -> bool:
+        """True if the classifier's law is known, or learned from samples."""
+        (name,) = self.classifiers
+        if name in MOVED_LAWS:
+            return view.move is not None and len(view.move) == view.search.shape[1]
+        return name != STATED_LAW or view.stated is not None
+
     def _worth(self, learning: _LearningSet) -> float:
         truth = learning.view.search_truth
-        if learning.view.stated is None and self.classifiers == (STATED_LAW,):
+        if not self._is_usable(learning.view):
             return -math.inf
         if any(len(np.unique(truth[part])) < 2 for part in (learning.rows, ~learning.rows)):
             return -math.inf
@@ -187,6 +206,12 @@ class OutputSet:
         if name == STATED_LAW:
             assert view.stated is not None
             return _calibrated(view.stated, view.search[learning.rows], view.search_truth[learning.rows])
+        if name in MOVED_LAWS:
+            assert view.move is not None
+            summaries, truth = learning.training_data
+            law = MOVED_LAWS[name](summaries, truth, learning.narrow(view.move[None])[0])
+            moved = _calibrated(law, summaries, truth)
+            return lambda long: moved(learning.narrow(long))
         fit = CLASSIFIERS[name](self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # only the order matters
@@ -331,6 +356,60 @@ def _shrunken(seed: int) -> FitClassifier:
     return fit
 
 
+MIN_DIRECTION = 1e-9
+"""Smallest variance of a direction of noise, as a share of the largest; smaller ones are rounding errors."""
+
+
+def _whitened(residuals: Floats) -> Floats:
+    """Return the matrix, shape (d, k), that maps noise to k uncorrelated numbers of variance 1.
+
+    Numbers are scaled first. Directions without noise are omitted.
+    """
+    spread = residuals.std(0)
+    scale = np.where(spread > 0, spread, np.inf)
+    scaled = residuals / scale
+    variances, directions = np.linalg.eigh(scaled.T @ scaled / len(scaled))
+    has_noise = variances > MIN_DIRECTION * max(float(variances[-1]), np.finfo(np.float64).tiny)
+    return np.asarray(directions[:, has_noise] / np.sqrt(variances[has_noise]) / scale[:, None])
+
+
+def _moved_normal(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
+    """Return the log-odds by normal noise with the covariance of the samples."""
+    unmoved = summaries - truth[:, None] * move
+    middle = unmoved.mean(0)
+    whitening = _whitened(unmoved - middle)
+    weights = whitening @ (move @ whitening)
+    return lambda others: np.asarray(np.round((others - middle - move / 2) @ weights, 6))
+
+
+def _moved_spherical(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
+    """Return the log-odds by noise of density exp(-length) in whitened numbers, as of output perturbation."""
+    unmoved = summaries - truth[:, None] * move
+    middle = unmoved.mean(0)
+    whitening = _whitened(unmoved - middle)
+    step = move @ whitening
+
+    def odds(others: Floats) -> Floats:
+        noise = (others - middle) @ whitening
+        return np.asarray(np.round(np.linalg.norm(noise, axis=1) - np.linalg.norm(noise - step, axis=1), 6))
+
+    return odds
+
+
+def _moved_laplace(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
+    """Return the log-odds by independent Laplace noise."""
+    unmoved = summaries - truth[:, None] * move
+    median = np.median(unmoved, 0)
+    smallest = MIN_PROBABILITY * np.maximum(np.abs(move), np.finfo(np.float64).tiny)
+    scale = np.maximum(np.abs(unmoved - median).mean(0), smallest)
+
+    def odds(others: Floats) -> Floats:
+        moved = others - median
+        return np.asarray(np.round(((np.abs(moved) - np.abs(moved - move)) / scale).sum(1), 6))
+
+    return odds
+
+
 def _limits(seed: int) -> FitClassifier:
     """Score numbers outside the range of a world, for bounded noise."""
 
@@ -446,6 +525,14 @@ CLASSIFIERS: Mapping[str, Callable[[int], FitClassifier]] = {
     "forest": _forest,
     "mlp": _mlp,
 }
+
+
+MOVED_LAWS: Mapping[str, Callable[[Floats, Flags, Floats], Callable[[Floats], Floats]]] = {
+    "moved-normal": _moved_normal,
+    "moved-laplace": _moved_laplace,
+    "moved-spherical": _moved_spherical,
+}
+"""Functions that make log-odds from summaries, their worlds and the change between the worlds."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,10 +108,11 @@ class TrainingBatch:
     limit_s: float | None
     paired: bool = False  # True if the worlds take turns and each pair shares a seed
 
-    def seed_of(self, place: int, mechanism: Any) -> Seed:
-        """Return the seed of a training; bulk samplers use one seed for the batch."""
-        number = place // 2 if self.paired else place
-        return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else number))
+    def seeds(self, mechanism: Any) -> list[Seed]:
+        """Return the seeds of all trainings; bulk samplers use one seed for the batch."""
+        in_bulk = isinstance(mechanism, SampledLearner)
+        numbers = (0 if in_bulk else place // 2 if self.paired else place for place in range(len(self.truth)))
+        return [self.seed.child(self.first + number) for number in numbers]
 
 
 def sample_batch(mechanism: Any, batch: TrainingBatch) -> Outcome[Samples]:
@@ -120,8 +121,9 @@ def sample_batch(mechanism: Any, batch: TrainingBatch) -> Outcome[Samples]:
     Raises: TrainingError if the code does not run at all.
     """
     count = len(batch.truth)
-    names = [f"trial {batch.first + place} (seed {batch.seed_of(place, mechanism)})" for place in range(count)]
-    results = [_checked(result) for result in _train_batch(mechanism, batch)]
+    seeds = batch.seeds(mechanism)
+    names = [f"trial {batch.first + place} (seed {seed})" for place, seed in enumerate(seeds)]
+    results = [_checked(result) for result in _train_batch(mechanism, batch, seeds)]
     failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, results, strict=True) if result.fault)
     failure_endings = {result.ending for result in results if not len(result.numbers)}
     if len(failures) == count >= MIN_FAILED_BATCH and len(failure_endings) == 1 and len(np.unique(batch.truth)) == 2:
@@ -173,15 +175,21 @@ def _failure(err: BaseException) -> _TrainingResult:
     return _TrainingResult(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
 
 
-def _train_batch(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
+def _train_batch(
+    mechanism: Any, batch: TrainingBatch, seeds: Sequence[Seed]
+) -> Sequence[NDArray[np.float64] | _TrainingResult]:
     if isinstance(mechanism, SampledLearner):
-        return _in_bulk(mechanism, batch)
+        return _in_bulk(mechanism, batch, seeds[0])
     if isinstance(mechanism, SummarisedLearner):
-        return [_one_by_one(mechanism, batch, place) for place in range(len(batch.truth))]
-    return _by_answers(mechanism, batch)
+        return [
+            _one_by_one(mechanism, batch, bool(world), seed) for world, seed in zip(batch.truth, seeds, strict=True)
+        ]
+    return _by_answers(mechanism, batch, seeds)
 
 
-def _in_bulk(mechanism: SampledLearner, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
+def _in_bulk(
+    mechanism: SampledLearner, batch: TrainingBatch, seed: Seed
+) -> Sequence[NDArray[np.float64] | _TrainingResult]:
     results: list[NDArray[np.float64] | _TrainingResult] = [_TrainingResult("nothing")] * len(batch.truth)
     for world in (False, True):
         places = np.flatnonzero(batch.truth == world)
@@ -193,7 +201,7 @@ def _in_bulk(mechanism: SampledLearner, batch: TrainingBatch) -> Sequence[NDArra
                 batch.worlds.world(world),
                 batch.worlds.points,
                 len(places),
-                seed=batch.seed_of(0, mechanism).child(0 if batch.paired else int(world)).sequence(),
+                seed=seed.child(0 if batch.paired else int(world)).sequence(),
                 compute=batch.compute,
             )
         except BaseException as err:  # user code may raise anything; the exception is the outcome of these trials
@@ -204,15 +212,14 @@ def _in_bulk(mechanism: SampledLearner, batch: TrainingBatch) -> Sequence[NDArra
 
 
 def _one_by_one(
-    mechanism: SummarisedLearner, batch: TrainingBatch, place: int
+    mechanism: SummarisedLearner, batch: TrainingBatch, world: bool, seed: Seed
 ) -> NDArray[np.float64] | _TrainingResult:
     try:
         # A copy for each training: it may modify its data.
-        train = batch.worlds.world(bool(batch.truth[place])).writable()
+        train = batch.worlds.world(world).writable()
         points = batch.worlds.points.copy()
-        seed = batch.seed_of(place, mechanism).sequence()
         with time_limit(batch.limit_s):
-            summary = mechanism.summarise(train, points, seed=seed, compute=batch.compute)
+            summary = mechanism.summarise(train, points, seed=seed.sequence(), compute=batch.compute)
         vector = np.asarray(summary).astype(np.float64, casting="same_kind")  # no complex numbers, no text
     except TimeLimitExceeded:
         if batch.limit_s is None:  # time limit of the whole unit
@@ -225,13 +232,12 @@ def _one_by_one(
     return _TrainingResult(f"shape {vector.shape}", f"it returned an array of shape {vector.shape}, not a vector")
 
 
-def _by_answers(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
+def _by_answers(
+    mechanism: Any, batch: TrainingBatch, seeds: Sequence[Seed]
+) -> Sequence[NDArray[np.float64] | _TrainingResult]:
     """Summarise any learner by the log-odds that its models predict at the points."""
     worlds = batch.worlds
-    runs = [
-        TrainingRun(worlds.row_numbers(bool(world)), batch.seed_of(place, mechanism))
-        for place, world in enumerate(batch.truth)
-    ]
+    runs = [TrainingRun(worlds.row_numbers(bool(world)), seed) for world, seed in zip(batch.truth, seeds, strict=True)]
     models = train_runs(mechanism, worlds.rows, runs, compute=batch.compute)
     return [_answers(model, worlds.points) for model in models]
 

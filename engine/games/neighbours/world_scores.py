@@ -194,7 +194,7 @@ def judge_candidate(
     summaries, truth = _rounding_of(samples, full_digits=full_digits).rounded(samples.summaries()), samples.truth
     stated = stated_odds(mechanism, worlds, compute)
     with limited_threads(compute.threads):
-        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
+        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated, known_move(worlds))))
 
 
 @unit
@@ -214,7 +214,12 @@ def score_summaries(
     chosen = attack.best([candidate_worth.worth for candidate_worth in worths]) if worths else attack
     with limited_threads(compute.threads):
         scores = score_trials(
-            chosen, searched, trials, stated_odds(mechanism, worlds, compute), full_digits=full_digits
+            chosen,
+            searched,
+            trials,
+            stated_odds(mechanism, worlds, compute),
+            known_move(worlds),
+            full_digits=full_digits,
         )
     usual = searched.usual_ending
     mismatches = (
@@ -236,7 +241,13 @@ def _rounding_of(samples: Samples, *, full_digits: bool) -> Rounding:
 
 
 def score_trials(
-    attack: Any, search: Samples, trials: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
+    attack: Any,
+    search: Samples,
+    trials: Samples,
+    stated: StatedOdds | None = None,
+    move: NDArray[np.float64] | None = None,
+    *,
+    full_digits: bool = False,
 ) -> Scores:
     """Return scores: by the attack for trials with the usual ending, by their ending for all others."""
     search, trials = (in_scope(samples, full_digits=full_digits) for samples in (search, trials))
@@ -247,8 +258,14 @@ def score_trials(
         usual = trials.ending == search.usual_ending
         rounding = _rounding_of(usable, full_digits=full_digits)
         searched, fresh = (rounding.rounded(samples.summaries()) for samples in (usable, trials.where(usual)))
-        view = SummaryView(searched, usable.truth, fresh, stated)
+        view = SummaryView(searched, usable.truth, fresh, stated, move)
     return scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=~usual, failed_score=odds)
+
+
+def known_move(worlds: Any) -> NDArray[np.float64] | None:
+    """Return the change of the summary from D to D' that a search measured by coupled seeds; None if unknown."""
+    move = np.asarray(getattr(worlds, "move", ()), np.float64)
+    return move if len(move) else None
 
 
 def _usable_samples(samples: Samples) -> Samples | None:
@@ -308,6 +325,21 @@ def separation(trainings: Samples) -> tuple[float, float]:
             ),
         )
     return float(distance) + MAX_DISTANCE * differing_share, max(differing_share, float(rank_shift.max()))
+
+
+def coupled_move(trainings: Samples) -> NDArray[np.float64]:
+    """Return the median change of each number from D to D' by pairs of trainings with one seed, shape (width,).
+
+    Empty if the changes vary nearly as much as the noise, which then does not follow the seed.
+    """
+    _, first, second = _numbers_of_pairs(trainings)
+    if len(first) < 2 or not first.shape[1]:
+        return np.empty(0)
+    change = second - first
+    noisy = _spread(first) > 0
+    if not (_spread(change)[noisy] < SEED_NOISE_SHARE * _spread(second - np.roll(first, 1, axis=0))[noisy]).all():
+        return np.empty(0)
+    return np.asarray(np.median(change, 0))
 
 
 def number_excess(curve: PrivacyCurve, trainings: Samples) -> float:

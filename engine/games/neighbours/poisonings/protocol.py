@@ -115,6 +115,8 @@ class Worlds:
     in_d_prime: NDArray[np.bool_]  # mask of the rows of D', shape (n,)
     # points at which models predict, if the attacker does not see parameters, shape (m, d)
     points: NDArray[np.float32] = field(metadata={"stored": "float32"})
+    # change of the summary from D to D' by trainings with one seed, shape (width,); empty if unknown
+    move: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32), metadata={"stored": "float32"})
 
     def __post_init__(self) -> None:
         count = len(self.rows)
