@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bank.loops import BANK
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
-from dpaudit.engine.games.steps.step_probes import ERROR, LOOKS, Floats, NoiseForm, form_of
+from dpaudit.engine.games.steps.noise_form import ERROR, LOOKS, Floats, NoiseForm, form_of
 
 
 def gaussian(rng: np.random.Generator, steps: int, weights: int) -> Floats:

@@ -22,7 +22,8 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, every_row, require_units
-from dpaudit.engine.games.steps.step_probes import NoiseForm, StepProber, Steps, StepView
+from dpaudit.engine.games.steps.noise_form import NoiseForm
+from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
@@ -290,6 +291,8 @@ def train_steps(
         only=canary,
         earlier=[training for training in earlier if training.rows == size][-MAX_EARLIER_TRAININGS:],
         without_search=without_search,
+        exploring=search is None and not without_search,
+        clip=claimed.private.clip,
     )
     step_canary = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
@@ -342,13 +345,15 @@ def learn_steps(trainings: tuple[Steps, ...], allowed: float) -> Outcome[StepSea
         accuracy[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in halves]))
     size = max(accuracy, key=lambda rows: accuracy[rows])
     quiet = np.max([training.size for training in trainings], axis=0) < LOW_VARIANCE_SHARE
-    correct = np.array([((training.score > 0) == training.coin) & (training.score != 0) for training in trainings])
-    counts = max((np.ones(count, np.bool_), quiet), key=lambda mask: _evidence(correct[:, mask], allowed))
+    latest = [training for training in trainings if training.rows == size][-MAX_EARLIER_TRAININGS // 2 :]
+    correct = np.array([((training.score > 0) == training.coin) & (training.score != 0) for training in latest])
+    first = [np.arange(count) < count >> halvings for halvings in range(max(1, count.bit_length() - 3))]
+    counts = max((*first, quiet), key=lambda mask: _evidence(correct[:, mask], allowed))
     note = "steps chosen: in search trainings, the guess was right in " + ", ".join(
         f"{share:.0%} of the steps on {rows:,} rows" for rows, share in accuracy.items()
     )
     if not counts.all():
-        note += f"; only {counts.sum():,} of {count:,} steps, whose noise is too small, are counted"
+        note += f"; only {counts.sum():,} of {count:,} steps, which told most, are counted"
     return Outcome(StepSearch(counts, size), notes=(note,))
 
 
