@@ -147,6 +147,8 @@ class Aggregation:
     def add(self, step: StepFit, joined: bool) -> None:
         """Learn from a step whose coin is known."""
         count = len(self._ways)
+        if not np.isfinite([step.dots, step.squares]).all() or not np.isfinite(step.power):
+            return
         self._dots += step.dots[int(joined), :count]
         self._squares += step.squares[int(joined), :count]
         self._power += step.power
@@ -161,5 +163,5 @@ class Aggregation:
         left = self._power - 2 * factors * self._dots + factors**2 * self._squares
         left = np.maximum(left, LEAST_POWER * max(self._power, 1.0))
         leads = self._numbers / 2 * np.log(left[CLAIMED] / left)
-        best = int(np.argmax(leads))
+        best = int(np.argmax(np.nan_to_num(leads, nan=-np.inf)))
         return (best, float(factors[best])) if leads[best] > LEAD_NATS else (CLAIMED, 1.0)

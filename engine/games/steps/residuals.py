@@ -29,7 +29,7 @@ MIN_STEPS = 8
 NO_NOISE = 1e-4
 """Absolute value, in clips, below which a weight has no noise."""
 NEXT_TO_NONE = 0.2
-"""Share of the median norm below which a residual has next to no noise."""
+"""Share of the claimed norm below which a residual has next to no noise."""
 LEAST_VARIANCE = 1e-6
 """Smallest variance that is assumed, in clips squared."""
 LEAST_SIZE = 1e-100
@@ -66,6 +66,7 @@ class Residuals:
     def __init__(self, weights: int, noise: float, earlier: NDArray[np.float32] | None = None) -> None:
         none = np.zeros((0, weights), np.float32)
         self._earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of earlier trainings
+        self._noise = noise
         self._recurrence = Recurrence(np.asarray(self._earlier, np.float64), noise)
         self._lagged, self._lagged_products = np.zeros((LAGS + 2, weights)), np.zeros(LAGS + 2)
         self._earlier_squares = np.square(self._earlier, dtype=np.float64).sum(1)
@@ -200,7 +201,7 @@ class Residuals:
 
     def _bare_weights(self, residual: Floats, without: Floats, norms: tuple[float, float]) -> float:
         """Return the increase of the number of weights without noise; all of them if next to no noise remains."""
-        if self._count and min(norms) < NEXT_TO_NONE * np.sqrt(np.median(self._norm_squares[: self._count])):
+        if min(norms) < NEXT_TO_NONE * self._noise * np.sqrt(len(residual)):
             return float(np.sign(norms[0] - norms[1]) * len(residual))
         return float((np.abs(without) < NO_NOISE).sum()) - float((np.abs(residual) < NO_NOISE).sum())
 

@@ -235,7 +235,7 @@ class StepProber:
     def _features(self, step: ObservedStep) -> Floats:
         """Return the features of a step that do not need the next one; NaN if the step was not finite."""
         assert self._residuals is not None
-        if not np.isfinite(step.released).all():
+        if not all(np.isfinite(row).all() for row in (step.released, step.residual, step.effect)):
             return np.full(1 if self._has_one_feature else STEP_FEATURES, np.nan)
         if self._only is not None:
             return np.array([step.released @ step.direction])
