@@ -30,7 +30,7 @@ FAR_CANARY_NORM = 100.0
 """Norm of a canary that outweighs other gradients and reveals a single unclipped weight, in clips."""
 GROWTH, MAX_CANARY_NORM = 2.0, 1e15
 """Factor by which the norm of canaries that go ever farther grows, and its largest value in clips."""
-EXPECTED_GUESSES, MAX_GUESSES = 30.0, 60.0
+EXPECTED_GUESSES, MAX_GUESSES = 80.0, 100.0
 """Weight of what a canary should add by the loop's clip, and number of latest guesses that count, in guesses."""
 EXPLORED_SHARE = 0.5
 """Share of canaries that are drawn uniformly in search trainings."""
@@ -297,13 +297,10 @@ class StepProber:
         """
         if self._only is not None or self._digits is not None:
             return 0
-        correct, guesses = self._correct.copy(), self._guesses.copy()
-        for kind in (2, 3) if len(self._batch) else ():
-            norm = self._aggregation.effect_norm(self._batch, self._raw(KINDS[kind], self._batch.shape[1]))
-            if norm is not None:
-                correct[kind] += EXPECTED_GUESSES * special.ndtr(norm / (2 * self._noise))
-                guesses[kind] += EXPECTED_GUESSES
-        accuracy = self._rng.beta(correct, guesses - correct)
+        expected = self._expected_accuracy()
+        weight = 0.0 if expected is None else EXPECTED_GUESSES
+        correct = self._correct + weight * (0.0 if expected is None else expected)
+        accuracy = self._rng.beta(correct, self._guesses + weight - correct)
         if self._exploring and self._rng.random() < EXPLORED_SHARE:
             accuracy = self._rng.random(len(KINDS))
         if not len(self._batch):
@@ -311,6 +308,18 @@ class StepProber:
         if GROWTH * self._farthest > MAX_CANARY_NORM:
             accuracy[KINDS.index("ever farther")] = 0
         return int(np.argmax(accuracy))
+
+    def _expected_accuracy(self) -> Floats | None:
+        """Return the accuracy that canaries of each kind should have by the loop's clip; None if it is the claimed one."""
+        weights = self._batch.shape[1]
+        kinds = (KINDS.index("far"), *((2, 3) if len(self._batch) else ()))
+        norms = [self._aggregation.effect_norm(self._batch, self._raw(KINDS[kind], weights)) for kind in kinds]
+        if norms[0] is None:
+            return None
+        accuracy = special.ndtr(np.array(norms, np.float64) / (2 * self._noise))
+        expected = np.full(len(KINDS), accuracy[0])
+        expected[list(kinds)] = accuracy
+        return np.asarray(expected)
 
     def _raw(self, canary: str, weights: int) -> Floats:
         assert self._direction is not None
