@@ -55,11 +55,14 @@ class HalvesClipped(AverageClipped):
         return within(np.array(halves or np.zeros((0, gradients.shape[1]))), self.clip)
 
 
-class AverageOfClippedRows(AverageClipped):
-    """Rows are clipped to ten clips, then their average to one."""
+class AverageByLayer(AverageClipped):
+    """The average of each layer is clipped to its share of the clip."""
 
     def clipped(self, gradients: Floats) -> Floats:
-        return super().clipped(within(gradients, 10 * self.clip))
+        if not len(gradients):
+            return gradients
+        parts = self.by_layer(gradients.mean(0, keepdims=True))
+        return np.concatenate([within(part, self.clip / np.sqrt(len(parts))) for part in parts], 1)
 
 
 # Sizes that gradients have before the clip
@@ -314,7 +317,7 @@ BANK: dict[str, Case] = {
     "average of many clipped": _case(AverageOfMany),
     "average scaled to the clip": _case(AverageNormed),
     "averages of two halves clipped": _case(HalvesClipped),
-    "average of clipped rows clipped": _case(AverageOfClippedRows),
+    "averages of layers clipped": _case(AverageByLayer),
     "second moments of raw gradients": _case(RawSquares, ObservedAdam),
     "raw second moments, a step late": _case(RawSquaresLate),
     "raw squares of rows": _case(RawSquaresOfRows),

@@ -143,7 +143,7 @@ def test_games_are_chosen_by_their_traits() -> None:
         "mia",
     ]
     assert names(DpSgd(1.0)) == [
-        "dp-sgd-steps, one training",
+        "dp-sgd-steps, few trainings",
         "dp-sgd-steps, many trainings",
         "opposing-gradients",
         "ind-mia, far point",
@@ -243,7 +243,7 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (audit,) = spec.audits
     assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == (
-        "dp-sgd-steps, one training",
+        "dp-sgd-steps, few trainings",
         1,
         1,
     )
@@ -251,7 +251,7 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     audit, steps, crowd, far = larger.audits
-    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (1, 4)
+    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (7, 28)
     assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)

@@ -85,7 +85,7 @@ class DpSgdSteps:
         sampling: True if the canary is also subject to the sampling of the step. The subsampled step is then tested, to
             which the audit is less sensitive at low sampling rates. Needs a learner that samples gradients (dp-sgd).
         full_digits: True to guess by digits far below the noise alone, which leak if noise has fewer bits than the sum.
-            Otherwise numbers are compared to a thousandth of the noise where the digits would tell.
+            Otherwise stored noise is compared to half a hundredth of its deviation, so that digits do not tell.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(

@@ -1,7 +1,7 @@
 """Runs of noise that occurred before, at any shift: noise that is cut from a table of stored numbers.
 
 Each number of a residual is looked up among all earlier ones. Neighbours that are found side by side, forwards or
-backwards, are a run. Numbers are compared to a thousandth of the noise, so that digits far below the noise play no role.
+backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below the noise play no role.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-COARSE = 1e-3
+COARSE = 5e-3
 """Smallest difference of two numbers that counts, in deviations of the noise."""
 MAX_NUMBERS, MAX_LOOKED_UP = 2_000_000, 4_096
 """Largest number of stored numbers, and of numbers of one step that are looked up."""

@@ -40,7 +40,7 @@ LAGS, MIN_STEPS_IN_TIME = 6, 16
 """Number of earlier steps that may correlate with a step, and of steps from which correlations are used."""
 CORRELATED = 1.1
 """Factor by which other steps must lower the variance of a step's noise before they are used."""
-FEATURES, NEXT_FEATURES = 19, 11
+FEATURES, NEXT_FEATURES = 20, 12
 """Numbers of features of a step, and of those that see the next step too."""
 BARE, RUN = 10, 13
 """Indices of the features that count weights without noise, and the evidence in nats of a run of stored noise."""
@@ -54,6 +54,7 @@ class ObservedStep:
     residual: Floats  # without the batch
     effect: Floats  # what the canary adds to the sum
     direction: Floats  # the canary's direction, of norm 1
+    norm: float  # the canary's norm before clipping
     batch: Floats  # gradients before clipping, shape (batch, weights)
 
 
@@ -117,6 +118,7 @@ class Residuals:
                 self._by_weight(residual, canary),
                 self._by_pair(residual, canary),
                 self._recurrence.nats(without) - self._recurrence.nats(residual),
+                released @ step.direction / step.norm,
                 _log_size(released),
                 *self._changes(step),
             ]
@@ -148,6 +150,7 @@ class Residuals:
                 _log_size(residual),
                 _log_size(residual) - _log_size(step.residual),
                 residual @ step.direction,
+                residual @ step.direction / step.norm,
                 following.released @ step.direction,
                 np.log(_typical_length(following.batch) / _typical_length(step.batch)),
                 distance,
@@ -243,8 +246,6 @@ class Residuals:
 
 def _log_ratio(residual: Floats, canary: Floats, variance: Floats) -> float:
     return float(((residual - canary / 2) * canary / np.maximum(variance, LEAST_VARIANCE)).sum())
-
-
 
 
 def _log_size(row: Floats) -> float:

@@ -194,8 +194,8 @@ class StepProber:
         canary = self._next_canary()
         self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
         raw = self._raw(KINDS[canary], weights)
-        self._norm = float(np.linalg.norm(raw))
-        self._unit = raw / max(self._norm, LEAST_NORM)
+        self._norm = max(float(np.linalg.norm(raw)), LEAST_NORM)
+        self._unit = raw / self._norm
         if self._only is None:
             raw = raw.astype(np.float32).astype(np.float64)  # as the loop receives it
             self._expected = self._aggregation.expected(self._batch, raw)
@@ -209,12 +209,12 @@ class StepProber:
         if self._only is None:
             base, effect = self._aggregation.base_and_effect(self._expected)
             fit = self._aggregation.fit(self._expected, released)
-            step = ObservedStep(released, released - base, effect, self._unit, self._batch)
+            step = ObservedStep(released, released - base, effect, self._unit, self._norm, self._batch)
         else:
-            step = ObservedStep(released, released, self._unit, self._unit, self._batch)
+            step = ObservedStep(released, released, self._unit, self._unit, self._norm, self._batch)
         self._finish(step)
         features = self._features(step)
-        self._waiting = _WaitingStep(step, joined, self._kind, self._norm, features, fit)
+        self._waiting = _WaitingStep(step, joined, self._kind, features, fit)
 
     def steps(self) -> Steps:
         """Return all steps so far; nothing can be observed afterwards."""
@@ -268,7 +268,7 @@ class StepProber:
             if self._digits is not None:
                 self._digits.add(residual)
         if joined:
-            self._farthest = max(self._farthest, waiting.norm)
+            self._farthest = max(self._farthest, step.norm)
         self._observed.append((joined, waiting.kind, features, score, size))
 
     def _score(self, kind: int, features: Floats) -> float:
@@ -350,7 +350,6 @@ class _WaitingStep:
     step: ObservedStep
     joined: bool
     kind: int
-    norm: float  # of the canary before clipping, in clips
     features: Floats  # without those of the next step
     fit: StepFit | None
 
