@@ -299,8 +299,8 @@ def _least_noise(engine: Any) -> float:
 def _spent(engine: Any, delta: float) -> float:
     """Return the epsilon of an engine's training; infinite if its accountant has no number for so little noise.
 
-    No finite epsilon holds for a step without noise, and Opacus's accountants raise OverflowError for one. So the claim is
-    that of as many steps with noise, which the other steps break. Opacus's own accountants compute equal steps only once.
+    No finite epsilon holds for a step without noise, and Opacus's accountants raise OverflowError for one. So the claim
+    is that of as many steps with noise, which the others break. Opacus's own accountants compute equal steps only once.
     """
     accountant, least = engine.accountant, _least_noise(engine)
     parts = (engine, accountant)

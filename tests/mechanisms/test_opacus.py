@@ -223,7 +223,7 @@ def test_steps_without_noise_are_refuted(tmp_path: Path) -> None:
     steps_audit = Audit(
         from_opacus(every_second_step_bare, delta=1e-5),
         DIGITS.take(np.arange(200)),
-        game={"name": "dp-sgd-steps", "trainings": 3},
+        game={"name": "dp-sgd-steps", "trainings": 2},
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim="accountant",
     )

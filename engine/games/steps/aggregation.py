@@ -1,7 +1,7 @@
 """Ways in which a loop may make one vector of a batch's gradients, and the one that explains the steps so far best.
 
-The claim clips each gradient and sums them. Loops that clip an average, a sum or groups of gradients give another vector.
-A canary may move such a vector by more than one clip: far beyond the clip and against the batch, by two.
+The claim clips each gradient and sums them. Loops that clip an average, a sum or groups of gradients give another
+vector. A canary may move such a vector by more than one clip: far beyond the clip and against the batch, by two.
 """
 
 from __future__ import annotations

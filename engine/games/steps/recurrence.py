@@ -1,7 +1,7 @@
 """Runs of noise that occurred before, at any shift: noise that is cut from a table of stored numbers.
 
 Each number of a residual is looked up among all earlier ones. Neighbours that are found side by side, forwards or
-backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below the noise play no role.
+backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below it play no role.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A step is fully observed: the gradients of its batch, as in the worst case, and the noisy sum. The residual, which is
 the sum without the batch, is noise and, in half of the steps, a canary. If the noise is too regular, a feature tells
-both apart: noise that is reused, lies in few directions, is equal in two coordinates, misses some, or goes on in the next
-step. What a loop keeps of gradients before the clip shows in the size of this step or the next one.
+both apart: noise that is reused, lies in few directions, is equal in two coordinates, misses some, or goes on in the
+next step. What a loop keeps of gradients before the clip shows in the size of this step or the next one.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Residuals:
         return _log_ratio(residual - factor * residual[partner], canary - factor * canary[partner], variance)
 
     def _in_time(self, step: ObservedStep, following: ObservedStep) -> float:
-        """Return the part along the canary, less what steps before and after tell of the noise if it goes on in time."""
+        """Return the part along the canary, less what steps before and after tell of noise that goes on in time."""
         residual, square = step.residual, max(float(step.effect @ step.effect), LEAST_VARIANCE)
         if self._count >= MIN_STEPS_IN_TIME and self._lagged_products[0] > 0:
             products = self._lagged_products / self._lagged_products[0]

@@ -133,9 +133,9 @@ class StepHistory:
 class StepProber:
     """Chooses each step's canary, computes the step's features, and has the attack guess its coin.
 
-    A coin is guessed after the next step was seen, since that step may show what the loop kept of the canary. So the next
-    canary does not depend on this coin, and the guess does not depend on the next coin: given the past, a step is as
-    private as claimed, whatever the next step adds (`docs/statistics/validity.md`).
+    A coin is guessed after the next step was seen, which may show what the loop kept of the canary. The next canary does
+    not depend on this coin, nor the guess on the next coin. So if the claim holds, the next step tells nothing of this
+    coin, and the guess is right as rarely as without it (`docs/statistics/validity.md`).
 
     Args:
         attack: The attack.
@@ -310,7 +310,7 @@ class StepProber:
         return int(np.argmax(accuracy))
 
     def _expected_accuracy(self) -> Floats | None:
-        """Return the accuracy that canaries of each kind should have by the loop's clip; None if it is the claimed one."""
+        """Return the accuracy that each kind of canary should have by the loop's clip; None for the claimed clip."""
         weights = self._batch.shape[1]
         kinds = (KINDS.index("far"), *((2, 3) if len(self._batch) else ()))
         norms = [self._aggregation.effect_norm(self._batch, self._raw(KINDS[kind], weights)) for kind in kinds]
