@@ -322,7 +322,9 @@ BANK: dict[str, Case] = {
     "raw second moments, a step late": _case(RawSquaresLate),
     "raw squares of rows": _case(RawSquaresOfRows),
     "scaled by the raw norm": _case(RawNormScales, Decaying),
-    "raw second moments, update not observed": _case(RawSquaresUnseen),
+    "raw second moments, update not observed": _case(
+        RawSquaresUnseen, missed="only gradients of the next batch have them, and these differ from step to step anyway"
+    ),
     "clip at a running mean norm": _case(RunningMean, ClipOfReleases),
     "clip at a running quantile": _case(RunningQuantile),
     "clip and noise at a running mean": _case(RunningMeanInTime),

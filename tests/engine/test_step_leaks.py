@@ -1,4 +1,4 @@
-"""Leaks between steps of DP-SGD, by the clip of a batch and by stored noise: each found with its neighbours, twins pass."""
+"""Leaks of DP-SGD between steps, by the clip of a batch and by stored noise: neighbours are found, twins pass."""
 
 from __future__ import annotations
 

@@ -240,8 +240,8 @@ def _whole_training(
     claimed = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
     if steps.without_noise:
         claimed += (
-            f", if all steps had noise: {steps.without_noise:,} of {steps.count:,} have none by the accountant's record, "
-            "so no finite epsilon holds for the training"
+            f", if all steps had noise: {steps.without_noise:,} of {steps.count:,} have none by the accountant's "
+            "record, so no finite epsilon holds for the training"
         )
     return (claimed, *p_values, *composed, TESTED_PARTS.format(sampling=", and their sampling" if sampled else ""))
 

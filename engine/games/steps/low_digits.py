@@ -1,7 +1,8 @@
 """Digits far below the noise: noise in fewer bits than the sum to which it is added, or with values that recur.
 
-The noise alone then lies on a grid or on earlier values, but the noise and a canary do not. This is a leak of numbers in
-a computer, not of the claim about real numbers. Source: Mironov (2012), "On significance of the least significant bits".
+The noise alone then lies on a grid or on earlier values, but the noise and a canary do not. This is a leak of numbers
+in a computer, not of the claim about real numbers.
+Source: Mironov (2012), "On significance of the least significant bits for differential privacy".
 """
 
 from __future__ import annotations

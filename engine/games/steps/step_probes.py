@@ -133,9 +133,9 @@ class StepHistory:
 class StepProber:
     """Chooses each step's canary, computes the step's features, and has the attack guess its coin.
 
-    A coin is guessed after the next step was seen, which may show what the loop kept of the canary. The next canary does
-    not depend on this coin, nor the guess on the next coin. So if the claim holds, the next step tells nothing of this
-    coin, and the guess is right as rarely as without it (`docs/statistics/validity.md`).
+    A coin is guessed after the next step was seen, which may show what the loop kept of the canary. The next canary
+    does not depend on this coin, nor the guess on the next coin. So if the claim holds, the next step tells nothing of
+    this coin, and the guess is right as rarely as without it (`docs/statistics/validity.md`).
 
     Args:
         attack: The attack.
