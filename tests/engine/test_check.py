@@ -255,7 +255,7 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
     assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
-    assert (far.game.trials, larger.confirmatory(far).game.trials) == (8, 16)
+    assert (far.game.trials, larger.confirmatory(far).game.trials) == (4, 8)
 
 
 def test_default_data_fit_the_mechanism() -> None:
