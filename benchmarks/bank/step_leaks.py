@@ -32,7 +32,7 @@ class AverageClipped(Regression):
 
 
 class AverageOfMany(AverageClipped):
-    """The same with batches of some seventy rows."""
+    """The average of a batch of some seventy rows is clipped."""
 
     rate = 0.1
 
@@ -90,7 +90,7 @@ class RawSquares(Loop):
 
 
 class RawSquaresLate(RawSquares):
-    """The same, but a step is scaled by the second moments of the steps before."""
+    """A step is scaled by the raw second moments of the steps before."""
 
     def release(self, gradients: Floats) -> Floats:
         noisy = Loop.release(self, gradients) / (np.sqrt(self.square) + 1e-3)

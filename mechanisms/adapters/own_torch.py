@@ -304,9 +304,9 @@ def _spent(engine: Any, delta: float) -> float:
     """
     accountant, least = engine.accountant, _least_noise(engine)
     parts = (engine, accountant)
-    own = all(type(part).__module__.startswith("opacus.") and "get_epsilon" not in vars(part) for part in parts)
+    by_opacus = all(type(part).__module__.startswith("opacus.") and "get_epsilon" not in vars(part) for part in parts)
     try:
-        if own:
+        if by_opacus:
             history = tuple((noise or least, rate, count) for noise, rate, count in accountant.history)
             return _recomputed_epsilon(accountant.__class__, history, delta)
         return float(engine.get_epsilon(delta))

@@ -28,7 +28,7 @@ from dpaudit.mechanisms.examples import Examples
 from tests import nightly
 
 
-def drawn(seed: int, rows: int = 700) -> Examples:
+def random_examples(seed: int, rows: int = 700) -> Examples:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, rows)
     return Examples((rng.standard_normal((rows, 5)) + labels[:, None]).astype(np.float32), labels, 2, "drawn")
@@ -49,7 +49,7 @@ def p_value(loop: type[Loop], seed: int, *, trainings: int = 4, rows: int = 700,
     """P-value of the step's claim in the last half of some trainings, which learn from those before."""
     trained: tuple[Steps, ...] = ()
     for number in range(trainings):
-        attacked = (learner(loop), StepMidpoint(), None, drawn(seed, rows), None, trained, Compute())
+        attacked = (learner(loop), StepMidpoint(), None, random_examples(seed, rows), None, trained, Compute())
         trained += (train_steps(*attacked, size=rows, seed=Seed(seed).child(number), **settings),)
     (scores,) = score_steps(None, trained[trainings // 2 :])
     return StepAccuracy(StepMartingale().tally(scores), 0.0).p_value(GaussianDP(1 / loop.sigma))
@@ -90,7 +90,7 @@ SLOWLY_FOUND = (
 
 def verdict(loop: type[Loop], folder: Path, **game: Any) -> Verdict:
     whole = Partition(target=1.0, reference=0.0, test=0.0)
-    part = Audit(learner(loop), drawn(1), {"name": "dp-sgd-steps"} | game, split=whole)
+    part = Audit(learner(loop), random_examples(1), {"name": "dp-sgd-steps"} | game, split=whole)
     options = RunOptions(runner="in-process", figures=False, repeats=0)
     (result,) = audit(AuditSpec((part,), seed=1, confidence=0.999, run=options), output=folder, quiet=True).results
     return result.verdict
@@ -99,7 +99,7 @@ def verdict(loop: type[Loop], folder: Path, **game: Any) -> Verdict:
 @pytest.mark.nightly
 @pytest.mark.parametrize("loop", SLOWLY_FOUND)
 def test_many_trainings_refute_clips_of_batches_and_sizes_before_the_clip(loop: type[Loop], tmp_path: Path) -> None:
-    """As many steps as a check makes. The seed is fixed."""
+    """The number of steps is that of a check. The seed is fixed."""
     assert verdict(loop, tmp_path / "run", trainings=64, steps=6_400) is Verdict.VIOLATION
 
 

@@ -160,8 +160,8 @@ class Aggregation:
             return CLAIMED, 1.0
         factors = np.maximum(self._dots, 0) / np.maximum(self._squares, LEAST_POWER)
         factors[CLAIMED] = 1.0
-        left = self._power - 2 * factors * self._dots + factors**2 * self._squares
-        left = np.maximum(left, LEAST_POWER * max(self._power, 1.0))
-        leads = self._numbers / 2 * np.log(left[CLAIMED] / left)
+        unexplained = self._power - 2 * factors * self._dots + factors**2 * self._squares
+        unexplained = np.maximum(unexplained, LEAST_POWER * max(self._power, 1.0))
+        leads = self._numbers / 2 * np.log(unexplained[CLAIMED] / unexplained)
         best = int(np.argmax(np.nan_to_num(leads, nan=-np.inf)))
         return (best, float(factors[best])) if leads[best] > LEAD_NATS else (CLAIMED, 1.0)

@@ -1,6 +1,6 @@
 """Runs of noise that occurred before, at any shift: noise that is cut from a table of stored numbers.
 
-Each number of a residual is looked up among all earlier ones. Neighbours that are found side by side, forwards or
+Each number of a residual is looked up among all earlier ones. Neighbours that lie side by side, forwards or
 backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below it play no role.
 """
 
@@ -58,8 +58,8 @@ class Recurrence:
         size = np.abs(residual)
         place = np.clip(np.searchsorted(self._sorted, size), 1, self._sorted.size - 1)
         place -= size - self._sorted[place - 1] < self._sorted[place] - size
-        found = self._order[place]
-        return self._longest(residual, self._values, found, np.abs(self._sorted[place] - size))
+        places = self._order[place]
+        return self._longest(residual, self._values, places, np.abs(self._sorted[place] - size))
 
     def _in_itself(self, residual: Floats) -> float:
         if residual.size < 3:
@@ -67,17 +67,17 @@ class Recurrence:
         order = np.argsort(np.abs(residual))
         gaps = np.concatenate([[np.inf], np.diff(np.abs(residual)[order]), [np.inf]])
         nearer = np.where(gaps[:-1] < gaps[1:], -1, 1)
-        found, distance = np.empty_like(order), np.empty(residual.size)
-        found[order] = order[np.arange(residual.size) + nearer]
+        places, distance = np.empty_like(order), np.empty(residual.size)
+        places[order] = order[np.arange(residual.size) + nearer]
         distance[order] = np.minimum(gaps[:-1], gaps[1:])
-        return self._longest(residual, residual, found, distance)
+        return self._longest(residual, residual, places, distance)
 
-    def _longest(self, residual: Floats, stored: Floats, found: NDArray[np.int64], distance: Floats) -> float:
-        """Return the evidence of the most improbable run; the nearest stored numbers have places `found`."""
+    def _longest(self, residual: Floats, stored: Floats, places: NDArray[np.int64], distance: Floats) -> float:
+        """Return the evidence of the most improbable run; the nearest stored numbers are at `places`."""
         nats = -np.log(np.minimum(1.0, 1.6 * np.maximum(distance / self._noise, COARSE)))
         summed = np.concatenate([[0.0], np.cumsum(nats)])
-        same_sign = np.sign(residual) * np.sign(stored[found])
-        steps, same = np.diff(found), same_sign[1:] == same_sign[:-1]
+        same_sign = np.sign(residual) * np.sign(stored[places])
+        steps, same = np.diff(places), same_sign[1:] == same_sign[:-1]
         best = 0.0
         for direction in (1, -1):
             ends = np.concatenate([np.flatnonzero((steps != direction) | ~same), [residual.size - 1]])

@@ -185,7 +185,7 @@ class StepProber:
     def gradient(self, weights: int, batch: Floats | None) -> Floats:
         """Return the next canary's gradient in clips, shape (weights,); `batch` has shape (batch, weights)."""
         if self._residuals is None:
-            earlier = [left for left in self._earlier if left.shape[1] == weights]
+            earlier = [rows for rows in self._earlier if rows.shape[1] == weights]
             numbers = np.concatenate(earlier)[-max(1, MAX_PASSED_NUMBERS // weights) :] if earlier else None
             self._residuals = Residuals(weights, self._noise, numbers)
             self._direction = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
