@@ -13,6 +13,8 @@ Floats = NDArray[np.float64]
 
 COARSE = 5e-3
 """Smallest difference of two numbers that counts, in deviations of the noise."""
+EQUAL = 1e-9
+"""Difference of two numbers below which they are copies, in clips."""
 MAX_NUMBERS, MAX_LOOKED_UP = 2_000_000, 4_096
 """Largest number of stored numbers, and of numbers of one step that are looked up."""
 UNSORTED_SHARE = 0.25
@@ -47,19 +49,29 @@ class Recurrence:
     def _sort(self) -> None:
         waiting = sum(row.size for row in self._waiting)
         if waiting > UNSORTED_SHARE * self._values.size:
-            self._values = np.concatenate([self._values, *self._waiting])
+            # Copies of stored numbers are left out: with several nearest places, neighbours would not lie side by side.
+            self._values = np.concatenate([self._values, *(row[self._distance(row) > EQUAL] for row in self._waiting)])
             self._waiting = []
             self._order = np.argsort(np.abs(self._values))
             self._sorted = np.abs(self._values)[self._order]
 
     def _in_stored(self, residual: Floats) -> float:
-        if self._values.size < 2:
+        if self._sorted.size < 2:
             return 0.0
+        places = self._order[self._nearest(residual)]
+        return self._longest(residual, self._values, places, self._distance(residual))
+
+    def _nearest(self, residual: Floats) -> NDArray[np.int64]:
+        """Return the places of the nearest sorted numbers."""
         size = np.abs(residual)
         place = np.clip(np.searchsorted(self._sorted, size), 1, self._sorted.size - 1)
-        place -= size - self._sorted[place - 1] < self._sorted[place] - size
-        places = self._order[place]
-        return self._longest(residual, self._values, places, np.abs(self._sorted[place] - size))
+        return np.asarray(place - (size - self._sorted[place - 1] < self._sorted[place] - size))
+
+    def _distance(self, residual: Floats) -> Floats:
+        """Return the distances to the nearest sorted numbers, infinite if there are none."""
+        if self._sorted.size < 2:
+            return np.full(residual.size, np.inf)
+        return np.abs(self._sorted[self._nearest(residual)] - np.abs(residual))
 
     def _in_itself(self, residual: Floats) -> float:
         if residual.size < 3:
