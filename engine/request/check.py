@@ -540,7 +540,7 @@ def _repeat_factors(test: CheckTest, trainings: int, repeats: int) -> dict[str, 
 
 def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
     planned, test = affordable.planned, affordable.planned.test
-    min_count = min(MIN_TRIALS, test.trainings)
+    min_count = min(MIN_TRIALS, test.trainings) if test.min_trainings > 1 else 1
     scaled = {name: max(min_count, int(share * affordable.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,

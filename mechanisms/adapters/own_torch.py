@@ -199,8 +199,9 @@ class OwnOpacus:
             trainings have, with `claim="accountant"`.
         delta: The delta of epsilon, in (0, 1).
         rows: Trainings on fewer rows, >= 0, may exceed epsilon: an attack's models may have fewer rows than the target.
-        steps: The accountant's record of a training on "rows" rows: "noise_multiplier" (the least of all steps),
-            "sample_rate" (the largest) and "steps"; if empty, a training records it when the audit is planned.
+        steps: The accountant's record of a training on "rows" rows: "noise_multiplier" (the least of all steps with
+            noise), "sample_rate" (the largest), "steps", and "without_noise" (steps without noise) if there are any; if
+            empty, a training records it when the audit is planned.
     """
 
     train: Any
@@ -240,7 +241,7 @@ class OwnOpacus:
         if self.steps.get("rows") != rows:
             return None
         steps = PrivateSteps(1.0, self.steps["noise_multiplier"], self.steps["sample_rate"])
-        return ClaimedSteps(steps, int(self.steps["steps"]))
+        return ClaimedSteps(steps, int(self.steps["steps"]), without_noise=int(self.steps.get("without_noise", 0)))
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
         """Train with the canary among the gradients. Raises: InputError if a step had less noise than recorded."""
@@ -301,18 +302,36 @@ def _require_trained(engine: Any) -> None:
 
 
 def _steps_of(engine: Any, rows: int) -> dict[str, float]:
-    """Return an accountant's record of a training on `rows` rows: the least noise and largest rate of all steps."""
+    """Return an accountant's record of a training on `rows` rows: the least noise above 0 and the largest rate."""
     noises, rates, counts = zip(*engine.accountant.history, strict=True)
-    return {"rows": rows, "noise_multiplier": min(noises), "sample_rate": max(rates), "steps": sum(counts)}
+    record = {"rows": rows, "noise_multiplier": _least_noise(engine), "sample_rate": max(rates), "steps": sum(counts)}
+    bare = sum(count for noise, count in zip(noises, counts, strict=True) if noise == 0)
+    return record | ({"without_noise": bare} if bare else {})
+
+
+def _least_noise(engine: Any) -> float:
+    """Return the least noise multiplier above 0. Raises: InputError if no step has noise."""
+    noises = [noise for noise, _, _ in engine.accountant.history if noise > 0]
+    require(len(noises) > 0, "a training must add noise: by its accountant, no step has any")
+    return float(min(noises))
 
 
 def _spent(engine: Any, delta: float) -> float:
-    """Return the epsilon of an engine's training; Opacus's own accountants compute equal steps only once."""
-    accountant = engine.accountant
+    """Return the epsilon of an engine's training; infinite if its accountant has no number for so little noise.
+
+    No finite epsilon holds for a step without noise, and Opacus's accountants raise OverflowError for one. So the claim
+    is that of as many steps with noise, which the others break. Opacus's own accountants compute equal steps only once.
+    """
+    accountant, least = engine.accountant, _least_noise(engine)
     parts = (engine, accountant)
-    if all(type(part).__module__.startswith("opacus.") and "get_epsilon" not in vars(part) for part in parts):
-        return _recomputed_epsilon(accountant.__class__, tuple(map(tuple, accountant.history)), delta)
-    return float(engine.get_epsilon(delta))
+    by_opacus = all(type(part).__module__.startswith("opacus.") and "get_epsilon" not in vars(part) for part in parts)
+    try:
+        if by_opacus:
+            history = tuple((noise or least, rate, count) for noise, rate, count in accountant.history)
+            return _recomputed_epsilon(accountant.__class__, history, delta)
+        return float(engine.get_epsilon(delta))
+    except (OverflowError, ZeroDivisionError):
+        return math.inf
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ import numpy as np
 from dpaudit import Claim
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
-from dpaudit.engine.games.steps.step_probes import NoiseForm
+from dpaudit.engine.games.steps.noise_form import NoiseForm
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Verdict, decide

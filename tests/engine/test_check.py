@@ -144,7 +144,7 @@ def test_games_are_chosen_by_their_traits() -> None:
         "mia",
     ]
     assert names(DpSgd(1.0)) == [
-        "dp-sgd-steps, one training",
+        "dp-sgd-steps, few trainings",
         "dp-sgd-steps, many trainings",
         "opposing-gradients",
         "ind-mia, far point",
@@ -297,7 +297,7 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (audit,) = spec.audits
     assert (audit.name, audit.game.trainings, spec.confirmatory(audit).game.trainings) == (
-        "dp-sgd-steps, one training",
+        "dp-sgd-steps, few trainings",
         1,
         1,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bank.loops import BANK
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
-from dpaudit.engine.games.steps.step_probes import ERROR, LOOKS, Floats, NoiseForm, form_of
+from dpaudit.engine.games.steps.noise_form import ERROR, LOOKS, Floats, NoiseForm, form_of
 
 
 def gaussian(rng: np.random.Generator, steps: int, weights: int) -> Floats:
@@ -77,11 +77,10 @@ def test_too_few_steps_are_not_tested() -> None:
 
 @pytest.mark.parametrize("odd", [False, True])
 def test_an_audit_reports_the_form_of_the_noise(odd: bool, tmp_path: Path) -> None:
-    """The training loop shows its batches; the defect reuses noise every 50 steps."""
-    case = BANK["noise recurs every 50 steps"]
-    mechanism = case.defect if odd else case.twin
+    """The training loop shows its batches; the noise of two steps adds up, which one training hardly tells."""
+    mechanism = BANK["moving average of noise"].defect if odd else BANK["noise recurs every 50 steps"].twin
     assert mechanism is not None
-    noise_audit = Audit(mechanism(), case.data or {"name": "breast-cancer"}, game="dp-sgd-steps", proxy=None)
+    noise_audit = Audit(mechanism(), {"name": "breast-cancer"}, game="dp-sgd-steps", proxy=None)
     spec = AuditSpec((noise_audit,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.noise.line

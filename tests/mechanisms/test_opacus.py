@@ -23,6 +23,7 @@ from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
+from dpaudit.mechanisms.adapters.own_torch import _spent, _steps_of
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
@@ -145,10 +146,13 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
     def wrong() -> None:
         if mistake.startswith("half the noise"):
             optimizer.noise_multiplier /= 2
+        if mistake == "every second step bare":
+            optimizer.noise_multiplier = float(len(engine.accountant) and engine.accountant.history[-1][0] == 0)
         if mistake == "the same noise":
             torch.manual_seed(seed)
         add_noise()
-        optimizer.noise_multiplier = 1.0
+        if mistake != "every second step bare":
+            optimizer.noise_multiplier = 1.0
 
     if mistake:
         optimizer.add_noise = wrong
@@ -187,6 +191,46 @@ def noise_taken_away(X: Any, y: Any, seed: int) -> Any:
 def half_the_noise_by_hand(X: Any, y: Any, seed: int) -> Any:
     """The gradient that has its noise moves the weights, and no inner optimizer is asked."""
     return loop_with_opacus(X, y, seed, mistake="half the noise, by hand")
+
+
+def every_second_step_bare(X: Any, y: Any, seed: int) -> Any:
+    """The accountant sees it."""
+    return loop_with_opacus(X, y, seed, mistake="every second step bare")
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_steps_without_noise_end_in_a_claim_and_not_in_an_overflow(accountant: str) -> None:
+    """Opacus's accountants have no number for them; the claim is that of as many steps with noise."""
+    pytest.importorskip("opacus")
+
+    def recorded(*history: tuple[float, float, int]) -> Any:
+        from opacus import PrivacyEngine
+
+        engine = PrivacyEngine(accountant=accountant)
+        engine.accountant.history = list(history)
+        return engine
+
+    noisy, bare = recorded((1.0, 0.1, 10)), recorded((1.0, 0.1, 5), (0.0, 0.1, 5))
+    assert _spent(bare, 1e-5) == pytest.approx(_spent(noisy, 1e-5), rel=0.05)
+    assert _steps_of(bare, 100)["without_noise"] == 5
+    assert "without_noise" not in _steps_of(noisy, 100)
+    with pytest.raises(InputError, match="by its accountant, no step has any"):
+        _spent(recorded((0.0, 0.1, 5)), 1e-5)
+
+
+def test_steps_without_noise_are_refuted(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    steps_audit = Audit(
+        from_opacus(every_second_step_bare, delta=1e-5),
+        DIGITS.take(np.arange(200)),
+        game={"name": "dp-sgd-steps", "trainings": 2},
+        split=Partition(target=1.0, reference=0.0, test=0.0),
+        claim="accountant",
+    )
+    spec = AuditSpec((steps_audit,), run=RunOptions(runner="in-process", figures=False, repeats=0))
+    (result,) = audit(spec, output=tmp_path, quiet=True).results
+    assert result.verdict is Verdict.VIOLATION
+    assert any("no finite epsilon holds for the training" in line for line in result.meaning_for_whole)
 
 
 def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:

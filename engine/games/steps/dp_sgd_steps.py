@@ -21,8 +21,10 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, every_row, require_units
-from dpaudit.engine.games.steps.step_probes import NoiseForm, StepProber, Steps, StepView
+from dpaudit.engine.games.steps.noise_form import NoiseForm
+from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
@@ -31,7 +33,7 @@ from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
+from dpaudit.mechanisms.protocols import Learner, ObservableLearner, StepLearner
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
@@ -82,6 +84,8 @@ class DpSgdSteps:
         steps: Total number of steps, >= 1, from which on no further training is made; None makes all trainings.
         sampling: True if the canary is also subject to the sampling of the step. The subsampled step is then tested, to
             which the audit is less sensitive at low sampling rates. Needs a learner that samples gradients (dp-sgd).
+        full_digits: True to guess by digits far below the noise alone, which leak if noise has fewer bits than the sum.
+            Otherwise stored noise is compared to half a hundredth of its deviation, so that digits do not tell.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -98,23 +102,39 @@ class DpSgdSteps:
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise far too small, missing or reused, clipping that does not bind: step by step of one training",
-                trainings=1,
+                "noise far too small, missing or reused, clipping that does not bind: step by step of one training, or "
+                "of a few short ones",
+                trainings=7,
                 scales={"trainings": 1.0},
                 min_trainings=1,
-                variant="one training",
-                growth_on_repeat={"trainings": 4},
+                variant="few trainings",
+                game={"steps": 150},
+                growth_on_repeat={"trainings": 4, "steps": 4},
             ),
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise too small, clipping that does not bind, noise that steps share: step by step of a few trainings",
+                "noise too small, clipping that does not bind, noise that steps share, what a step keeps of gradients "
+                "before the clip: step by step of many trainings",
                 trainings=64,
                 scales={"trainings": 1.0},
                 min_trainings=1,
                 variant="many trainings",
                 game={"steps": 6_400},
                 growth_on_repeat={"trainings": 2, "steps": 2},
+            ),
+            CheckTest(
+                STEP_LEARNERS,
+                (Relation.ADD_REMOVE,),
+                "what the low digits of steps tell, far below the noise",
+                excluded=Learner,  # networks in single precision, noise and sum alike
+                trainings=7,
+                scales={"trainings": 1.0},
+                min_trainings=1,
+                variant=Scope.FLOATING_POINT.value,
+                game={"steps": 150, "full_digits": True},
+                growth_on_repeat={"trainings": 4, "steps": 4},
+                scope=Scope.FLOATING_POINT,
             ),
         ),
     )
@@ -123,12 +143,15 @@ class DpSgdSteps:
     trainings: int = 1
     steps: int | None = None
     sampling: bool = False
+    full_digits: bool = False
 
     def __post_init__(self) -> None:
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
         if self.canary is not None and not isinstance(self.canary, GradientCanary):
             raise SpecError("the canary of dp-sgd-steps must be a gradient: random-gradient or dirac-gradient")
+        if self.full_digits and (self.sampling or self.canary is not None):
+            raise SpecError("dp-sgd-steps with `full_digits` chooses its canaries. Remove `canary` and `sampling`")
 
     def play(self, setting: Setting, work: Work) -> Played:
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
@@ -144,7 +167,7 @@ class DpSgdSteps:
         rows = len(setting.parts.target)
         sizes = [rows, *(max(2, round(batch / steps.private.sample_rate)) for batch in SMALL_DATA_BATCHES)]
         sizes = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
-        has_search = canary is None and count >= MIN_TRAININGS_FOR_SEARCH
+        has_search = canary is None and not self.full_digits and count >= MIN_TRAININGS_FOR_SEARCH
         search_count = min(MAX_SEARCH_TRAININGS, 3 * (count // 6)) if has_search else 0
 
         def training(number: int, search: Any, earlier: tuple[Unit, ...], size: int) -> Unit:
@@ -159,6 +182,7 @@ class DpSgdSteps:
                 size=size,
                 sampled=self.sampling,
                 without_search=not search_count,
+                full_digits=self.full_digits,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
                 **setting.unit_options,
@@ -214,6 +238,11 @@ def _whole_training(
     p_values = [f"p-value of the step's claim: {accuracy.p_value(step_claim.curve):.2g}" for accuracy in accuracies]
     composed = [_composed(steps, claim, accuracy) for accuracy in accuracies if accuracy.odds > 0 and not sampled]
     claimed = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
+    if steps.without_noise:
+        claimed += (
+            f", if all steps had noise: {steps.without_noise:,} of {steps.count:,} have none by the accountant's "
+            "record, so no finite epsilon holds for the training"
+        )
     return (claimed, *p_values, *composed, TESTED_PARTS.format(sampling=", and their sampling" if sampled else ""))
 
 
@@ -259,6 +288,7 @@ def train_steps(
     size: int,
     sampled: bool = False,
     without_search: bool = False,
+    full_digits: bool = False,
     seed: Seed,
 ) -> Steps:
     """Train once, with a canary that an independent coin of each step lets in.
@@ -276,6 +306,7 @@ def train_steps(
         size: Number of rows to train on, in a search training.
         sampled: True if the canary is also subject to the sampling of the step.
         without_search: True if no training of the audit is a search training.
+        full_digits: True to guess by digits far below the noise alone.
         seed: Seed of the training.
     Raises: InputError if the training shows no step, or more steps than claimed.
     """
@@ -290,6 +321,9 @@ def train_steps(
         only=canary,
         earlier=[training for training in earlier if training.rows == size][-MAX_EARLIER_TRAININGS:],
         without_search=without_search,
+        exploring=search is None and not without_search,
+        clip=claimed.private.clip,
+        full_digits=full_digits,
     )
     step_canary = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
@@ -342,13 +376,15 @@ def learn_steps(trainings: tuple[Steps, ...], allowed: float) -> Outcome[StepSea
         accuracy[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in halves]))
     size = max(accuracy, key=lambda rows: accuracy[rows])
     quiet = np.max([training.size for training in trainings], axis=0) < LOW_VARIANCE_SHARE
-    correct = np.array([((training.score > 0) == training.coin) & (training.score != 0) for training in trainings])
-    counts = max((np.ones(count, np.bool_), quiet), key=lambda mask: _evidence(correct[:, mask], allowed))
+    latest = [training for training in trainings if training.rows == size][-MAX_EARLIER_TRAININGS // 2 :]
+    correct = np.array([((training.score > 0) == training.coin) & (training.score != 0) for training in latest])
+    first = [np.arange(count) < count >> halvings for halvings in range(max(1, count.bit_length() - 3))]
+    counts = max((*first, quiet), key=lambda mask: _evidence(correct[:, mask], allowed))
     note = "steps chosen: in search trainings, the guess was right in " + ", ".join(
         f"{share:.0%} of the steps on {rows:,} rows" for rows, share in accuracy.items()
     )
     if not counts.all():
-        note += f"; only {counts.sum():,} of {count:,} steps, whose noise is too small, are counted"
+        note += f"; only {counts.sum():,} of {count:,} steps, which told most, are counted"
     return Outcome(StepSearch(counts, size), notes=(note,))
 
 

@@ -1,17 +1,10 @@
-"""Canaries that are tried at the steps of DP-SGD, and features of each step for the attack.
+"""Canaries that are tried at the steps of DP-SGD.
 
-A step is fully observed: the gradients of its batch, as in the worst case, and the noisy sum. The residual, which is
-    the
-sum without the batch, is noise and, in half of the steps, a canary. If the noise is too regular, a feature tells both
-apart: noise that is reused, lies in few directions, is equal in two coordinates or misses some. If clipping fails, a
-canary moves the sum by more than one clip. Earlier steps show which features and canaries succeed.
-
-A separate check, which is no verdict about privacy, tests whether the noise is Gaussian and independent as stated.
+Earlier steps show which features (`residuals.py`) and canaries succeed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -20,6 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dpaudit.engine.games.steps.aggregation import Aggregation, StepFit
+from dpaudit.engine.games.steps.low_digits import LowDigits
+from dpaudit.engine.games.steps.noise_form import LOOKS, form_of
+from dpaudit.engine.games.steps.residuals import BARE, NEXT_FEATURES, RUN, ObservedStep, Residuals
+from dpaudit.engine.games.steps.residuals import FEATURES as STEP_FEATURES
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 
 Floats = NDArray[np.float64]
@@ -30,38 +28,42 @@ CANARY_NORM = 10.0
 """Norm of a canary before clipping, in clips."""
 FAR_CANARY_NORM = 100.0
 """Norm of a canary that outweighs other gradients and reveals a single unclipped weight, in clips."""
-MAX_STORED_NUMBERS = 2_000_000
-"""Largest number of floats stored of earlier residuals."""
+GROWTH, MAX_CANARY_NORM = 2.0, 1e15
+"""Factor by which the norm of canaries that go ever farther grows, and its largest value in clips."""
+EXPECTED_GUESSES, MAX_GUESSES = 80.0, 100.0
+"""Weight of what a canary should add by the loop's clip, and number of latest guesses that count, in guesses."""
+EXPLORED_SHARE = 0.5
+"""Share of canaries that are drawn uniformly in search trainings."""
+LEAST_NORM = 1e-30
+"""Smallest norm by which a vector is divided."""
+NOT_FINITE = 100.0
+"""Feature of a next step that is not finite."""
 MAX_PASSED_NUMBERS = 500_000
 """Largest number of floats of a training's residuals that later trainings receive."""
-MAX_PAIRED_WEIGHTS = 512
-"""Largest number of weights that are compared in pairs."""
-MIN_STEPS = 8
-"""Number of earlier steps from which the noise of a weight is estimated."""
 HISTORY = 128
 """Smallest number of earlier steps of a kind, if there are as many, that an attack sees; it sees fewer than twice as
 many."""
-NO_NOISE = 1e-4
-"""Absolute value, in clips, below which a weight has no noise."""
-NEXT_TO_NONE = 0.2
-"""Share of the median norm below which a residual has next to no noise."""
-LEAST_VARIANCE = 1e-6
-"""Smallest variance that is assumed, in clips squared."""
 
-KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
+KINDS = (
+    "dense",
+    "far",
+    "against the last row",
+    "against the batch",
+    "cycling",
+    "quietest weight",
+    "short",
+    "ever farther",
+)
 """Kinds of canaries."""
 PRIOR_GUESSES = 14.0, 20.0
 """Prior number of correct guesses and of guesses for the first kind, if there are no search trainings."""
-FEATURES = 13
-BARE, BARE_WEIGHTS = 10, 3
-"""Index of the feature that counts weights without noise, and the count from which it alone decides the guess."""
+FEATURES = STEP_FEATURES + NEXT_FEATURES
+BARE_WEIGHTS = 3
+"""Number of weights without noise from which they alone decide the guess."""
+RUN_NATS = 10.0
+"""Evidence of a run of stored noise from which it alone decides the guess."""
 ROWS = 4
 """Number of classes of batch sizes: 0, 1, 2, and more rows."""
-LOOKS = ("its size by step", "its size by weight", "likeness of steps", "likeness of weights", "its directions")
-ERROR = 1e-3
-"""Probability of a false positive in the check of the noise's form."""
-FEWEST, MOST = 8, 2_000
-"""Smallest number of steps and of weights whose noise is checked, and largest number that is compared in pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +131,11 @@ class StepHistory:
 
 
 class StepProber:
-    """Chooses each step's canary from the past alone, computes its features, and has the attack guess its coin.
+    """Chooses each step's canary, computes the step's features, and has the attack guess its coin.
+
+    A coin is guessed after the next step was seen, which may show what the loop kept of the canary. The next canary
+    does not depend on this coin, nor the guess on the next coin. So if the claim holds, the next step tells nothing of
+    this coin, and the guess is right as rarely as without it (`docs/statistics/validity.md`).
 
     Args:
         attack: The attack.
@@ -138,6 +144,9 @@ class StepProber:
         only: The only canary; None to choose among `KINDS`.
         earlier: Earlier trainings to learn from.
         without_search: True if the audit has no search trainings; dense canaries then start with a prior.
+        exploring: True to draw half of the canaries uniformly, in a search training.
+        clip: Claimed clip, in which the noise may have been rounded.
+        full_digits: True to guess by digits far below the noise, and by nothing else.
     """
 
     def __init__(
@@ -149,9 +158,14 @@ class StepProber:
         only: GradientCanary | None = None,
         earlier: Sequence[Steps] = (),
         without_search: bool = False,
+        exploring: bool = False,
+        clip: float = 1.0,
+        full_digits: bool = False,
     ) -> None:
         self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
-        self._earlier = next((steps.left for steps in reversed(earlier) if len(steps.left)), None)
+        self._earlier = [steps.left for steps in earlier if len(steps.left)]
+        self._exploring = exploring
+        self._digits = LowDigits((1.0, clip, 1 / noise if noise else 1.0)) if full_digits else None
         self._observed: list[tuple[bool, int, Floats, float, float]] = []
         self._histories = [StepHistory() for _ in range(ROWS * len(KINDS))]
         self._correct, self._guesses = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
@@ -163,44 +177,48 @@ class StepProber:
                     self._learn(int(kind), features, bool(coin), float(score))
         self._residuals: Residuals | None = None
         self._direction: Floats | None = None
+        self._aggregation = Aggregation()
+        self._waiting: _WaitingStep | None = None
+        self._count, self._farthest = 0, CANARY_NORM
         self._batches_shown = True
 
     def gradient(self, weights: int, batch: Floats | None) -> Floats:
         """Return the next canary's gradient in clips, shape (weights,); `batch` has shape (batch, weights)."""
         if self._residuals is None:
-            self._residuals = Residuals(weights, self._earlier)
+            earlier = [rows for rows in self._earlier if rows.shape[1] == weights]
+            numbers = np.concatenate(earlier)[-max(1, MAX_PASSED_NUMBERS // weights) :] if earlier else None
+            self._residuals = Residuals(weights, self._noise, numbers)
             self._direction = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
-        canary = self._next_canary(batch)
         self._batch = np.zeros((0, weights)) if batch is None else batch
         self._batches_shown &= batch is not None
+        canary = self._next_canary()
         self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
         raw = self._raw(KINDS[canary], weights)
-        self._clipped = raw / max(float(np.linalg.norm(raw)), 1.0)
-        self._sum = _clipped_sum(self._batch)
+        self._norm = max(float(np.linalg.norm(raw)), LEAST_NORM)
+        self._unit = raw / self._norm
+        if self._only is None:
+            raw = raw.astype(np.float32).astype(np.float64)  # as the loop receives it
+            self._expected = self._aggregation.expected(self._batch, raw)
+        self._count += 1
         return raw
 
     def see(self, released: Floats, joined: bool) -> None:
-        """Observe a noisy sum, in clips; the guess is made before `joined` is used."""
+        """Observe a noisy sum, in clips; the previous step is guessed before its coin is used."""
         assert self._residuals is not None
+        fit = None
         if self._only is None:
-            residual = released - self._sum
-            features = self._residuals.features(released, residual, self._clipped, self._batch)
+            base, effect = self._aggregation.base_and_effect(self._expected)
+            fit = self._aggregation.fit(self._expected, released)
+            step = ObservedStep(released, released - base, effect, self._unit, self._norm, self._batch)
         else:
-            residual, features = released, np.array([released @ self._clipped])
-        if not np.isfinite(features).all():
-            self._observed.append((joined, self._kind, np.full(len(features), np.nan), 0.0, np.nan))
-            return
-        score = float(self._attack.score(self._histories[self._kind].view(features))[0])
-        if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
-            score = features[BARE]
-        residual = residual - joined * self._clipped
-        self._observed.append((joined, self._kind, features, score, float((residual**2).mean()) / self._noise**2))
-        self._learn(self._kind, features, joined, score)
-        if self._only is None:
-            self._residuals.add(residual)
+            step = ObservedStep(released, released, self._unit, self._unit, self._norm, self._batch)
+        self._finish(step)
+        features = self._features(step)
+        self._waiting = _WaitingStep(step, joined, self._kind, features, fit)
 
     def steps(self) -> Steps:
-        """Return all steps so far."""
+        """Return all steps so far; nothing can be observed afterwards."""
+        self._finish(None)
         coin, kind, features, score, size = zip(*self._observed, strict=True)
         columns = np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size)
         # Without the batches, the sums contain data.
@@ -210,19 +228,98 @@ class StepProber:
         latest = stored[-max(1, MAX_PASSED_NUMBERS // stored.shape[1]) :]
         return Steps(*columns, form=form_of(stored, self._noise), left=latest.astype(np.float32))
 
+    @property
+    def _has_one_feature(self) -> bool:
+        return self._only is not None or self._digits is not None
+
+    def _features(self, step: ObservedStep) -> Floats:
+        """Return the features of a step that do not need the next one; NaN if the step was not finite."""
+        assert self._residuals is not None
+        if not all(np.isfinite(row).all() for row in (step.released, step.residual, step.effect)):
+            return np.full(1 if self._has_one_feature else STEP_FEATURES, np.nan)
+        if self._only is not None:
+            return np.array([step.released @ step.direction])
+        if self._digits is not None:
+            return np.array([self._digits.score(step.residual, step.residual - step.effect)])
+        return self._residuals.features(step)
+
+    def _finish(self, following: ObservedStep | None) -> None:
+        """Guess the coin of the step that waits, then learn from it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        assert self._residuals is not None
+        step, joined, features, score, size = waiting.step, waiting.joined, waiting.features, 0.0, np.nan
+        if not self._has_one_feature:
+            more = np.zeros(NEXT_FEATURES)
+            if following is not None and np.isfinite(features).all():
+                more = self._residuals.next_features(step, following)
+                more = np.nan_to_num(more, nan=NOT_FINITE, posinf=NOT_FINITE, neginf=-NOT_FINITE)
+            features = np.concatenate([features, more])
+        if np.isfinite(features).all():
+            score = self._score(waiting.kind, features)
+            residual = step.residual - joined * step.effect
+            size = float((residual**2).mean()) / self._noise**2
+            if following is not None:
+                self._learn(waiting.kind, features, joined, score)
+            if self._only is None and waiting.fit is not None:
+                self._residuals.add(step, joined)
+                self._aggregation.add(waiting.fit, joined)
+            if self._digits is not None:
+                self._digits.add(residual)
+        if joined:
+            self._farthest = max(self._farthest, step.norm)
+        self._observed.append((joined, waiting.kind, features, score, size))
+
+    def _score(self, kind: int, features: Floats) -> float:
+        """Return the attack's score; evidence that is near certain decides alone."""
+        if self._digits is not None:
+            return float(features[0])
+        if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
+            return float(features[BARE])
+        if self._only is None and abs(features[RUN]) >= RUN_NATS:
+            return float(features[RUN])
+        return float(self._attack.score(self._histories[kind].view(features))[0])
+
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
         self._histories[kind].add(features, joined)
-        self._guesses[kind // ROWS] += 1
-        self._correct[kind // ROWS] += (score > 0) == joined and score != 0
+        canary = kind // ROWS
+        if self._guesses[canary] >= MAX_GUESSES:
+            self._correct[canary] *= 1 - 1 / MAX_GUESSES
+            self._guesses[canary] -= self._guesses[canary] / MAX_GUESSES
+        self._guesses[canary] += 1
+        self._correct[canary] += (score > 0) == joined and score != 0
 
-    def _next_canary(self, batch: Floats | None) -> int:
-        """Choose a canary by Thompson sampling: as often as it probably gives the best guesses."""
-        if self._only is not None:
+    def _next_canary(self) -> int:
+        """Choose a canary by Thompson sampling: as often as it probably gives the best guesses.
+
+        If the loop does not clip each gradient, canaries that would move the sum most count as good ones.
+        """
+        if self._only is not None or self._digits is not None:
             return 0
-        accuracy = self._rng.beta(self._correct, self._guesses - self._correct)
-        if batch is None or not len(batch):
+        expected = self._expected_accuracy()
+        weight = 0.0 if expected is None else EXPECTED_GUESSES
+        correct = self._correct + weight * (0.0 if expected is None else expected)
+        accuracy = self._rng.beta(correct, self._guesses + weight - correct)
+        if self._exploring and self._rng.random() < EXPLORED_SHARE:
+            accuracy = self._rng.random(len(KINDS))
+        if not len(self._batch):
             accuracy[2:4] = 0
+        if GROWTH * self._farthest > MAX_CANARY_NORM:
+            accuracy[KINDS.index("ever farther")] = 0
         return int(np.argmax(accuracy))
+
+    def _expected_accuracy(self) -> Floats | None:
+        """Return the accuracy that each kind of canary should have by the loop's clip; None for the claimed clip."""
+        weights = self._batch.shape[1]
+        kinds = (KINDS.index("far"), *((2, 3) if len(self._batch) else ()))
+        norms = [self._aggregation.effect_norm(self._batch, self._raw(KINDS[kind], weights)) for kind in kinds]
+        if norms[0] is None:
+            return None
+        accuracy = special.ndtr(np.array(norms, np.float64) / (2 * self._noise))
+        expected = np.full(len(KINDS), accuracy[0])
+        expected[list(kinds)] = accuracy
+        return np.asarray(expected)
 
     def _raw(self, canary: str, weights: int) -> Floats:
         assert self._direction is not None
@@ -230,18 +327,31 @@ class StepProber:
         match canary:
             case "far":
                 return np.asarray(FAR_CANARY_NORM * RandomGradient().gradient(weights, self._rng), np.float64)
+            case "ever farther":
+                return np.asarray(GROWTH * self._farthest * RandomGradient().gradient(weights, self._rng), np.float64)
             case "against the last row":
-                return np.asarray(-FAR_CANARY_NORM * _unit(self._batch[-1], self._direction))
+                return _against(self._batch[-1], self._direction)
             case "against the batch":
-                return np.asarray(-FAR_CANARY_NORM * _unit(self._batch.sum(0), self._direction))
+                return _against(self._batch.sum(0), self._direction)
             case "cycling":
-                return CANARY_NORM * _block(weights, len(self._observed))
+                return CANARY_NORM * _block(weights, self._count)
             case "quietest weight":
                 return np.asarray(CANARY_NORM * np.eye(1, weights, self._residuals.quietest())[0])
             case "short":
                 return float(np.exp(self._rng.uniform(0.1, 1.6))) * self._direction
             case _:
                 return CANARY_NORM * self._direction
+
+
+@dataclass(frozen=True, eq=False)
+class _WaitingStep:
+    """A step whose coin is not guessed yet."""
+
+    step: ObservedStep
+    joined: bool
+    kind: int
+    features: Floats  # without those of the next step
+    fit: StepFit | None
 
 
 def _block(weights: int, step: int) -> Floats:
@@ -256,214 +366,9 @@ def _block(weights: int, step: int) -> Floats:
     return np.asarray(block / np.sqrt(block.sum()))
 
 
-def _unit(row: Floats, otherwise: Floats) -> Floats:
-    norm = np.linalg.norm(row)
-    return np.asarray(row / norm if np.isfinite(norm) and norm > 0 else otherwise)
-
-
-def _clipped_sum(batch: Floats) -> Floats:
-    norms = np.linalg.norm(batch, axis=1)
-    return np.asarray((batch / np.maximum(norms, 1)[:, None]).sum(0))
-
-
-class Residuals:
-    """Residuals of one training so far, and the features of the next one that they give.
-
-    A feature compares the residual with itself after the canary is subtracted, by the regularities of earlier ones.
-    """
-
-    def __init__(self, weights: int, earlier: NDArray[np.float32] | None = None) -> None:
-        none = np.zeros((0, weights), np.float32)
-        self._earlier = none if earlier is None or earlier.shape[1] != weights else earlier  # of an earlier training
-        self._earlier_squares = np.square(self._earlier, dtype=np.float64).sum(1)
-        self._latest = np.empty((max(2, MAX_STORED_NUMBERS // weights), weights))  # a ring buffer
-        self._norm_squares = np.empty(len(self._latest))
-        self._directions = np.empty((min(weights // 2, MAX_STORED_NUMBERS // weights), weights))
-        self._rank = 0
-        self._squares, self._count = np.zeros(weights), 0
-        self._products = np.zeros((weights, weights)) if weights <= MAX_PAIRED_WEIGHTS else None
-        self._partner: tuple[Ints, Floats, Floats] | None = None
-
-    @property
-    def stored(self) -> Floats:
-        """The latest residuals, shape (steps, weights)."""
-        return self._latest[: self._count]
-
-    @property
-    def _basis(self) -> Floats:
-        """Orthonormal basis of the span of earlier residuals."""
-        return self._directions[: self._rank]
-
-    def quietest(self) -> int:
-        """Return the weight with the least noise so far; the last one at first."""
-        return int(np.argmin(self._squares)) if self._count >= MIN_STEPS else len(self._squares) - 1
-
-    def features(self, released: Floats, residual: Floats, canary: Floats, batch: Floats) -> Floats:
-        """Return the features of a step; the canary changes the mean of each."""
-        without = residual - canary
-        typical = float(np.median(np.linalg.norm(batch, axis=1))) + 1e-6 if len(batch) else 1.0
-        scaled = released / typical - _clipped_sum(batch / typical)
-        norms = float(np.linalg.norm(residual)), float(np.linalg.norm(without))
-        size = np.log(norms[0] ** 2 + 1e-12)
-        return np.array(
-            [
-                residual @ canary,
-                released @ canary,
-                self._nearest(residual, canary, norms),
-                self._outside_span(residual, canary, norms),
-                self._typical_norm(norms),
-                size,
-                size + 2 * np.log(max(len(batch), 1)),
-                np.log(scaled @ scaled + 1e-12),
-                scaled @ canary,
-                np.log(np.abs(residual).max() + 1e-12),
-                self._bare_weights(residual, without, norms),
-                self._by_weight(residual, canary),
-                self._by_pair(residual, canary),
-            ]
-        )
-
-    def add(self, residual: Floats) -> None:
-        """Append a residual without its canary."""
-        if self._rank < len(self._directions):
-            outside = residual - (self._basis @ residual) @ self._basis
-            length = np.linalg.norm(outside)
-            if length > 1e-6 * np.linalg.norm(residual):
-                self._directions[self._rank] = outside / length
-                self._rank += 1
-        place = self._count % len(self._latest)
-        self._latest[place], self._norm_squares[place] = residual, residual @ residual
-        self._squares += residual**2
-        self._count += 1
-        if self._products is not None:
-            self._products += np.outer(residual, residual)
-            self._pair()
-
-    def _nearest(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
-        """Return the decrease of the distance to the nearest earlier residual or its negative."""
-        if not self._count + len(self._earlier):
-            return 0.0
-        dots, moved = (np.concatenate([self.stored @ row, self._earlier @ row]) for row in (residual, canary))
-        squares = np.concatenate([self._norm_squares[: self._count], self._earlier_squares])
-        near = (squares - 2 * np.abs([dots, dots - moved])).min(1) + np.square(norms)
-        return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
-
-    def _outside_span(self, residual: Floats, canary: Floats, norms: tuple[float, float]) -> float:
-        """Return the decrease of the part outside the span of earlier residuals."""
-        inside, moved = self._basis @ residual, self._basis @ canary
-        out = norms[0] ** 2 - (inside**2).sum(), norms[1] ** 2 - ((inside - moved) ** 2).sum()
-        return float(np.sqrt(max(out[0], 0)) - np.sqrt(max(out[1], 0)))
-
-    def _typical_norm(self, norms: tuple[float, float]) -> float:
-        """Return the decrease of the distance to the typical norm."""
-        if not self._count:
-            return 0.0
-        squares = self._norm_squares[: self._count]
-        typical = np.sqrt(np.partition(squares, len(squares) // 2)[len(squares) // 2])
-        return float(abs(norms[0] - typical) - abs(norms[1] - typical))
-
-    def _bare_weights(self, residual: Floats, without: Floats, norms: tuple[float, float]) -> float:
-        """Return the increase of the number of weights without noise; all of them if next to no noise remains."""
-        if self._count and min(norms) < NEXT_TO_NONE * np.sqrt(np.median(self._norm_squares[: self._count])):
-            return float(np.sign(norms[0] - norms[1]) * len(residual))
-        return float((np.abs(without) < NO_NOISE).sum()) - float((np.abs(residual) < NO_NOISE).sum())
-
-    def _by_weight(self, residual: Floats, canary: Floats) -> float:
-        """Return the log-likelihood ratio by the observed noise of each weight."""
-        return 0.0 if self._count < MIN_STEPS else _log_ratio(residual, canary, self._squares / self._count)
-
-    def _by_pair(self, residual: Floats, canary: Floats) -> float:
-        """Return the log-likelihood ratio by the differences between each weight and the most similar one."""
-        if self._partner is None:
-            return 0.0
-        partner, factor, variance = self._partner
-        return _log_ratio(residual - factor * residual[partner], canary - factor * canary[partner], variance)
-
-    def _pair(self) -> None:
-        if self._products is None or self._count < MIN_STEPS or (self._count & (self._count - 1) and self._count % 16):
-            return
-        power = np.maximum(self._squares, LEAST_VARIANCE)
-        alike = np.abs(self._products) / np.sqrt(np.outer(power, power))
-        np.fill_diagonal(alike, 0)
-        partner = alike.argmax(1)
-        each = np.arange(len(partner))
-        factor = self._products[each, partner] / power[partner]
-        variance = (self._squares - factor * self._products[each, partner]) / self._count
-        self._partner = partner, factor, variance
-
-
-def _log_ratio(residual: Floats, canary: Floats, variance: Floats) -> float:
-    return float(((residual - canary / 2) * canary / np.maximum(variance, LEAST_VARIANCE)).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseForm:
-    """Results of the tests of the noise of some trainings."""
-
-    p_values: NDArray[np.float64]  # p-value of each of `LOOKS` over all trainings; NaN if not tested
-    noise: float  # claimed noise multiplier
-
-    @property
-    def odd(self) -> tuple[str, ...]:
-        """Properties in which the noise differs from the stated one; family-wise error at most `ERROR`."""
-        return tuple(
-            f"{step_count} (p {'< 1e-12' if p < 1e-12 else f'= {p:.1g}'})"
-            for step_count, p in zip(LOOKS, self.p_values, strict=True)
-            if p < ERROR / len(LOOKS)
-        )
-
-    @property
-    def smallest_p(self) -> float:
-        """p-value of all tests together (Bonferroni); 1 if the noise was not observed."""
-        tested = self.p_values[~np.isnan(self.p_values)]
-        return float(min(1.0, len(LOOKS) * tested.min())) if tested.size else 1.0
-
-    @property
-    def line(self) -> str:
-        """One-line summary; "" if the noise was not observed."""
-        if np.isnan(self.p_values).all():
-            return ""
-        stated = f"independent Gaussian noise with noise multiplier {self.noise:g}"
-        if self.odd:
-            return (
-                f"the noise of the training steps is not the stated {stated}: {', '.join(self.odd)}. "
-                "Gradients that are clipped in another way than stated also lead to this"
-            )
-        return f"the noise of the training steps looks like the stated {stated}"
-
-
-def form_of(residuals: Floats, noise: float) -> Floats:
-    """Return p-values of `LOOKS`, shape (5,), for the residuals of steps in clips, shape (steps, weights)."""
-    residuals = residuals[-MOST:]
-    steps, weights = residuals.shape
-    if min(steps, weights) < FEWEST:
-        return np.full(len(LOOKS), np.nan)
-    scaled = np.asarray(residuals, np.float64) / noise
-    by_step, by_weight = (scaled**2).sum(1), (scaled**2).sum(0)
-    few = min(steps, weights) // 2
-    has_full_rank = np.linalg.matrix_rank(scaled[:few]) == few
-    return np.array(
-        [
-            _p_of_sizes(by_step, weights),
-            _p_of_sizes(by_weight, steps),
-            _p_of_cosines(scaled @ scaled.T, by_step, weights),
-            _p_of_cosines(scaled.T @ scaled, by_weight, steps) if weights <= MOST else math.nan,
-            1.0 if has_full_rank else 0.0,
-        ]
-    )
-
-
-def _p_of_sizes(sums: Floats, degrees: int) -> float:
-    """Return the p-value of the most improbable of several sums of `degrees` squared normal variables."""
-    below, above = special.chdtr(degrees, sums), special.chdtrc(degrees, sums)
-    return float(min(1.0, 2 * sums.size * np.minimum(below, above).min()))
-
-
-def _p_of_cosines(products: Floats, squares: Floats, degrees: int) -> float:
-    """Return the p-value of the largest cosine between rows; its square has the law Beta(1/2, (degrees - 1) / 2)."""
-    lengths = np.maximum(squares, 1e-12)
-    cosines = products**2 / np.outer(lengths, lengths)
-    np.fill_diagonal(cosines, 0.0)
-    pairs = squares.size * (squares.size - 1) / 2
-    tail = special.betaincc(0.5, (degrees - 1) / 2, min(1.0, float(cosines.max())))
-    return float(min(1.0, pairs * tail))
+def _against(row: Floats, otherwise: Floats) -> Floats:
+    """Return a canary far beyond a gradient and opposite to it."""
+    norm = float(np.linalg.norm(row))
+    if not np.isfinite(norm) or norm == 0:
+        return -FAR_CANARY_NORM * otherwise
+    return np.asarray(-FAR_CANARY_NORM * max(1.0, 1 / norm) * row)

@@ -62,6 +62,8 @@ class ClaimedSteps:
     private: PrivateSteps  # sampling, clipping and noise of a step
     count: int  # number of steps, >= 1
     divisor: float = 1.0  # divisor of each noisy sum, > 0
+    # number of steps without noise, by the record of a training; the claim is that of steps with noise
+    without_noise: int = 0
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)

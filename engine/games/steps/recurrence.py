@@ -1,0 +1,98 @@
+"""Runs of noise that occurred before, at any shift: noise that is cut from a table of stored numbers.
+
+Each number of a residual is looked up among all earlier ones. Neighbours that lie side by side, forwards or
+backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below it play no role.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+COARSE = 5e-3
+"""Smallest difference of two numbers that counts, in deviations of the noise."""
+EQUAL = 1e-9
+"""Difference of two numbers below which they are copies, in clips."""
+MAX_NUMBERS, MAX_LOOKED_UP = 2_000_000, 4_096
+"""Largest number of stored numbers, and of numbers of one step that are looked up."""
+UNSORTED_SHARE = 0.25
+"""Share of stored numbers that may wait until they are sorted."""
+
+
+class Recurrence:
+    """Stored residuals, in which runs of a new one are looked up.
+
+    Args:
+        earlier: Residuals of earlier trainings, shape (steps, weights).
+        noise: Deviation of the noise.
+    """
+
+    def __init__(self, earlier: Floats, noise: float) -> None:
+        self._noise = noise
+        self._waiting = list(earlier)
+        self._values, self._sorted = np.zeros(0), np.zeros(0)
+        self._order = np.zeros(0, np.int64)
+
+    def add(self, residual: Floats) -> None:
+        """Store a residual."""
+        if self._values.size + residual.size * (len(self._waiting) + 1) <= MAX_NUMBERS:
+            self._waiting.append(residual)
+
+    def nats(self, residual: Floats) -> float:
+        """Return the evidence in nats that a run of the residual occurred before, in itself or in a stored one."""
+        self._sort()
+        looked_up = residual[:MAX_LOOKED_UP]
+        return max(self._in_itself(looked_up), self._in_stored(looked_up))
+
+    def _sort(self) -> None:
+        waiting = sum(row.size for row in self._waiting)
+        if waiting > UNSORTED_SHARE * self._values.size:
+            # Copies of stored numbers are left out: with several nearest places, neighbours would not lie side by side.
+            self._values = np.concatenate([self._values, *(row[self._distance(row) > EQUAL] for row in self._waiting)])
+            self._waiting = []
+            self._order = np.argsort(np.abs(self._values))
+            self._sorted = np.abs(self._values)[self._order]
+
+    def _in_stored(self, residual: Floats) -> float:
+        if self._sorted.size < 2:
+            return 0.0
+        places = self._order[self._nearest(residual)]
+        return self._longest(residual, self._values, places, self._distance(residual))
+
+    def _nearest(self, residual: Floats) -> NDArray[np.int64]:
+        """Return the places of the nearest sorted numbers."""
+        size = np.abs(residual)
+        place = np.clip(np.searchsorted(self._sorted, size), 1, self._sorted.size - 1)
+        return np.asarray(place - (size - self._sorted[place - 1] < self._sorted[place] - size))
+
+    def _distance(self, residual: Floats) -> Floats:
+        """Return the distances to the nearest sorted numbers, infinite if there are none."""
+        if self._sorted.size < 2:
+            return np.full(residual.size, np.inf)
+        return np.abs(self._sorted[self._nearest(residual)] - np.abs(residual))
+
+    def _in_itself(self, residual: Floats) -> float:
+        if residual.size < 3:
+            return 0.0
+        order = np.argsort(np.abs(residual))
+        gaps = np.concatenate([[np.inf], np.diff(np.abs(residual)[order]), [np.inf]])
+        nearer = np.where(gaps[:-1] < gaps[1:], -1, 1)
+        places, distance = np.empty_like(order), np.empty(residual.size)
+        places[order] = order[np.arange(residual.size) + nearer]
+        distance[order] = np.minimum(gaps[:-1], gaps[1:])
+        return self._longest(residual, residual, places, distance)
+
+    def _longest(self, residual: Floats, stored: Floats, places: NDArray[np.int64], distance: Floats) -> float:
+        """Return the evidence of the most improbable run; the nearest stored numbers are at `places`."""
+        nats = -np.log(np.minimum(1.0, 1.6 * np.maximum(distance / self._noise, COARSE)))
+        summed = np.concatenate([[0.0], np.cumsum(nats)])
+        same_sign = np.sign(residual) * np.sign(stored[places])
+        steps, same = np.diff(places), same_sign[1:] == same_sign[:-1]
+        best = 0.0
+        for direction in (1, -1):
+            ends = np.concatenate([np.flatnonzero((steps != direction) | ~same), [residual.size - 1]])
+            firsts = np.concatenate([[0], ends[:-1] + 1])
+            best = max(best, float((summed[ends + 1] - summed[firsts]).max()))
+        return max(0.0, best - float(np.log(stored.size * residual.size)))
