@@ -25,6 +25,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.games.functions.coupled_search import CoupledSearch
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
@@ -52,6 +53,12 @@ PAIR_SEARCH_SHARE = 0.6
 """Share of the search calls that try pairs of tables; the others train the attack."""
 PAIRS_PER_ROUND = (8, 4)
 """Number of pairs in the second and the third round."""
+COUPLED_SHARE = 0.15
+"""Share of the search calls that look for pairs by calls with one seed."""
+FOUND_PAIRS = 8
+"""Largest number of pairs that the coupled search proposes."""
+MIN_COUPLED_CALLS = 200
+"""Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
 CLEAR_EXCESS = 2.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_CALLS_PER_PAIR = 4
@@ -261,7 +268,9 @@ class RowFunctionGame(SummaryGame):
         """Return the unit that chooses the tables, and the number of search calls left."""
         request = PairRequest(self.traits.relation.value, self.group, self.beyond, self.full_digits)
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
-        calls = int(self.search * PAIR_SEARCH_SHARE)
+        coupled = 0 if self.beyond or self.full_digits else int(self.search * COUPLED_SHARE)
+        coupled = coupled if coupled >= MIN_COUPLED_CALLS else 0
+        calls = int(self.search * PAIR_SEARCH_SHARE) - coupled
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
         round_sizes = [number, *(size for size in PAIRS_PER_ROUND if size < number)]
         calls_per_pair = [2 * (calls // len(round_sizes) // size // 2) for size in round_sizes]
@@ -270,6 +279,17 @@ class RowFunctionGame(SummaryGame):
                 f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
             )
         seed, target = setting.search_seed, setting.required_part("target")
+        found: Any = ()
+        if coupled:
+            arguments = setting.mechanism, target, request, self.limit_s
+            found = work.add(
+                search_coupled,
+                *arguments,
+                calls=coupled,
+                seed=seed.child("coupled"),
+                label="pairs by calls with one seed",
+                **setting.unit_options,
+            )
         tried: tuple[Unit, ...] = work.split(
             try_tables,
             number,
@@ -283,6 +303,18 @@ class RowFunctionGame(SummaryGame):
             label="pairs of tables tried",
             **setting.unit_options,
         )
+        if coupled:
+            tried += (
+                work.add(
+                    try_found,
+                    *arguments,
+                    found,
+                    calls=calls_per_pair[0],
+                    seed=seed.child("found"),
+                    label="found pairs tried",
+                    **setting.unit_options,
+                ),
+            )
         for turn, (size, calls) in enumerate(zip(round_sizes[1:], calls_per_pair[1:], strict=True), 1):
             best = work.add(
                 shortlist_tables,
@@ -299,6 +331,7 @@ class RowFunctionGame(SummaryGame):
                     request,
                     self.limit_s,
                     best,
+                    found,
                     place=place,
                     calls=calls,
                     seed=seed.child("tables", turn),
@@ -314,6 +347,7 @@ class RowFunctionGame(SummaryGame):
             target,
             request,
             number,
+            found,
             tried,
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
@@ -341,6 +375,7 @@ class TriedTables:
     told: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
     beyond: float  # largest excess of a number's tail over the claim, in standard deviations
     samples: Samples
+    proposed: bool  # True if the coupled search proposed the pair
 
 
 @dataclass(frozen=True)
@@ -360,6 +395,58 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
             name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
             offered.append(Tables(name, pair.d, pair.d_prime, index))
     return offered
+
+
+@unit
+def search_coupled(
+    mechanism: Any,
+    rows: TableRows,
+    request: PairRequest,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    calls: int,
+    seed: Seed,
+) -> Iterator[Tables]:
+    """Yield the pairs that calls with one seed propose, the most promising first."""
+    alternatives = mechanism.alternatives()
+    searched = min(len(alternatives), max(1, calls // MIN_COUPLED_CALLS))
+    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
+    with limited_threads(compute.threads):
+        for index, settings in enumerate(alternatives[:searched]):
+            search = CoupledSearch(
+                mechanism,
+                rows.schema,
+                rows.cells.cast(rows.schema.arrow()).combine_chunks(),
+                Relation(request.relation),
+                request.group,
+                settings,
+                limits,
+                calls // searched,
+                seed.child(index).rng(),
+            )
+            for pair in search.pairs(-(-FOUND_PAIRS // searched)):
+                yield Tables(pair.name, pair.d, pair.d_prime, index)
+
+
+@unit
+def try_found(
+    mechanism: Any,
+    rows: TableRows,
+    request: PairRequest,
+    limit_s: float | None,
+    found: Sequence[Tables],
+    compute: Compute,
+    *,
+    calls: int,
+    seed: Seed,
+) -> Iterator[TriedTables]:
+    """Make `calls` calls on each of the pairs that the coupled search proposed."""
+    offered = len(offered_tables(mechanism, rows, request))
+    for place, tables in enumerate(found):
+        yield _try_pair(
+            mechanism, tables, offered + place, calls, limit_s, seed.child(place), compute, request, proposed=True
+        )
 
 
 @lru_cache(maxsize=4)  # a worker that tries many pairs builds them once
@@ -395,6 +482,7 @@ def try_again(
     request: PairRequest,
     limit_s: float | None,
     best: Shortlist,
+    found: Sequence[Tables],
     compute: Compute,
     *,
     place: int,
@@ -403,8 +491,12 @@ def try_again(
 ) -> TriedTables:
     """Make `calls` more calls on the pair at `place` of the shortlist."""
     index = int(best.places[min(place, len(best.places) - 1)])
-    tables = offered_tables(mechanism, rows, request)[index]
-    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request)
+    offered = offered_tables(mechanism, rows, request)
+    tables = [*offered, *found][index]
+    proposed = index >= len(offered)
+    return _try_pair(
+        mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed
+    )
 
 
 def _try_pair(
@@ -416,18 +508,22 @@ def _try_pair(
     seed: Seed,
     compute: Compute,
     request: PairRequest,
+    *,
+    proposed: bool = False,
 ) -> TriedTables:
     truth = np.arange(calls) % 2 == 1
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
     beyond = number_excess(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *separation(samples), beyond, samples)
+    return TriedTables(place, tables.name, *separation(samples), beyond, samples, proposed)
 
 
 @unit
 def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
     """Choose the best pairs by three criteria: distance of calls, one number that distinguishes, and excess of a tail.
+
+    Half of the places go to pairs that the coupled search proposed, the most promising first.
 
     At about the same distance more general pairs, which are offered first, are preferred.
     """
@@ -435,7 +531,8 @@ def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Sho
     by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
     by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
     by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-    ranked = (*by_number[: size // 3], *by_tail[: size // 3], *by_distance)
+    proposed = [pair for pair in candidates if pair.proposed]
+    ranked = (*proposed[: size // 2], *by_number[: size // 4], *by_tail[: size // 4], *by_distance)
     return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
 
 
@@ -446,6 +543,7 @@ def take_best_tables(
     rows: TableRows,
     request: PairRequest,
     number: int,
+    found: Sequence[Tables],
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
@@ -463,7 +561,7 @@ def take_best_tables(
     with limited_threads(compute.threads):
         strengths = {pair.place: strength(pair) for pair in candidates}
     best = max(candidates, key=lambda pair: (*strengths[pair.place], pair.apart, -pair.place))
-    tables = offered_tables(mechanism, rows, request)[best.place]
+    tables = [*offered_tables(mechanism, rows, request), *found][best.place]
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
