@@ -1,7 +1,7 @@
 """Search for neighbouring tables by calls that share a seed.
 
-Two calls with one seed draw the same noise. Their difference is what the rows move, so a single call on each table shows
-how far a row moves every number, in units of the noise. The search looks for rows that move much (a row in two
+Two calls with one seed draw the same noise. Their difference is what the rows move, so a single call on each table
+shows how far a row moves every number, in units of the noise. The search looks for rows that move much (a row in two
 brackets), and for tables at which one row changes the form of the result (a threshold, a tie, the end of a sparse
 vector): it walks from one table to a far one and halves the way where the result changes. Everything found here is a
 proposal. The verdict rests on fresh calls with other seeds.
@@ -113,6 +113,16 @@ class CoupledSearch:
             pass
         self.calls = min(total, self.calls + compared_calls)
         return self._best(count)
+
+    def bare_pairs(self) -> list[ProposedPair]:
+        """Return pairs in which a row comes to none, or to many equal ones that it does not resemble."""
+        low, high, *_ = self._kinds(())
+        pairs = []
+        for base, rows in (("no rows", 0), ("equal rows", max(self._rest, len(self.ordinary) // 2))):
+            others = self._copies(low, rows if self._adds else self._rest)
+            d = others if self._adds else self._with(others, low)
+            pairs.append(ProposedPair(f"{base}, {self._words(high)}", base, d, self._with(others, high)))
+        return pairs if self._adds else pairs[1:]
 
     def _result(self, table: pa.Table, seed: int) -> Result:
         if self.calls <= 0:

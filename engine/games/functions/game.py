@@ -27,6 +27,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.engine.games.functions.recorded_law import RecordedCall, rarest_excess, recorded_calls
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
@@ -53,20 +54,28 @@ PAIR_SEARCH_SHARE = 0.6
 """Share of the search calls that try pairs of tables; the others train the attack."""
 PAIRS_PER_ROUND = (8, 4)
 """Number of pairs in the second and the third round."""
+CLEAR_EXPECTED = 1.5
+"""Expected excess of rare forms of the result, which are few, from which the pair precedes all other criteria."""
+WEIGHING_SHARE = 0.2
+"""Share of the search calls that weigh rare forms of the result, under a claim with delta."""
 COUPLED_SHARE = 0.15
 """Share of the search calls that look for pairs by calls with one seed."""
 FOUND_PAIRS = 8
 """Largest number of pairs that the coupled search proposes."""
+WEIGHED_PROPOSALS = 3
+"""Number of proposed pairs whose rare forms of the result are weighed under a claim with delta."""
+MIN_WEIGHED_CALLS = 1_000
+"""Fewest calls that weigh rare forms of the result."""
 MIN_COUPLED_CALLS = 200
 """Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
 CLEAR_EXCESS = 2.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_CALLS_PER_PAIR = 4
 """Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
-CHECK_CALLS = 20_000
-"""Largest number of search and fresh calls of a test in `dpaudit check`."""
-DIGIT_CHECK_CALLS = 10_000
-"""Largest number of search and fresh calls of a check of the low digits."""
+CHECK_CALLS = 22_000
+"""Largest number of search and fresh calls of the test of a claim in `dpaudit check`."""
+SIDE_CHECK_CALLS = 8_000
+"""Largest number of search and fresh calls of a test for side findings."""
 LOG_DISTANCE_STEP = 0.25
 """Step to which logarithms of distances are rounded for comparison."""
 LOCATE_CALL_S = 10.0
@@ -83,6 +92,8 @@ class Tables:
     d: pa.Table
     d_prime: pa.Table
     settings: int  # index among the function's alternatives
+    # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
+    expected: float = 0.0
 
 
 @unit
@@ -168,8 +179,9 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
         ROW_FUNCTIONS,
         (relation,),
         _FINDS[scope],
-        trainings=DIGIT_CHECK_CALLS if scope is Scope.FLOATING_POINT else CHECK_CALLS,
-        scales={"trials": 0.4, "search": 0.6},
+        trainings=CHECK_CALLS if scope is Scope.CLAIM else SIDE_CHECK_CALLS,
+        # rare events of a claim with delta need many fresh calls
+        scales={"trials": 0.65, "search": 0.35} if scope is Scope.CLAIM else {"trials": 0.4, "search": 0.6},
         min_trainings=360,
         variant="" if scope is Scope.CLAIM else scope.value,
         growth_on_repeat={"trials": 2.5},
@@ -270,6 +282,8 @@ class RowFunctionGame(SummaryGame):
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
         coupled = 0 if self.beyond or self.full_digits else int(self.search * COUPLED_SHARE)
         coupled = coupled if coupled >= MIN_COUPLED_CALLS else 0
+        weighing = int(self.search * WEIGHING_SHARE) if coupled and setting.mechanism.claim().delta > 0 else 0
+        weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
         calls = int(self.search * PAIR_SEARCH_SHARE) - coupled
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
         round_sizes = [number, *(size for size in PAIRS_PER_ROUND if size < number)]
@@ -286,6 +300,8 @@ class RowFunctionGame(SummaryGame):
                 search_coupled,
                 *arguments,
                 calls=coupled,
+                weighing=weighing,
+                trials=self.trials,
                 seed=seed.child("coupled"),
                 label="pairs by calls with one seed",
                 **setting.unit_options,
@@ -352,7 +368,9 @@ class RowFunctionGame(SummaryGame):
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
         )
-        return chosen, self.search - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True))
+        return chosen, self.search - coupled - weighing - sum(
+            size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -406,9 +424,15 @@ def search_coupled(
     compute: Compute,
     *,
     calls: int,
+    weighing: int,
+    trials: int,
     seed: Seed,
 ) -> Iterator[Tables]:
-    """Yield the pairs that calls with one seed propose, the most promising first."""
+    """Yield the pairs that calls with one seed propose, the most promising first.
+
+    With `weighing` further calls, which draw from a wider law, rare forms of the result are weighed for as many fresh
+    `trials`.
+    """
     alternatives = mechanism.alternatives()
     searched = min(len(alternatives), max(1, calls // MIN_COUPLED_CALLS))
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
@@ -425,7 +449,20 @@ def search_coupled(
                 calls // searched,
                 seed.child(index).rng(),
             )
-            for pair in search.pairs(-(-FOUND_PAIRS // searched)):
+            proposed = search.pairs(-(-FOUND_PAIRS // searched))
+            if weighing // searched >= MIN_WEIGHED_CALLS:
+                weighed = [*search.bare_pairs(), *proposed[:WEIGHED_PROPOSALS]]
+
+                def replays(table: pa.Table, seeds: Sequence[int]) -> Sequence[RecordedCall]:
+                    return recorded_calls(mechanism, table, seeds, settings, limits, widen=True)  # noqa: B023
+
+                tables = [(pair.d, pair.d_prime) for pair in weighed]
+                best, expected = rarest_excess(
+                    replays, tables, mechanism.claim(), trials, calls=weighing // searched, rng=search.rng
+                )
+                if expected > 0:
+                    yield Tables(weighed[best].name, weighed[best].d, weighed[best].d_prime, index, expected)
+            for pair in proposed:
                 yield Tables(pair.name, pair.d, pair.d_prime, index)
 
 
@@ -494,9 +531,7 @@ def try_again(
     offered = offered_tables(mechanism, rows, request)
     tables = [*offered, *found][index]
     proposed = index >= len(offered)
-    return _try_pair(
-        mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed
-    )
+    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed)
 
 
 def _try_pair(
@@ -531,7 +566,7 @@ def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Sho
     by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
     by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
     by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-    proposed = [pair for pair in candidates if pair.proposed]
+    proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: pair.place)
     ranked = (*proposed[: size // 2], *by_number[: size // 4], *by_tail[: size // 4], *by_distance)
     return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
 
@@ -553,15 +588,17 @@ def take_best_tables(
     """
     candidates = _flattened(tried)
     curve = mechanism.claim().curve
+    tables_by_place = [*offered_tables(mechanism, rows, request), *found]
 
     def strength(pair: TriedTables) -> tuple[float, float, float]:
         bound_and_accuracy, excess = evidence_and_excess(curve, attack, pair.samples, full_digits=request.full_digits)
-        return (excess if excess > CLEAR_EXCESS else 0.0, *bound_and_accuracy)
+        beyond_chance = max(excess - CLEAR_EXCESS, tables_by_place[pair.place].expected - CLEAR_EXPECTED, 0.0)
+        return (beyond_chance, *bound_and_accuracy)
 
     with limited_threads(compute.threads):
         strengths = {pair.place: strength(pair) for pair in candidates}
     best = max(candidates, key=lambda pair: (*strengths[pair.place], pair.apart, -pair.place))
-    tables = [*offered_tables(mechanism, rows, request), *found][best.place]
+    tables = tables_by_place[best.place]
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
@@ -588,7 +625,7 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
     In another process only the returned values are compared.
     """
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
-    in_process = isinstance(mechanism, OwnFunction) and not mechanism.python
+    in_process = _in_process(mechanism)
 
     def replays(rows: pa.Table, seeds: Sequence[int], limit_s: float) -> list[Replay]:
         limit_s = min(limit_s, LOCATE_CALL_S)
@@ -599,6 +636,11 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
 
     batch = 1 if in_process else 8
     return where_it_leaks(replays, tables.d, tables.d_prime, claim, batch=batch, seed=number, low_bits=low_bits)
+
+
+def _in_process(mechanism: Any) -> bool:
+    """True for a function of this process, whose draws can be recorded."""
+    return isinstance(mechanism, OwnFunction) and not mechanism.python
 
 
 def _flattened(tried: tuple[Any, ...]) -> list[TriedTables]:

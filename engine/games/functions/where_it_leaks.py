@@ -80,7 +80,9 @@ def where_it_leaks(
     if low_bits:
         parts = [part for pair in pairs for side in pair for part in side.parts.values()]
         return Leak(() if any(np.mod(part.numbers, 1).any() for part in parts) else (NO_FRACTIONS,), False, len(pairs))
-    all_names = sorted({name for pair in pairs for side in pair for name in side.parts}, key=lambda name: (len(name), name))
+    all_names = sorted(
+        {name for pair in pairs for side in pair for name in side.parts}, key=lambda name: (len(name), name)
+    )
     orders = [name for name in all_names if name.startswith(ORDER_OF_KEYS)]
     names = [name for name in all_names if name not in orders]
     allowed = {law: _allowed(claim, law) for law in UNITS}
