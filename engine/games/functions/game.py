@@ -25,9 +25,15 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.games.functions.coupled_search import CoupledSearch
+from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
-from dpaudit.engine.games.functions.recorded_law import RecordedCall, rarest_excess, recorded_calls
+from dpaudit.engine.games.functions.recorded_law import (
+    RecordedCall,
+    RecordedLaw,
+    rarest_excess,
+    recorded_calls,
+    recorded_law,
+)
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
@@ -76,8 +82,12 @@ CHECK_CALLS = 22_000
 """Largest number of search and fresh calls of the test of a claim in `dpaudit check`."""
 SIDE_CHECK_CALLS = 8_000
 """Largest number of search and fresh calls of a test for side findings."""
+BOUND_STEP = 0.25
+"""Step to which bounds on search calls are rounded for comparison; few calls tell no smaller differences."""
 LOG_DISTANCE_STEP = 0.25
 """Step to which logarithms of distances are rounded for comparison."""
+RECORDED_SEEDS = 40
+"""Calls on each table that find the law of the noise."""
 LOCATE_CALL_S = 10.0
 """Time limit of a call that serves only to locate a leak, in seconds."""
 LISTED_PAIRS = 12
@@ -94,6 +104,8 @@ class Tables:
     settings: int  # index among the function's alternatives
     # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
     expected: float = 0.0
+    # law of the noise, if the draws of calls were recorded and explain the numbers
+    recorded_law: RecordedLaw | None = None
 
 
 @unit
@@ -181,7 +193,7 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
         _FINDS[scope],
         trainings=CHECK_CALLS if scope is Scope.CLAIM else SIDE_CHECK_CALLS,
         # rare events of a claim with delta need many fresh calls
-        scales={"trials": 0.65, "search": 0.35} if scope is Scope.CLAIM else {"trials": 0.4, "search": 0.6},
+        scales={"trials": 0.6, "search": 0.4} if scope is Scope.CLAIM else {"trials": 0.4, "search": 0.6},
         min_trainings=360,
         variant="" if scope is Scope.CLAIM else scope.value,
         growth_on_repeat={"trials": 2.5},
@@ -223,6 +235,7 @@ class RowFunctionGame(SummaryGame):
         independent_trials=True,
         repeats_calls=True,
         helps="more `trials`",
+        tried="on the tables that were tried",
         check_tests=tuple(
             _check_test(relation, scope)
             for scope in (Scope.CLAIM, Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT)
@@ -551,7 +564,17 @@ def _try_pair(
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
     beyond = number_excess(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *separation(samples), beyond, samples, proposed)
+    apart, told = separation(samples)
+    by_pattern = _pattern_distance(samples)
+    return TriedTables(place, tables.name, apart if by_pattern is None else by_pattern, told, beyond, samples, proposed)
+
+
+def _pattern_distance(samples: Samples) -> float | None:
+    """Return the distance by the pattern of answers; None unless all calls have one form, of two-valued numbers."""
+    if len(np.unique(samples.ending)) > 1 or not len(samples.numbers):
+        return None
+    numbers = np.asarray(samples.summaries(), np.float64)
+    return pattern_distance(numbers[~samples.truth], numbers[samples.truth])
 
 
 @unit
@@ -582,7 +605,7 @@ def take_best_tables(
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
-    """Choose the pair whose scores exceed the claim most clearly, or else the one with the best bound and guesses.
+    """Choose the pair whose scores exceed the claim most clearly, or else that with the best bound and distance.
 
     Later search calls and fresh calls have other seeds, so the choice costs no significance.
     """
@@ -597,7 +620,12 @@ def take_best_tables(
 
     with limited_threads(compute.threads):
         strengths = {pair.place: strength(pair) for pair in candidates}
-    best = max(candidates, key=lambda pair: (*strengths[pair.place], pair.apart, -pair.place))
+
+    def preference(pair: TriedTables) -> tuple[float, ...]:
+        beyond_chance, bound, accuracy = strengths[pair.place]
+        return (beyond_chance, round(bound / BOUND_STEP), pair.apart, bound, accuracy, -pair.place)
+
+    best = max(candidates, key=preference)
     tables = tables_by_place[best.place]
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
@@ -608,6 +636,8 @@ def take_best_tables(
     source = as_test(TablePair(tables.name, tables.d, tables.d_prime, False)).strip()
     # Join the lines of each list, and the statements with semicolons.
     statements = source.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ").split("\n")
+    if _in_process(mechanism) and not request.full_digits:
+        tables = replace(tables, recorded_law=_law_of(mechanism, tables, compute))
     return Outcome(
         tables,
         notes=(
@@ -616,6 +646,18 @@ def take_best_tables(
             f"to paste into a test: {'; '.join(filter(None, statements))}",
         ),
     )
+
+
+def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:
+    """Return the law of the noise by recorded calls on both tables; None if the draws do not explain the numbers."""
+    limits = CallLimits(LOCATE_CALL_S, compute.threads, time_limit, raised_externally)
+    settings = mechanism.alternatives()[tables.settings]
+    with limited_threads(compute.threads):
+        on_d, on_d_prime = (
+            recorded_calls(mechanism, table, range(RECORDED_SEEDS), settings, limits, widen=False)
+            for table in (tables.d, tables.d_prime)
+        )
+    return recorded_law(on_d, on_d_prime)
 
 
 @unit

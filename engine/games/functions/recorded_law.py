@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.engine.games.neighbours.stated_law import MAX_LOG_ODDS
 from dpaudit.engine.games.neighbours.world_scores import EPSILON_LEVELS
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.queries.outcome import CallOutcome
@@ -257,3 +258,117 @@ def _weight_of(calls: Sequence[RecordedCall], event: set[str]) -> tuple[float, f
     """Return the estimated probability of an event, at most 1, and its standard error."""
     weights = np.array([call.noises.weight if call.ending in event else 0.0 for call in calls])
     return min(float(weights.mean()), 1.0), float(weights.std() / math.sqrt(len(weights)))
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedLaw:
+    """The law of a result's numbers on two tables: in each, a query plus independent noise that was recorded.
+
+    Attributes:
+        width: Number of numbers of the result.
+        columns: Positions of the numbers whose law is known, shape (k,).
+        laws: Law of the noise of each: "laplace", "normal", or "geometric" for a difference of two geometric noises.
+        queries: The queries on D and on D', shape (2, k).
+        scales: Scales of the noise on D and on D', shape (2, k).
+    """
+
+    width: int
+    columns: NDArray[np.int64]
+    laws: NDArray[np.str_]
+    queries: Vector
+    scales: Vector
+
+    def log_odds(self, summaries: Vector) -> Vector:
+        """Return the log-odds of D' in nats, shape (n, width) to (n,); 0 for results of another width."""
+        if summaries.shape[1] != self.width:
+            return np.zeros(len(summaries))
+        numbers = np.asarray(summaries, np.float64)[:, self.columns]
+        density = [np.zeros(len(numbers)), np.zeros(len(numbers))]
+        for side in (0, 1):
+            noise = np.abs(numbers - self.queries[side]) / self.scales[side]
+            # The probability of two-sided geometric noise is tanh(1 / (2 scale)) exp(-distance / scale).
+            at_zero = np.where(self.laws == "geometric", np.tanh(0.5 / self.scales[side]), 1 / self.scales[side])
+            terms = np.where(self.laws == "normal", noise**2 / 2, noise)
+            density[side] = (np.log(at_zero) - terms).sum(axis=1)
+        odds = np.clip(density[1] - density[0], -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        return np.asarray(np.round(odds, 6))  # equal odds must not be ordered by rounding errors
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """The noise of one number."""
+
+    law: str
+    scale: float
+    query: float
+    sources: frozenset[int]  # positions of the recorded noises of which it is a sum
+
+
+def recorded_law(on_d: Sequence[RecordedCall], on_d_prime: Sequence[RecordedCall]) -> RecordedLaw | None:
+    """Return the law of the numbers from recorded calls on both tables; None if no number has a known one.
+
+    A number whose noise is part of that of an earlier number is left out.
+    """
+    sides = [_noises_of_numbers(calls) for calls in (on_d, on_d_prime)]
+    used: set[int] = set()
+    known = []
+    for place, (first, second) in enumerate(zip(*sides, strict=False)):
+        if first is None or second is None or first.law != second.law or used & (first.sources | second.sources):
+            continue
+        used |= first.sources | second.sources
+        known.append((place, first, second))
+    if not known or len(sides[0]) != len(sides[1]):
+        return None
+    return RecordedLaw(
+        len(sides[0]),
+        np.array([place for place, _, _ in known], np.int64),
+        np.array([first.law for _, first, _ in known], np.str_),
+        np.array([[first.query for _, first, _ in known], [second.query for _, _, second in known]]),
+        np.array([[first.scale for _, first, _ in known], [second.scale for _, _, second in known]]),
+    )
+
+
+def _noises_of_numbers(calls: Sequence[RecordedCall]) -> list[_Noise | None]:
+    """Return the noise of each number of the most common form of the result; None where it is not known."""
+    forms = [(call.ending, len(call.numbers), tuple(call.noises.laws)) for call in calls]
+    usual = max(forms, key=forms.count)
+    alike = [call for call, form in zip(calls, forms, strict=True) if form == usual]
+    if len(alike) < len(calls) / 2 or not usual[1] or not usual[2]:
+        return []
+    laws = usual[2]
+    numbers = np.array([call.numbers for call in alike])
+    scales = np.array([call.noises.scales for call in alike])
+    noises = np.array([call.noises.values for call in alike]) * np.where(np.array(laws) == "geometric", 1.0, scales)
+    steady = np.ptp(scales, axis=0) <= 1e-9 * scales.max(axis=0)
+    noises = np.where(steady & np.isfinite(noises).all(axis=0), noises, 0.0)
+    return [_noise_of(column, noises, laws, scales[0]) for column in numbers.T]
+
+
+def _noise_of(column: Vector, noises: Vector, laws: Sequence[str], scales: Vector) -> _Noise | None:
+    """Return the noise of one number if it is a multiple of one recorded noise, or a difference of two geometric ones.
+
+    A number that is rounded to whole ones may differ from its query and noise by half.
+    """
+    centred = noises - noises.mean(axis=0)
+    length = np.sqrt((centred**2).sum(axis=0))
+    units = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
+    tolerance = 1e-6 * np.ptp(column) + (0.51 if not (column % 1).any() else 0.0)
+    residual, sources = column - column.mean(), list[int]()
+    for _ in range(2):
+        sources.append(int(np.abs(residual @ units).argmax()))
+        design = np.column_stack([noises[:, sources], np.ones(len(column))])
+        solution = np.linalg.lstsq(design, column, rcond=None)[0]
+        residual = column - design @ solution
+        if np.abs(residual).max() <= tolerance:
+            break
+    else:
+        return None
+    slopes, kinds = solution[:-1], {laws[source] for source in sources}
+    scale, query = float(np.abs(slopes[0]) * scales[sources[0]]), float(solution[-1])
+    known = frozenset(sources)
+    if len(sources) == 1 and kinds <= {"laplace", "normal"} and scale > 0:
+        return _Noise(laws[sources[0]], scale, query, known)
+    opposite = len(sources) == 2 and np.allclose(np.abs(slopes), 1.0, atol=1e-6) and abs(slopes.sum()) < 1e-6
+    if opposite and kinds == {"geometric"} and np.ptp(scales[sources]) <= 1e-9 * scale:
+        return _Noise("geometric", scale, float(round(query)), known)
+    return None

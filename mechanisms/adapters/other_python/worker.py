@@ -701,6 +701,8 @@ class _Summary:
         if kinds == {int}:
             self._add(list(map(_as_float, values)), False)
             return f"of {length} int"
+        if len(values) > 1 and kinds == {bool}:
+            return self._answers(values, length)
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
             return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
         if len(values) > 1 and kinds == {dict} and all(list(row) == list(values[0]) for row in values):
@@ -719,6 +721,13 @@ class _Summary:
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _answers(self, values: list[bool], length: int) -> str:
+        """Describe a list of booleans, whose length may be random: it is among the numbers, and the end is padded."""
+        upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
+        room = min(upto, MAX_NUMBERS) - len(values)
+        self._add([float(length), *map(float, values), *[0.0] * room], False)
+        return f"of up to {upto} bool"
 
     def _rows(self, columns: list[list[Any]], length: int) -> str | None:
         """Describe rows in random number and order, so that tables of similar length give equally many numbers.
