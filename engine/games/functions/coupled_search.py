@@ -351,6 +351,12 @@ class CoupledSearch:
                     chosen.append(pair)
         return chosen[:count]
 
+    @property
+    def _usual_spread(self) -> float:
+        """Median spread of a number in the calls on base tables: the spread of a few calls may be too small."""
+        known = np.concatenate([np.empty(0), *self._spreads.values()])
+        return float(np.median(known[known > 0])) if (known > 0).any() else 0.0
+
     def _strength(self, pair: ProposedPair) -> float:
         """Return the mean move between the tables of a pair, in spreads of the numbers."""
         seeds = [self._seed() for _ in range(COMPARED_SEEDS)]
@@ -365,7 +371,8 @@ class CoupledSearch:
             sides = ([two[side].numbers for two in alike if two[0].ending == first.ending] for side in (0, 1))
             spread = self._spreads.get(first.ending)
             if spread is None or not spread.any():
-                spread = np.mean([_deviation(numbers) for numbers in sides], axis=0)
+                few = np.mean([_deviation(numbers) for numbers in sides], axis=0)
+                spread = np.where(few > 0, np.maximum(few, self._usual_spread / 2), 0.0)
             moves.append(float(_move(first, second, spread).sum()))
         return float(np.mean(moves))
 
