@@ -358,10 +358,12 @@ class CoupledSearch:
         return float(np.median(known[known > 0])) if (known > 0).any() else 0.0
 
     def _strength(self, pair: ProposedPair) -> float:
-        """Return the mean move between the tables of a pair, in spreads of the numbers."""
+        """Return the mean move between the tables of a pair, in spreads; inf if every result has another form."""
         seeds = [self._seed() for _ in range(COMPARED_SEEDS)]
         results = [(self._result(pair.d, seed), self._result(pair.d_prime, seed)) for seed in seeds]
         alike = [two for two in results if two[0].ending == two[1].ending]
+        if not alike:
+            return np.inf  # the form of the result tells the tables apart in every call
         if len(alike) == len(results) and len({result.ending for two in alike for result in two}) == 1:
             by_pattern = pattern_distance(*(np.array([two[side].numbers for two in alike]) for side in (0, 1)))
             if by_pattern is not None:
