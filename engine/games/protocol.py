@@ -224,6 +224,7 @@ class GameTraits:
         independent_trials: True if scores come from independent trials with one training each.
         repeats_calls: True if the mechanism is called repeatedly and each call must behave like the first.
         helps: Advice on raising the sensitivity of the game.
+        tried: Inputs to which its sensitivity is limited, such as "on the tables that were tried"; "" for no limit.
         sharing: Function of the mechanism: largest number of canaries that share a training, if there are several
             trainings without common randomness. None if all canaries share one training.
         run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
@@ -246,6 +247,7 @@ class GameTraits:
     independent_trials: bool = False
     repeats_calls: bool = False
     helps: str = ""
+    tried: str = ""
     sharing: Callable[[Any], int] | None = None
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
     asks_membership: bool = False

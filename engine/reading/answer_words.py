@@ -384,7 +384,7 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
         return "unknown: the reference run that measures the maximum detectable epsilon failed"
     parts = []
     if sensitivity.factor is not None:
-        parts.append(factor_in_words(sensitivity.factor))
+        parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))
     elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append(NO_COMPARISON)
     parts.append(_maximum_at_the_bound(test))

@@ -248,8 +248,8 @@ class _Finished:
         else:
             finding = None
         played = bool(entry.ceilings)
-        helps = self._audit.game.traits.helps
-        return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
+        traits = self._audit.game.traits
+        return None if finding is None else Ceiling(finding, played, entry.game.noiseless, traits.helps, traits.tried)
 
     def detectable_factor(self, claim: Claim) -> float | None:
         """Return the detectable scaling of the noise; None if the scores do not allow it."""

@@ -42,6 +42,7 @@ class Sensitivity:
         noiseless: True if `maximum` was measured by running the mechanism without its noise.
         reference_failed: True if measuring `maximum` was planned and failed.
         helps: Advice on raising the sensitivity; "" if there is none.
+        tried: Inputs to which `factor` is limited, in words; "" for no limit.
         blind: Reason why the test could not have rejected the claim, if the data show that; else "".
     """
 
@@ -50,6 +51,7 @@ class Sensitivity:
     noiseless: bool = False
     reference_failed: bool = False
     helps: str = ""
+    tried: str = ""
     blind: str = ""
 
     def could_reject(self, claim: Claim) -> bool:

@@ -150,6 +150,7 @@ class AuditResult:
                 noiseless=ceiling is not None and ceiling.noiseless,
                 reference_failed=self.ceiling_lost,
                 helps="" if ceiling is None else ceiling.helps,
+                tried="" if ceiling is None else ceiling.tried,
             ),
             on_proxy=self.conditional,
             control=self.control,
@@ -399,6 +400,7 @@ class Ceiling:
     played: bool  # True if the game was run with fully revealing answers; False if computed for all-correct guesses
     noiseless: bool = False  # True if the mechanism itself was run without its noise
     helps: str = ""  # advice on raising the maximum; "" if there is none
+    tried: str = ""  # inputs to which the sensitivity is limited, in words; "" for no limit
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

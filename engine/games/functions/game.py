@@ -25,7 +25,15 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs, require_person
+from dpaudit.engine.games.functions.recorded_law import (
+    RecordedCall,
+    RecordedLaw,
+    rarest_excess,
+    recorded_calls,
+    recorded_law,
+)
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
@@ -52,16 +60,34 @@ PAIR_SEARCH_SHARE = 0.6
 """Share of the search calls that try pairs of tables; the others train the attack."""
 PAIRS_PER_ROUND = (8, 4)
 """Number of pairs in the second and the third round."""
+CLEAR_EXPECTED = 1.5
+"""Expected excess of rare forms of the result, which are few, from which the pair precedes all other criteria."""
+WEIGHING_SHARE = 0.2
+"""Share of the search calls that weigh rare forms of the result, under a claim with delta."""
+COUPLED_SHARE = 0.15
+"""Share of the search calls that look for pairs by calls with one seed."""
+FOUND_PAIRS = 8
+"""Largest number of pairs that the coupled search proposes."""
+WEIGHED_PROPOSALS = 3
+"""Number of proposed pairs whose rare forms of the result are weighed under a claim with delta."""
+MIN_WEIGHED_CALLS = 1_000
+"""Fewest calls that weigh rare forms of the result."""
+MIN_COUPLED_CALLS = 200
+"""Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
 CLEAR_EXCESS = 2.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_CALLS_PER_PAIR = 4
 """Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
-CHECK_CALLS = 20_000
-"""Largest number of search and fresh calls of a test in `dpaudit check`."""
-DIGIT_CHECK_CALLS = 10_000
-"""Largest number of search and fresh calls of a check of the low digits."""
+CHECK_CALLS = 22_000
+"""Largest number of search and fresh calls of the test of a claim in `dpaudit check`."""
+SIDE_CHECK_CALLS = 8_000
+"""Largest number of search and fresh calls of a test for side findings."""
+BOUND_STEP = 0.25
+"""Step to which bounds on search calls are rounded for comparison; few calls tell no smaller differences."""
 LOG_DISTANCE_STEP = 0.25
 """Step to which logarithms of distances are rounded for comparison."""
+RECORDED_SEEDS = 40
+"""Calls on each table that find the law of the noise."""
 LOCATE_CALL_S = 10.0
 """Time limit of a call that serves only to locate a leak, in seconds."""
 LISTED_PAIRS = 12
@@ -88,6 +114,10 @@ class Tables:
     d: pa.Table
     d_prime: pa.Table
     settings: int  # index among the function's alternatives
+    # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
+    expected: float = 0.0
+    # law of the noise, if the draws of calls were recorded and explain the numbers
+    recorded_law: RecordedLaw | None = None
 
 
 @unit
@@ -173,8 +203,9 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
         ROW_FUNCTIONS,
         (relation,),
         _FINDS[scope],
-        trainings=DIGIT_CHECK_CALLS if scope is Scope.FLOATING_POINT else CHECK_CALLS,
-        scales={"trials": 0.4, "search": 0.6},
+        trainings=CHECK_CALLS if scope is Scope.CLAIM else SIDE_CHECK_CALLS,
+        # rare events of a claim with delta need many fresh calls
+        scales={"trials": 0.6, "search": 0.4} if scope is Scope.CLAIM else {"trials": 0.4, "search": 0.6},
         min_trainings=360,
         variant="" if scope is Scope.CLAIM else scope.value,
         growth_on_repeat={"trials": 2.5},
@@ -220,6 +251,7 @@ class RowFunctionGame(SummaryGame):
         independent_trials=True,
         repeats_calls=True,
         helps="more `trials`",
+        tried="on the tables that were tried",
         check_tests=tuple(
             _check_test(relation, scope)
             for scope in (Scope.CLAIM, Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT)
@@ -292,7 +324,12 @@ class RowFunctionGame(SummaryGame):
         relation, person = self.traits.relation.value, self.person or ""
         request = PairRequest(relation, self.group, self.beyond, self.full_digits, person)
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
-        calls = int(self.search * PAIR_SEARCH_SHARE)
+        # A walk row by row would give a person more rows than stated, or take rows away from one.
+        coupled = 0 if self.beyond or self.full_digits or person else int(self.search * COUPLED_SHARE)
+        coupled = coupled if coupled >= MIN_COUPLED_CALLS else 0
+        weighing = int(self.search * WEIGHING_SHARE) if coupled and setting.mechanism.claim().delta > 0 else 0
+        weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
+        calls = int(self.search * PAIR_SEARCH_SHARE) - coupled
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
         round_sizes = [number, *(size for size in PAIRS_PER_ROUND if size < number)]
         calls_per_pair = [2 * (calls // len(round_sizes) // size // 2) for size in round_sizes]
@@ -301,6 +338,19 @@ class RowFunctionGame(SummaryGame):
                 f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
             )
         seed, target = setting.search_seed, setting.required_part("target")
+        found: Any = ()
+        if coupled:
+            arguments = setting.mechanism, target, request, self.limit_s
+            found = work.add(
+                search_coupled,
+                *arguments,
+                calls=coupled,
+                weighing=weighing,
+                trials=self.trials,
+                seed=seed.child("coupled"),
+                label="pairs by calls with one seed",
+                **setting.unit_options,
+            )
         tried: tuple[Unit, ...] = work.split(
             try_tables,
             number,
@@ -314,6 +364,18 @@ class RowFunctionGame(SummaryGame):
             label="pairs of tables tried",
             **setting.unit_options,
         )
+        if coupled:
+            tried += (
+                work.add(
+                    try_found,
+                    *arguments,
+                    found,
+                    calls=calls_per_pair[0],
+                    seed=seed.child("found"),
+                    label="found pairs tried",
+                    **setting.unit_options,
+                ),
+            )
         for turn, (size, calls) in enumerate(zip(round_sizes[1:], calls_per_pair[1:], strict=True), 1):
             best = work.add(
                 shortlist_tables,
@@ -330,6 +392,7 @@ class RowFunctionGame(SummaryGame):
                     request,
                     self.limit_s,
                     best,
+                    found,
                     place=place,
                     calls=calls,
                     seed=seed.child("tables", turn),
@@ -345,11 +408,14 @@ class RowFunctionGame(SummaryGame):
             target,
             request,
             number,
+            found,
             tried,
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
         )
-        return chosen, self.search - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True))
+        return chosen, self.search - coupled - weighing - sum(
+            size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -373,6 +439,7 @@ class TriedTables:
     told: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
     beyond: float  # largest excess of a number's tail over the claim, in standard deviations
     samples: Samples
+    proposed: bool  # True if the coupled search proposed the pair
 
 
 @dataclass(frozen=True)
@@ -392,6 +459,77 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
             name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
             offered.append(Tables(name, pair.d, pair.d_prime, index))
     return offered
+
+
+@unit
+def search_coupled(
+    mechanism: Any,
+    rows: TableRows,
+    request: PairRequest,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    calls: int,
+    weighing: int,
+    trials: int,
+    seed: Seed,
+) -> Iterator[Tables]:
+    """Yield the pairs that calls with one seed propose, the most promising first.
+
+    With `weighing` further calls, which draw from a wider law, rare forms of the result are weighed for as many fresh
+    `trials`.
+    """
+    alternatives = mechanism.alternatives()
+    searched = min(len(alternatives), max(1, calls // MIN_COUPLED_CALLS))
+    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
+    with limited_threads(compute.threads):
+        for index, settings in enumerate(alternatives[:searched]):
+            search = CoupledSearch(
+                mechanism,
+                rows.schema,
+                rows.cells.cast(rows.schema.arrow()).combine_chunks(),
+                Relation(request.relation),
+                request.group or 1,
+                settings,
+                limits,
+                calls // searched,
+                seed.child(index).rng(),
+            )
+            proposed = search.pairs(-(-FOUND_PAIRS // searched))
+            if weighing // searched >= MIN_WEIGHED_CALLS:
+                weighed = [*search.bare_pairs(), *proposed[:WEIGHED_PROPOSALS]]
+
+                def replays(table: pa.Table, seeds: Sequence[int]) -> Sequence[RecordedCall]:
+                    return recorded_calls(mechanism, table, seeds, settings, limits, widen=True)  # noqa: B023
+
+                tables = [(pair.d, pair.d_prime) for pair in weighed]
+                best, expected = rarest_excess(
+                    replays, tables, mechanism.claim(), trials, calls=weighing // searched, rng=search.rng
+                )
+                if expected > 0:
+                    yield Tables(weighed[best].name, weighed[best].d, weighed[best].d_prime, index, expected)
+            for pair in proposed:
+                yield Tables(pair.name, pair.d, pair.d_prime, index)
+
+
+@unit
+def try_found(
+    mechanism: Any,
+    rows: TableRows,
+    request: PairRequest,
+    limit_s: float | None,
+    found: Sequence[Tables],
+    compute: Compute,
+    *,
+    calls: int,
+    seed: Seed,
+) -> Iterator[TriedTables]:
+    """Make `calls` calls on each of the pairs that the coupled search proposed."""
+    offered = len(offered_tables(mechanism, rows, request))
+    for place, tables in enumerate(found):
+        yield _try_pair(
+            mechanism, tables, offered + place, calls, limit_s, seed.child(place), compute, request, proposed=True
+        )
 
 
 @lru_cache(maxsize=4)  # a worker that tries many pairs builds them once
@@ -427,6 +565,7 @@ def try_again(
     request: PairRequest,
     limit_s: float | None,
     best: Shortlist,
+    found: Sequence[Tables],
     compute: Compute,
     *,
     place: int,
@@ -435,8 +574,10 @@ def try_again(
 ) -> TriedTables:
     """Make `calls` more calls on the pair at `place` of the shortlist."""
     index = int(best.places[min(place, len(best.places) - 1)])
-    tables = offered_tables(mechanism, rows, request)[index]
-    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request)
+    offered = offered_tables(mechanism, rows, request)
+    tables = [*offered, *found][index]
+    proposed = index >= len(offered)
+    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed)
 
 
 def _try_pair(
@@ -448,18 +589,32 @@ def _try_pair(
     seed: Seed,
     compute: Compute,
     request: PairRequest,
+    *,
+    proposed: bool = False,
 ) -> TriedTables:
     truth = np.arange(calls) % 2 == 1
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
     beyond = number_excess(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *separation(samples), beyond, samples)
+    apart, told = separation(samples)
+    by_pattern = _pattern_distance(samples)
+    return TriedTables(place, tables.name, apart if by_pattern is None else by_pattern, told, beyond, samples, proposed)
+
+
+def _pattern_distance(samples: Samples) -> float | None:
+    """Return the distance by the pattern of answers; None unless all calls have one form, of two-valued numbers."""
+    if len(np.unique(samples.ending)) > 1 or not len(samples.numbers):
+        return None
+    numbers = np.asarray(samples.summaries(), np.float64)
+    return pattern_distance(numbers[~samples.truth], numbers[samples.truth])
 
 
 @unit
 def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
     """Choose the best pairs by three criteria: distance of calls, one number that distinguishes, and excess of a tail.
+
+    Half of the places go to pairs that the coupled search proposed, the most promising first.
 
     At about the same distance more general pairs, which are offered first, are preferred.
     """
@@ -467,7 +622,8 @@ def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Sho
     by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
     by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
     by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-    ranked = (*by_number[: size // 3], *by_tail[: size // 3], *by_distance)
+    proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: pair.place)
+    ranked = (*proposed[: size // 2], *by_number[: size // 4], *by_tail[: size // 4], *by_distance)
     return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
 
 
@@ -478,24 +634,32 @@ def take_best_tables(
     rows: TableRows,
     request: PairRequest,
     number: int,
+    found: Sequence[Tables],
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
-    """Choose the pair whose scores exceed the claim most clearly, or else the one with the best bound and guesses.
+    """Choose the pair whose scores exceed the claim most clearly, or else that with the best bound and distance.
 
     Later search calls and fresh calls have other seeds, so the choice costs no significance.
     """
     candidates = _flattened(tried)
     curve = mechanism.claim().curve
+    tables_by_place = [*offered_tables(mechanism, rows, request), *found]
 
     def strength(pair: TriedTables) -> tuple[float, float, float]:
         bound_and_accuracy, excess = evidence_and_excess(curve, attack, pair.samples, full_digits=request.full_digits)
-        return (excess if excess > CLEAR_EXCESS else 0.0, *bound_and_accuracy)
+        beyond_chance = max(excess - CLEAR_EXCESS, tables_by_place[pair.place].expected - CLEAR_EXPECTED, 0.0)
+        return (beyond_chance, *bound_and_accuracy)
 
     with limited_threads(compute.threads):
         strengths = {pair.place: strength(pair) for pair in candidates}
-    best = max(candidates, key=lambda pair: (*strengths[pair.place], pair.apart, -pair.place))
-    tables = offered_tables(mechanism, rows, request)[best.place]
+
+    def preference(pair: TriedTables) -> tuple[float, ...]:
+        beyond_chance, bound, accuracy = strengths[pair.place]
+        return (beyond_chance, round(bound / BOUND_STEP), pair.apart, bound, accuracy, -pair.place)
+
+    best = max(candidates, key=preference)
+    tables = tables_by_place[best.place]
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
@@ -505,6 +669,8 @@ def take_best_tables(
     source = as_test(TablePair(tables.name, tables.d, tables.d_prime, False)).strip()
     # Join the lines of each list, and the statements with semicolons.
     statements = source.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ").split("\n")
+    if _in_process(mechanism) and not request.full_digits:
+        tables = replace(tables, recorded_law=_law_of(mechanism, tables, compute))
     return Outcome(
         tables,
         notes=(
@@ -515,6 +681,18 @@ def take_best_tables(
     )
 
 
+def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:
+    """Return the law of the noise by recorded calls on both tables; None if the draws do not explain the numbers."""
+    limits = CallLimits(LOCATE_CALL_S, compute.threads, time_limit, raised_externally)
+    settings = mechanism.alternatives()[tables.settings]
+    with limited_threads(compute.threads):
+        on_d, on_d_prime = (
+            recorded_calls(mechanism, table, range(RECORDED_SEEDS), settings, limits, widen=False)
+            for table in (tables.d, tables.d_prime)
+        )
+    return recorded_law(on_d, on_d_prime)
+
+
 @unit
 def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
     """Find where the function treats both tables differently.
@@ -522,7 +700,7 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
     In another process only the returned values are compared.
     """
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
-    in_process = isinstance(mechanism, OwnFunction) and not mechanism.python
+    in_process = _in_process(mechanism)
 
     def replays(rows: pa.Table, seeds: Sequence[int], limit_s: float) -> list[Replay]:
         limit_s = min(limit_s, LOCATE_CALL_S)
@@ -533,6 +711,11 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
 
     batch = 1 if in_process else 8
     return where_it_leaks(replays, tables.d, tables.d_prime, claim, batch=batch, seed=number, low_bits=low_bits)
+
+
+def _in_process(mechanism: Any) -> bool:
+    """True for a function of this process, whose draws can be recorded."""
+    return isinstance(mechanism, OwnFunction) and not mechanism.python
 
 
 def _flattened(tried: tuple[Any, ...]) -> list[TriedTables]:

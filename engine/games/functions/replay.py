@@ -30,6 +30,8 @@ MAX_VALUES = 32  # recorded of one draw
 WITH_LOCATION = ("laplace", "normal", "gumbel", "logistic")
 NOISE = (*WITH_LOCATION, "exponential", "standard_normal", "standard_exponential", "uniform")
 """Methods that draw noise. The arguments of other draws, such as a shuffle, may depend on the rows."""
+ORDER_OF_KEYS = "list("
+"""Beginning of the name of the part that holds the keys of a mapping in their order."""
 Step = tuple[str, str, int, int]
 """File, function, a line and the line that ran next in that call of the function; 0 is its start or end."""
 Scope = Callable[[CodeType], bool]  # true for the audited code
@@ -117,7 +119,10 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Part]:
     if not 0 < len(inner) <= MAX_PARTS:
         ending, numbers, _, low_bits = outcome_of(value)
         return {name: Part(ending, numbers[: len(numbers) - low_bits])}
-    return {path: part for key in sorted(inner) for path, part in _parts(name + key, inner[key], depth - 1).items()}
+    parts = {path: part for key in sorted(inner) for path, part in _parts(name + key, inner[key], depth - 1).items()}
+    if isinstance(value, Mapping):
+        parts[f"{ORDER_OF_KEYS}{name})"] = Part(str(list(value)), ())
+    return parts
 
 
 @contextmanager

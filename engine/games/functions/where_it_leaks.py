@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.claims.scope import NO_FRACTIONS
-from dpaudit.engine.games.functions.replay import NOISE, Draw, Replay
+from dpaudit.engine.games.functions.replay import NOISE, ORDER_OF_KEYS, Draw, Replay
 from dpaudit.errors import shortened
 
 CHANCE = 1e-4
@@ -80,10 +80,15 @@ def where_it_leaks(
     if low_bits:
         parts = [part for pair in pairs for side in pair for part in side.parts.values()]
         return Leak(() if any(np.mod(part.numbers, 1).any() for part in parts) else (NO_FRACTIONS,), False, len(pairs))
-    names = sorted({name for pair in pairs for side in pair for name in side.parts}, key=lambda name: (len(name), name))
+    all_names = sorted(
+        {name for pair in pairs for side in pair for name in side.parts}, key=lambda name: (len(name), name)
+    )
+    orders = [name for name in all_names if name.startswith(ORDER_OF_KEYS)]
+    names = [name for name in all_names if name not in orders]
     allowed = {law: _allowed(claim, law) for law in UNITS}
     result = _first(_ending(pairs, name) for name in names)
     result = result or _first(_move(*number, allowed) for number in _numbers(pairs, names))
+    result = result or _first(_ending(pairs, name) for name in orders)
     (draw, note), line = _draws(pairs), _branch(pairs)
     if replays(d, seeds[:1], limit_s)[0].parts != pairs[0][0].parts:
         note = (

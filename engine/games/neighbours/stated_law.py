@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.protocols import StatedLaw
@@ -27,8 +26,12 @@ MAX_LOG_ODDS = 40.0
 """Log-odds of a release that is impossible on one data set, in nats; 0 if it is impossible on both."""
 
 
-def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds | None:
-    """Return the log-odds by the mechanism's `log_density`; None if it has no such method."""
+def stated_odds(mechanism: Any, worlds: Any, compute: Compute) -> StatedOdds | None:
+    """Return the log-odds by the worlds' recorded law, else by the mechanism's `log_density`; None without both."""
+    recorded = getattr(worlds, "recorded_law", None)
+    if recorded is not None:
+        law_of_draws: StatedOdds = recorded.log_odds
+        return law_of_draws
     if not isinstance(mechanism, StatedLaw):
         return None
     law = mechanism  # keeps its narrowed type inside the closure

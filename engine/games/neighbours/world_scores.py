@@ -275,10 +275,10 @@ def _usable_samples(samples: Samples) -> Samples | None:
 
 
 def _held_out_scores(
-    attack: Any, trainings: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
+    attack: Any, trainings: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False, half: int = 1
 ) -> Scores | None:
     """Return scores of every second pair of trainings, learned from the others; None if one half has a single world."""
-    held_out = np.arange(len(trainings.truth)) // 2 % 2 == 1
+    held_out = np.arange(len(trainings.truth)) // 2 % 2 == half
     if min(len(np.unique(trainings.truth[part])) for part in (held_out, ~held_out)) < 2:
         return None
     return score_trials(attack, trainings.where(~held_out), trainings.where(held_out), stated, full_digits=full_digits)
@@ -372,8 +372,16 @@ def _rank_shift(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDAr
 def evidence_and_excess(
     curve: PrivacyCurve, attack: Any, trainings: Samples, *, full_digits: bool = False
 ) -> tuple[tuple[float, float], float]:
-    """Return the held-out evidence of an attack, and the standard deviations by which its scores exceed a claim."""
-    scores = _held_out_scores(attack, trainings, full_digits=full_digits)
+    """Return the evidence of an attack, and the standard deviations by which its scores exceed a claim.
+
+    Each half of the trainings is scored by an attack that learns from the other half. The halves are not independent,
+    so the evidence serves for a choice only.
+    """
+    halves = [_held_out_scores(attack, trainings, full_digits=full_digits, half=half) for half in (0, 1)]
+    both = [scores for scores in halves if scores is not None]
+    if not both:
+        return _evidence(None), 0.0
+    scores = Scores(*(np.concatenate([getattr(part, name) for part in both]) for name in ("score", "truth")))
     return _evidence(scores), score_excess(curve, scores)
 
 

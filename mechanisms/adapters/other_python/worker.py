@@ -334,8 +334,9 @@ def outcome_of(value: Any) -> tuple[str, list[float], str, int]:
     """Return the ending of a call, its numbers, a description of a fault, and the number of low-bit numbers.
 
     The ending holds the discrete part of the value and determines how many numbers there are. Numbers are flattened in
-    a fixed order: a dict by sorted keys, a table as in `_rows`, an object by its `summary` (called if possible), else
-    its public attributes, else its elements if it is iterable, else its private attributes. Coroutines and futures are
+    a fixed order: a dict by sorted keys (and their positions in the dict unless it is sorted), a table as in `_rows`,
+    an object by its `summary` (called if possible), else its public attributes, else its elements if it is iterable,
+    else its private attributes. Coroutines and futures are
     awaited, iterators are read. Words in a sequence are numbered alphabetically and counted. Two further numbers for
     each of the first 64 finite floats are the exponent of the lowest set bit, and its distance from the highest one.
 
@@ -683,7 +684,15 @@ class _Summary:
             # A float key may be random. As a word it would make every ending different.
             words = self.of(key) if isinstance(key, float) or not isinstance(key, (str, int, tuple)) else repr(key)
             parts.append(f"{words}: {self.of(value[key])}")
-        return f"{{{', '.join(parts)}}}"
+        return f"{{{', '.join(parts)}}}{self._order(keys, value)}"
+
+    def _order(self, keys: Sequence[Any], given: Iterable[Any]) -> str:
+        """Collect the position of each of the sorted keys in the given order, unless that order is sorted too."""
+        places = {key: place for place, key in enumerate(given)}
+        if len(places) != len(keys) or list(places) == keys:
+            return ""
+        self._add([float(places[key]) for key in keys], False)
+        return " in another order"
 
     def _sequence(self, values: Any, length: int | None = None) -> str:
         """Describe the beginning of a list: words by their alphabetical positions, rows column by column."""
@@ -696,15 +705,19 @@ class _Summary:
         if kinds == {int}:
             self._add(list(map(_as_float, values)), False)
             return f"of {length} int"
+        if len(values) > 1 and kinds == {bool}:
+            return self._answers(values, length)
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
             return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
-        if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
+        if len(values) > 1 and kinds == {dict} and all(list(row) == list(values[0]) for row in values):
             keys = sorted(values[0], key=_key)
             turned = [[row[key] for row in values] for key in keys]
             many = self._rows(turned, length) if length > FEW_ROWS else None
             if many is not None:
-                return f"{[key if isinstance(key, str) else self.of(key) for key in keys]} {many}"
-            return f"of {length} rows {self._mapping(dict(zip(keys, turned)))}"  # noqa: B905
+                words = [key if isinstance(key, str) else self.of(key) for key in keys]
+                return f"{words} {many}{self._order(keys, values[0])}"
+            in_order = {key: [row[key] for row in values] for key in values[0]}
+            return f"of {length} rows {self._mapping(in_order)}"
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
             turned = list(map(list, zip(*values)))  # noqa: B905
             many = self._rows(turned, length) if length > FEW_ROWS else None
@@ -712,6 +725,13 @@ class _Summary:
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _answers(self, values: list[bool], length: int) -> str:
+        """Describe a list of booleans, whose length may be random: it is among the numbers, and the end is padded."""
+        upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
+        room = min(upto, MAX_NUMBERS) - len(values)
+        self._add([float(length), *map(float, values), *[0.0] * room], False)
+        return f"of up to {upto} bool"
 
     def _rows(self, columns: list[list[Any]], length: int) -> str | None:
         """Describe rows in random number and order, so that tables of similar length give equally many numbers.

@@ -1,0 +1,473 @@
+"""Search for neighbouring tables by calls that share a seed.
+
+Two calls with one seed draw the same noise. Their difference is what the rows move, so a single call on each table
+shows how far a row moves every number, in units of the noise. The search looks for rows that move much (a row in two
+brackets), and for tables at which one row changes the form of the result (a threshold, a tie, the end of a sparse
+vector): it walks from one table to a far one and halves the way where the result changes. Everything found here is a
+proposal. The verdict rests on fresh calls with other seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.claims import Relation
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction
+from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+
+Row = Mapping[str, Any]
+Vector = NDArray[np.float64]
+Mask = tuple[str, bytes]
+"""Ending of a call, and which of its numbers a row moves."""
+
+SPREAD_SEEDS = 16
+"""Calls on a base table that measure the spread of each number."""
+WALK_LENGTH = 100
+"""Rows that a walk adds."""
+GRID = 9
+"""Values of a column between its ends, both included, at which rows are tried first."""
+MAX_HALVINGS = 40
+"""Halvings between two values of a column."""
+RANDOM_ROWS = 24
+"""Ordinary rows that are tried."""
+MAX_CONTEXTS = 6
+"""Rows whose other cells surround a value that is tried."""
+MAX_KINDS = 10
+"""Rows of which walks are made."""
+MAX_MOVE = 50.0
+"""Largest move of one number, in spreads."""
+OTHER_FORM = 5.0
+"""Move that another form of the result counts as, in spreads."""
+COMPARED_SEEDS = 8
+"""Seeds with which a proposed pair is compared."""
+MAX_COMPARED = 36
+"""Largest number of proposed pairs that are compared."""
+MIN_ANSWERS = 3
+"""Smallest number of answers with two values whose pattern is compared."""
+PER_BASE = 2
+"""Largest number of chosen pairs that share a base table, before pairs of other bases had their turn."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProposedPair:
+    """Two neighbouring tables that the search proposes."""
+
+    name: str
+    base: str  # name of the table to which the row was added
+    d: pa.Table
+    d_prime: pa.Table
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a call returned, without low bits."""
+
+    ending: str
+    numbers: Vector
+
+    def equals(self, other: Result) -> bool:
+        return self.ending == other.ending and np.array_equal(self.numbers, other.numbers)
+
+
+class _OutOfCalls(Exception):
+    """Raised when all calls of the search are made."""
+
+
+@dataclass(eq=False)
+class CoupledSearch:
+    """A search with a limited number of calls.
+
+    Attributes:
+        mechanism: The audited function.
+        settings: Settings with which it is called.
+        limits: Limits of a call.
+        calls: Number of calls that are left.
+    """
+
+    mechanism: RowFunction
+    schema: Schema
+    ordinary: pa.Table
+    relation: Relation
+    group: int
+    settings: Mapping[str, Any]
+    limits: CallLimits
+    calls: int
+    rng: np.random.Generator
+    _proposed: list[ProposedPair] = field(default_factory=list)
+    _spreads: dict[str, Vector] = field(default_factory=dict)  # of the numbers, by the ending of the calls
+
+    def pairs(self, count: int) -> list[ProposedPair]:
+        """Return at most `count` pairs, the most promising first; none if one seed does not fix what is returned."""
+        compared_calls = min(self.calls // 2, 2 * COMPARED_SEEDS * MAX_COMPARED)
+        total, self.calls = self.calls, self.calls - compared_calls
+        try:
+            if not self._follows_seeds():
+                return []
+            self._propose()
+        except _OutOfCalls:
+            pass
+        self.calls = min(total, self.calls + compared_calls)
+        return self._best(count)
+
+    def bare_pairs(self) -> list[ProposedPair]:
+        """Return pairs in which a row comes to none, or to many equal ones that it does not resemble."""
+        low, high, *_ = self._kinds(())
+        pairs = []
+        for base, rows in (("no rows", 0), ("equal rows", max(self._rest, len(self.ordinary) // 2))):
+            others = self._copies(low, rows if self._adds else self._rest)
+            d = others if self._adds else self._with(others, low)
+            pairs.append(ProposedPair(f"{base}, {self._words(high)}", base, d, self._with(others, high)))
+        return pairs if self._adds else pairs[1:]
+
+    def _result(self, table: pa.Table, seed: int) -> Result:
+        if self.calls <= 0:
+            raise _OutOfCalls
+        self.calls -= 1
+        (outcome,) = self.mechanism.outcomes(table, [seed], self.settings, self.limits)
+        return Result(outcome.ending, outcome.numbers[: len(outcome.numbers) - outcome.low_bits])
+
+    def _follows_seeds(self) -> bool:
+        seed = self._seed()
+        return self._result(self._usual(), seed).equals(self._result(self._usual(), seed))
+
+    def _propose(self) -> None:
+        usual = self._usual()
+        rows = self._moving_rows("ordinary rows", usual)
+        kinds = self._kinds(rows)
+        self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
+        for turn in range(2):
+            for kind, others in itertools.product(kinds, self._starts(kinds)):
+                self._walk(kind, others, kinds, self._seed() if turn else 0)
+
+    @property
+    def _adds(self) -> bool:
+        return self.relation is Relation.ADD_REMOVE
+
+    @property
+    def _rest(self) -> int:
+        """Number of rows of a table without ordinary rows: none, or under `replace` all but those that differ."""
+        return 0 if self._adds else len(self.ordinary) - self.group
+
+    def _usual(self) -> pa.Table:
+        return self.ordinary.slice(0, len(self.ordinary) - (0 if self._adds else self.group))
+
+    def _seed(self) -> int:
+        return int(self.rng.integers(2**31))
+
+    def _copies(self, row: Row, count: int) -> pa.Table:
+        return self.schema.table([row]).take(pa.array(np.zeros(count, np.int64)))
+
+    def _with(self, base: pa.Table, row: Row) -> pa.Table:
+        return pa.concat_tables([base, self._copies(row, self.group)], promote_options="permissive")
+
+    # Rows that move much
+
+    def _moving_rows(self, name: str, base: pa.Table, kinds: Sequence[Row] = ()) -> list[Row]:
+        """Propose the rows that move the numbers of a table most; return rows of different effect, the best first."""
+        spread, plain = self._spread(base), self._seed()
+        without = self._result(base, plain)
+        effects: dict[Mask, tuple[float, Row, Vector]] = {}
+
+        def mask(row: Row) -> Mask:
+            result = self._result(self._with(base, row), plain)
+            move = _move(without, result, spread)
+            which = (result.ending, np.flatnonzero(move).tobytes())
+            if which not in effects or move.sum() > effects[which][0]:
+                effects[which] = (float(move.sum()), row, move)
+            return which
+
+        try:
+            for row in kinds or self._tried_rows(mask):
+                mask(row)
+        except _OutOfCalls:
+            if not effects:
+                raise
+        best = sorted(effects.values(), key=lambda effect: -effect[0])
+        if self._adds:
+            for _, row, _ in best[: 2 * PER_BASE]:
+                self._add(f"{name}, {self._words(row)}", name, base, self._with(base, row))
+        else:
+            far = sorted(itertools.combinations(best[:12], 2), key=lambda two: -_apart(*two))
+            for (_, old, _), (_, new, _) in far[: 2 * PER_BASE]:
+                words = f"{name}, {self._words(new)} for {self._cells(old)}"
+                self._add(words, name, self._with(base, old), self._with(base, new))
+        return [row for _, row, _ in best]
+
+    def _spread(self, base: pa.Table) -> Vector:
+        """Return the mean absolute deviation of each number of the most common form of the result."""
+        results = [self._result(base, self._seed()) for _ in range(SPREAD_SEEDS)]
+        endings = [result.ending for result in results]
+        usual = max(endings, key=endings.count)
+        numbers = [result.numbers for result in results if result.ending == usual]
+        return self._spreads.setdefault(usual, _deviation(numbers))
+
+    def _tried_rows(self, mask: Callable[[Row], Mask]) -> Iterator[Row]:
+        """Yield rows to try; values of a column are halved towards where their effect changes."""
+        yield from self.schema.draw(RANDOM_ROWS, self.rng).to_pylist()
+        contexts = self._contexts()
+        yield from contexts
+        numbers = {name: column for name, column in self.schema.columns.items() if isinstance(column, Number)}
+        for context in contexts:
+            for name, column in numbers.items():
+                grid = _grid(column)
+                masks = [mask(dict(context) | {name: value}) for value in grid]
+                for place in range(len(grid) - 1):
+                    if masks[place] != masks[place + 1]:
+                        self._halve(mask, context, name, column, (grid[place], grid[place + 1]), masks[place])
+
+    def _halve(
+        self,
+        mask: Callable[[Row], Mask],
+        context: Row,
+        name: str,
+        column: Number,
+        ends: tuple[float, float],
+        first: Mask,
+    ) -> None:
+        """Try values between two that differ in their effect, ever closer to where it changes."""
+        low, high = ends
+        for _ in range(MAX_HALVINGS):
+            middle = _between(column, low, high)
+            if middle is None:
+                return
+            low, high = (middle, high) if mask(dict(context) | {name: middle}) == first else (low, middle)
+
+    def _contexts(self) -> list[Row]:
+        """Return ordinary rows, with each word of each column at least once."""
+        ordinary = self.ordinary.slice(0, 8).to_pylist()
+        words = [
+            ordinary[place % len(ordinary)] | {name: word}
+            for name, column in self.schema.columns.items()
+            if isinstance(column, Category)
+            for place, word in enumerate(column.values[:MAX_CONTEXTS])
+        ]
+        return (words or ordinary[:1])[:MAX_CONTEXTS]
+
+    # Walks
+
+    def _kinds(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows of which walks are made: corners, the middle, each word, and rows that move much."""
+        columns = self.schema.columns
+        low, middle, high = (
+            {
+                name: column.cell(_share(column, share))
+                if isinstance(column, Number)
+                else column.values[round(share * (len(column.values) - 1))]
+                for name, column in columns.items()
+            }
+            for share in (0.0, 0.5, 1.0)
+        )
+        words = [
+            low | {name: word}
+            for name, column in columns.items()
+            if isinstance(column, Category)
+            for word in column.values[:MAX_CONTEXTS]
+        ]
+        distinct: list[Row] = []
+        for row in [low, high, middle, *words, *rows[:3]]:
+            if row not in distinct:
+                distinct.append(row)
+        return distinct[:MAX_KINDS]
+
+    def _starts(self, kinds: Sequence[Row]) -> list[tuple[str, pa.Table]]:
+        """Return the tables from which walks start, with their names."""
+        if self._adds:
+            return [("", self.ordinary.slice(0, 0)), ("ordinary rows and ", self.ordinary)]
+        rest = len(self.ordinary) - self.group
+        return [(f"of {rest} rows ({self._cells(kind)}) ", self._copies(kind, rest)) for kind in kinds[:2]]
+
+    def _walk(self, kind: Row, start: tuple[str, pa.Table], kinds: Sequence[Row], seed: int) -> None:
+        """Add rows of one kind to a table, or replace its rows; propose the step at which the result changes most."""
+        name, others = start
+        length = WALK_LENGTH if self._adds else len(others)
+
+        def table(steps: int) -> pa.Table:
+            rest = others if self._adds else others.slice(steps)
+            return pa.concat_tables([self._copies(kind, steps), rest], promote_options="permissive")
+
+        first, last = 0, length
+        results = self._result(table(first), seed), self._result(table(last), seed)
+        if results[0].equals(results[1]):
+            return
+        while last - first > 1:
+            place = (first + last) // 2
+            result = self._result(table(place), seed)
+            before, after = _change(results[0], result, place - first), _change(result, results[1], last - place)
+            before, after = _uneven(before, after)
+            if before > after or (before == after and self.rng.random() < 0.5):
+                last, results = place, (results[0], result)
+            else:
+                first, results = place, (result, results[1])
+        base = f"{name}{first} rows of {self._cells(kind)}"
+        if any(pair.base == base for pair in self._proposed):
+            return
+        if not self._adds:
+            self._add(f"{base}, one more", base, table(first), table(last))
+            return
+        at = table(first)
+        for row in [kind, *(each for each in kinds if each != kind)]:
+            self._add(f"{base}, {self._words(row)}", base, at, self._with(at, row))
+
+    def _words(self, row: Row) -> str:
+        rows = "a row" if self.group == 1 else f"{self.group} rows"
+        return f"{rows} of {self._cells(row)}"
+
+    def _cells(self, row: Row) -> str:
+        cells = ", ".join(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row.values())
+        return cells if len(cells) <= 60 else f"{cells[:57]}..."
+
+    def _add(self, name: str, base: str, d: pa.Table, d_prime: pa.Table) -> None:
+        types = pa.unify_schemas([d.schema, d_prime.schema], promote_options="permissive")
+        self._proposed.append(ProposedPair(name, base, d.cast(types), d_prime.cast(types)))
+
+    # Comparison
+
+    def _best(self, count: int) -> list[ProposedPair]:
+        """Compare proposed pairs by several seeds each and return the best ones, of different bases first."""
+        turns: dict[str, int] = {}
+        ranked = []
+        for pair in self._proposed:
+            turns[pair.base] = turns.get(pair.base, 0) + 1
+            ranked.append((turns[pair.base], pair))
+        ranked.sort(key=lambda ranking: ranking[0])
+        strengths: list[tuple[float, ProposedPair]] = []
+        for _, pair in ranked[:MAX_COMPARED]:
+            try:
+                strengths.append((self._strength(pair), pair))
+            except _OutOfCalls:
+                break
+        strengths.sort(key=lambda strength: -strength[0])
+        chosen: list[ProposedPair] = []
+        for most in (PER_BASE, len(strengths)):
+            for _, pair in strengths:
+                if pair not in chosen and sum(other.base == pair.base for other in chosen) < most:
+                    chosen.append(pair)
+        return chosen[:count]
+
+    @property
+    def _usual_spread(self) -> float:
+        """Median spread of a number in the calls on base tables: the spread of a few calls may be too small."""
+        known = np.concatenate([np.empty(0), *self._spreads.values()])
+        return float(np.median(known[known > 0])) if (known > 0).any() else 0.0
+
+    def _strength(self, pair: ProposedPair) -> float:
+        """Return the mean move between the tables of a pair, in spreads; inf if every result has another form."""
+        seeds = [self._seed() for _ in range(COMPARED_SEEDS)]
+        results = [(self._result(pair.d, seed), self._result(pair.d_prime, seed)) for seed in seeds]
+        alike = [two for two in results if two[0].ending == two[1].ending]
+        if not alike:
+            return np.inf  # the form of the result tells the tables apart in every call
+        if len(alike) == len(results) and len({result.ending for two in alike for result in two}) == 1:
+            by_pattern = pattern_distance(*(np.array([two[side].numbers for two in alike]) for side in (0, 1)))
+            if by_pattern is not None:
+                return by_pattern
+        moves = [OTHER_FORM] * (len(results) - len(alike))
+        for first, second in alike:
+            sides = ([two[side].numbers for two in alike if two[0].ending == first.ending] for side in (0, 1))
+            spread = self._spreads.get(first.ending)
+            if spread is None or not spread.any():
+                few = np.mean([_deviation(numbers) for numbers in sides], axis=0)
+                spread = np.where(few > 0, np.maximum(few, self._usual_spread / 2), 0.0)
+            moves.append(float(_move(first, second, spread).sum()))
+        return float(np.mean(moves))
+
+
+def pattern_distance(first: Vector, second: Vector) -> float | None:
+    """Return the distance between the means of answers that have two values each; None if most numbers have more.
+
+    Answers that share a noise, such as a threshold's, are correlated. A row that moves all of them moves them as that
+    noise does; one that moves a part of them shows against the others.
+
+    Args:
+        first, second: Numbers on D and on D' with the same seeds, shape (n, width).
+    """
+    both = np.concatenate([first, second])
+    varying = np.flatnonzero(np.ptp(both, axis=0) > 0)
+    two_valued = [
+        place
+        for place in varying.tolist()
+        if np.isin(both[:, place], (both[:, place].min(), both[:, place].max())).all()
+    ]
+    if len(two_valued) < MIN_ANSWERS or len(two_valued) < len(varying) - 1:
+        return None
+    deviation = both[:, two_valued].std(axis=0)
+    move = (second - first)[:, two_valued].mean(axis=0) / deviation
+    sides = [side[:, two_valued] - side[:, two_valued].mean(axis=0) for side in (first, second)]
+    correlation = (np.concatenate(sides).T @ np.concatenate(sides)) / len(both) / np.outer(deviation, deviation)
+    count = len(two_valued)
+    common = float(np.clip((correlation.sum() - np.trace(correlation)) / (count * (count - 1)), 0.0, 0.95))
+    # With equal correlations the inverse has a closed form; so few calls do not tell them apart.
+    square = (move @ move - common * move.sum() ** 2 / (1 - common + count * common)) / (1 - common)
+    return float(np.sqrt(max(square, 0.0)))
+
+
+def _deviation(numbers: Sequence[Vector]) -> Vector:
+    """Return the mean absolute deviation of each number from its median."""
+    values = np.array(numbers)
+    return np.asarray(np.abs(values - np.median(values, axis=0)).mean(axis=0))
+
+
+def _move(first: Result, second: Result, spread: Vector) -> Vector:
+    """Return how far each number moves, in spreads.
+
+    Another form of the result is a single move of `OTHER_FORM`. So are all moves of numbers without spread together.
+    """
+    if first.ending != second.ending or len(first.numbers) != len(spread):
+        return np.array([OTHER_FORM if first.ending != second.ending else 0.0])
+    move = np.abs(second.numbers - first.numbers)
+    move[move <= 1e-12 * np.maximum(np.abs(first.numbers), np.abs(second.numbers))] = 0.0
+    in_spreads = np.minimum(np.divide(move, spread, out=np.zeros_like(move), where=spread > 0), MAX_MOVE)
+    fixed = (spread == 0) & (move > 0)
+    in_spreads[fixed] = OTHER_FORM / max(1, np.count_nonzero(fixed))
+    return in_spreads
+
+
+def _change(first: Result, second: Result, steps: int) -> Vector | None:
+    """Return the change of each number for each step of a walk; None if the form of the result changes."""
+    alike = first.ending == second.ending and len(first.numbers) == len(second.numbers)
+    return np.abs(second.numbers - first.numbers) / steps if alike else None
+
+
+def _uneven(before: Vector | None, after: Vector | None) -> tuple[float, float]:
+    """Return the largest share that each half of a walk has in the change of a number; 2 for another form."""
+    if before is None or after is None:
+        return (2.0 if before is None else 0.0), (2.0 if after is None else 0.0)
+    both = before + after
+    share = np.divide(before, both, out=np.full_like(both, 0.5), where=both > 0)
+    return float(share.max(initial=0.0)), float((1 - share).max(initial=0.0))
+
+
+def _apart(first: tuple[float, Row, Vector], second: tuple[float, Row, Vector]) -> float:
+    """Return the distance between the effects of two rows."""
+    moves = first[2], second[2]
+    if len(moves[0]) != len(moves[1]):
+        return OTHER_FORM
+    return float(np.where((moves[0] > 0) & (moves[1] > 0), 0.0, moves[0] + moves[1]).sum())
+
+
+def _share(column: Number, share: float) -> float:
+    """Return the value at a share of the range of a column."""
+    value = column.low * (1 - share) + column.high * share
+    return min(max(float(round(value)) if column.whole else value, column.low), column.high)
+
+
+def _grid(column: Number) -> list[float]:
+    values = (column.cell(_share(column, place / (GRID - 1))) for place in range(GRID))
+    return sorted(dict.fromkeys(values))
+
+
+def _between(column: Number, low: float, high: float) -> float | None:
+    """Return a value between two others, None if they are adjacent or nearly so."""
+    if column.whole:
+        middle = (int(low) + int(high)) // 2
+        return None if middle in (low, high) else middle
+    middle = low / 2 + high / 2
+    close = high - low <= 1e-9 * max(abs(low), abs(high), (column.high - column.low) * 1e-3)
+    return None if close or middle in (low, high) else middle

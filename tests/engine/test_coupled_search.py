@@ -1,0 +1,157 @@
+"""Pairs of tables that calls with one seed propose: for each kind of defect a case and three neighbours of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import hidden_pairs as hidden
+from dpaudit.claims import Relation
+from dpaudit.engine.data.partition import loaded_rows
+from dpaudit.engine.games.functions.coupled_search import (
+    CoupledSearch,
+    ProposedPair,
+    Result,
+    _uneven,
+    pattern_distance,
+)
+from dpaudit.engine.request.function_request import function_on_rows
+from dpaudit.mechanisms.queries.row_function import CallLimits
+
+CALLS = 1_300
+"""Calls of a search in `dpaudit check` with the effort "standard"."""
+
+
+def search(
+    function: Callable[..., Any], schema: Any, relation: Relation = Relation.ADD_REMOVE, calls: int = CALLS
+) -> CoupledSearch:
+    mechanism, source = function_on_rows(function, schema, claim=1.0, relation=relation)
+    rows = loaded_rows(source, 0)
+    ordinary = rows.cells.cast(rows.schema.arrow()).combine_chunks()
+    return CoupledSearch(
+        mechanism, rows.schema, ordinary, relation, 1, {}, CallLimits(), calls, np.random.default_rng(0)
+    )
+
+
+def added(pair: ProposedPair) -> dict[str, Any]:
+    """Return the row that D' has in addition."""
+    assert pair.d_prime.slice(0, len(pair.d)).equals(pair.d)
+    (row,) = pair.d_prime.slice(len(pair.d)).to_pylist()
+    return dict(row)
+
+
+IN_TWO_BRACKETS: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
+    ("brackets", lambda row: 60 <= row["age"] <= 70),
+    ("brackets_by_a_year", lambda row: row["age"] == 70),
+    ("incomes", lambda row: 49_000 <= row["pay"] < 50_000),
+    ("discounts", lambda row: row["age"] < 20 and row["word"] == "oak"),
+]
+
+
+@pytest.mark.parametrize(("name", "overlaps"), IN_TWO_BRACKETS)
+def test_a_row_in_two_brackets_is_proposed_first(name: str, overlaps: Callable[[dict[str, Any]], bool]) -> None:
+    case = hidden.CASES[name]
+    assert overlaps(added(search(case.defect, case.schema).pairs(8)[0]))
+
+
+def test_under_replace_a_row_moves_from_one_bracket_to_two_others() -> None:
+    case = hidden.CASES["brackets_by_a_year"]
+    d, d_prime = (set(), set())
+    for pair in search(case.defect, case.schema, Relation.REPLACE).pairs(2):
+        assert len(pair.d) == len(pair.d_prime)
+        d.add(pair.d["age"].to_pylist()[-1])
+        d_prime.add(pair.d_prime["age"].to_pylist()[-1])
+    assert 70 in d | d_prime
+
+
+def _leads(table: Any) -> bool:
+    first, second = hidden.exact(table).nlargest(2)
+    return bool(first - second > 5)
+
+
+def _ahead(table: Any) -> bool:
+    both = hidden.exact(table)
+    return bool(both["elm"] - both["fir"] >= 12)
+
+
+EXACT_TESTS: list[tuple[str, Callable[[Any], bool]]] = [
+    ("lead", _leads),
+    ("majority", lambda table: len(table) >= 20 and 2 * hidden.exact(table).max() > len(table)),
+    ("enough_rows", lambda table: len(table) >= 37),
+    ("two_words_apart", _ahead),
+]
+
+
+@pytest.mark.parametrize(("name", "passes"), EXACT_TESTS)
+def test_a_walk_ends_where_one_row_passes_an_exact_test(name: str, passes: Callable[[Any], bool]) -> None:
+    case = hidden.CASES[name]
+    first = search(case.defect, case.schema).pairs(8)[0]
+    assert passes(first.d.to_pandas()) != passes(first.d_prime.to_pandas())
+
+
+ORDERS = ["keys_in_order", "columns_in_order", "records_in_order", "keys_of_records_in_order"]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_row_that_changes_the_order_is_proposed(name: str) -> None:
+    case = hidden.CASES[name]
+
+    def order(table: pd.DataFrame) -> list[str]:
+        true = hidden.exact(table)
+        return sorted(hidden.TREES, key=lambda word: (-true[word], word))
+
+    proposed = search(case.defect, case.schema).pairs(8)
+    assert any(order(pair.d.to_pandas()) != order(pair.d_prime.to_pandas()) for pair in proposed)
+
+
+@pytest.mark.parametrize("name", ["brackets", "marginals_of_old", "sparse_vector_6", "reached"])
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
+def test_proposals_are_neighbours_within_the_schema_and_the_calls_are_kept(name: str, relation: Relation) -> None:
+    case = hidden.CASES[name]
+    walks = search(case.defect, case.schema, relation, calls=400)
+    proposed = walks.pairs(8)
+    assert 0 < len(proposed) <= 8
+    assert walks.calls >= 0
+    for pair in [*proposed, *walks.bare_pairs()]:
+        assert not walks.schema.outside(pair.d)
+        assert not walks.schema.outside(pair.d_prime)
+        assert len(pair.d_prime) - len(pair.d) == (1 if relation is Relation.ADD_REMOVE else 0)
+        assert sum(a != b for a, b in zip(pair.d.to_pylist(), pair.d_prime.to_pylist(), strict=False)) <= 1
+
+
+def test_code_that_does_not_follow_its_seed_gets_no_proposals() -> None:
+    fresh = np.random.default_rng()
+    assert search(lambda rows, rng: len(rows) + fresh.laplace(), hidden.WORDS).pairs(8) == []
+
+
+def test_half_of_a_walk_with_the_jump_has_the_larger_share() -> None:
+    steady, jump = np.array([1.0, 0.0]), np.array([1.0, 0.5])
+    assert _uneven(steady, jump) == (0.5, 1.0)
+    assert _uneven(jump, steady) == (1.0, 0.5)
+    assert _uneven(None, steady) == (2.0, 0.0)
+
+
+def test_results_of_another_form_differ() -> None:
+    assert Result("int", np.ones(1)).equals(Result("int", np.ones(1)))
+    assert not Result("int", np.ones(1)).equals(Result("float", np.ones(1)))
+
+
+def test_answers_of_which_a_part_moves_are_farther_apart_than_answers_that_all_move() -> None:
+    """A shared threshold hides a move of all answers, but not one of half of them."""
+    rng = np.random.default_rng(1)
+    threshold, noise = rng.laplace(0, 2, (200, 1)), rng.laplace(0, 2, (200, 20))
+
+    def answers(moved: int) -> Any:
+        return (np.arange(20) < moved) + noise >= threshold
+
+    none, half, all_of_them = (answers(moved).astype(float) for moved in (0, 10, 20))
+    by_half, by_all = pattern_distance(none, half), pattern_distance(none, all_of_them)
+    assert by_half is not None
+    assert by_all is not None
+    assert by_half > 1.3 * by_all > 0
+    assert pattern_distance(none, none) == 0
+    assert pattern_distance(noise, noise + 1) is None
