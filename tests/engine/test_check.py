@@ -231,7 +231,7 @@ def test_the_tests_share_a_budget_of_trainings() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="1330 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["opposing-gradients"] == 1_024
-    assert planned["ind-mia, far point"] == 262
+    assert planned["ind-mia, far point"] == 259
     few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="2 trainings"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
@@ -305,12 +305,12 @@ def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> N
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     audit, steps, crowd, far, gradient = larger.audits
-    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (1, 4)
-    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (38, 76)
+    assert (audit.game.trainings, larger.confirmatory(audit).game.trainings) == (7, 28)
+    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (36, 72)
     # A training on a crowd counts as a twentieth.
-    assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (493, 1_972)
-    assert (far.game.trials, larger.confirmatory(far).game.trials) == (37, 74)
-    assert (gradient.game.trials, larger.confirmatory(gradient).game.trials) == (37, 74)
+    assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (480, 1_920)
+    assert (far.game.trials, larger.confirmatory(far).game.trials) == (36, 72)
+    assert (gradient.game.trials, larger.confirmatory(gradient).game.trials) == (35, 70)
 
 
 def test_default_data_fit_the_mechanism() -> None:

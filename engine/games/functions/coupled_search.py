@@ -299,8 +299,9 @@ class CoupledSearch:
         while last - first > 1:
             place = (first + last) // 2
             result = self._result(table(place), seed)
-            before, after = _change(results[0], result, place - first), _change(result, results[1], last - place)
-            before, after = _uneven(before, after)
+            before, after = _uneven(
+                _change(results[0], result, place - first), _change(result, results[1], last - place)
+            )
             if before > after or (before == after and self.rng.random() < 0.5):
                 last, results = place, (results[0], result)
             else:
@@ -425,7 +426,7 @@ def _move(first: Result, second: Result, spread: Vector) -> Vector:
     move[move <= 1e-12 * np.maximum(np.abs(first.numbers), np.abs(second.numbers))] = 0.0
     in_spreads = np.minimum(np.divide(move, spread, out=np.zeros_like(move), where=spread > 0), MAX_MOVE)
     fixed = (spread == 0) & (move > 0)
-    in_spreads[fixed] = OTHER_FORM / max(1, np.count_nonzero(fixed))
+    in_spreads[fixed] = OTHER_FORM / max(1, int(np.count_nonzero(fixed)))
     return in_spreads
 
 
@@ -465,6 +466,7 @@ def _grid(column: Number) -> list[float]:
 
 def _between(column: Number, low: float, high: float) -> float | None:
     """Return a value between two others, None if they are adjacent or nearly so."""
+    middle: float
     if column.whole:
         middle = (int(low) + int(high)) // 2
         return None if middle in (low, high) else middle

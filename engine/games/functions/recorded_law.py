@@ -171,7 +171,7 @@ def recorded_calls(
         noises = Noises()
         recorded.append(noises)
         if widen and count:
-            noises.widened = int(rng.bit_generator.seed_seq.generate_state(2)[1]) % count  # type: ignore[attr-defined]
+            noises.widened = int(rng.bit_generator.seed_seq.generate_state(2)[1]) % count
         return mechanism.function(rows, RecordingGenerator(rng.bit_generator, noises), **keywords)
 
     def call(chosen: Sequence[int]) -> list[CallOutcome]:

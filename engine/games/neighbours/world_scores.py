@@ -381,7 +381,7 @@ def evidence_and_excess(
     both = [scores for scores in halves if scores is not None]
     if not both:
         return _evidence(None), 0.0
-    scores = Scores(*(np.concatenate([getattr(part, name) for part in both]) for name in ("score", "truth")))
+    scores = Scores(np.concatenate([part.score for part in both]), np.concatenate([part.truth for part in both]))
     return _evidence(scores), score_excess(curve, scores)
 
 
