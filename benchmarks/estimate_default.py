@@ -127,7 +127,8 @@ def by_threshold(score: Floats, truth: Bits, kind: str) -> Floats:
 def main(count: int = 750, seconds: float = 1e9, only: str = "") -> None:
     """Print a row for each kind of table until the time is used up."""
     began = time.monotonic()
-    heads = "members", "law", "rows", "tables", "too high", "mean bound", "best rule, known", "best threshold, known"
+    known = "best rule, known", "share of the best rule", "best threshold, known"
+    heads = "members", "law", "rows", "tables", "too high", "mean bound", *known
     print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
     for rows in SIZES:
         for kind in (only,) if only else (FAIR_COINS, HALF, TWO_SAMPLES):
@@ -141,7 +142,9 @@ def main(count: int = 750, seconds: float = 1e9, only: str = "") -> None:
                         rules.append(by_rule(score, truth, kind))
                         thresholds.append(by_threshold(score, truth, kind))
                 high = sum(value > epsilon for value in lower)
-                means = [np.mean(lower[:COMPARED]), *(np.nanmean(bounds, 0).max() for bounds in (rules, thresholds))]
+                rule, threshold = (np.nanmean(bounds, 0).max() for bounds in (rules, thresholds))
+                mean = np.mean(lower[:COMPARED])
+                means = mean, rule, mean / rule if rule > 0 else 1.0, threshold
                 cells = [kind, law, f"{rows:,}", f"{len(lower):,}", str(high), *(f"{mean:.3f}" for mean in means)]
                 print("| " + " | ".join(cells) + " |", flush=True)
 
