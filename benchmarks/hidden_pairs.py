@@ -147,13 +147,13 @@ def sparse_vector(rows, rng, most=2, level=50):
 
 def sparse_vector_3(rows, rng, most=2, level=50):
     """Releases the noisy answer that it compared."""
-    given, threshold = [], level + rng.laplace(0, 2)
+    answers, threshold = [], level + rng.laplace(0, 2)
     for answer in _answers(rows):
         noisy = answer + rng.laplace(0, 2 * most)
-        given.append(round(float(noisy), 2) if noisy >= threshold else None)
-        if sum(each is not None for each in given) == most:
+        answers.append(round(float(noisy), 2) if noisy >= threshold else None)
+        if sum(each is not None for each in answers) == most:
             break
-    return given
+    return answers
 
 
 def sparse_vector_4(rows, rng, most=8, level=50):
@@ -207,7 +207,7 @@ def largest_place(rows, rng):
 # Words shown from a threshold on: delta was computed for 'exceeds'.
 
 
-def shown(rows, rng, least=THRESHOLD + 1, columns=("word",)):
+def exceeding(rows, rng, least=THRESHOLD + 1, columns=("word",)):
     result = {}
     for column in columns:
         words, number = np.unique(rows[column].to_numpy().astype(str), return_counts=True)
@@ -217,16 +217,16 @@ def shown(rows, rng, least=THRESHOLD + 1, columns=("word",)):
 
 
 def reached(rows, rng):
-    return shown(rows, rng, THRESHOLD)
+    return exceeding(rows, rng, THRESHOLD)
 
 
 def shown_names(rows, rng):
     """Name words whose noisy count reaches the threshold."""
-    return sorted(shown(rows, rng, THRESHOLD))
+    return sorted(exceeding(rows, rng, THRESHOLD))
 
 
 def shown_ages(rows, rng):
-    return shown(rows.assign(age=rows["age"] // 10), rng, THRESHOLD, ("age",))
+    return exceeding(rows.assign(age=rows["age"] // 10), rng, THRESHOLD, ("age",))
 
 
 def shown_two_columns(rows, rng):
@@ -363,10 +363,10 @@ CASES: Mapping[str, Hidden] = {
         Hidden(largest_value, largest_place, BASKET),
         Hidden(two_largest, largest_place, BASKET),
         Hidden(smallest, largest_place, BASKET),
-        Hidden(reached, shown, WORDS, SHOWN),
-        Hidden(shown_names, shown, WORDS, SHOWN),
-        Hidden(shown_ages, shown, AGES, SHOWN),
-        Hidden(shown_two_columns, shown, TWO_WORDS, SHOWN),
+        Hidden(reached, exceeding, WORDS, SHOWN),
+        Hidden(shown_names, exceeding, WORDS, SHOWN),
+        Hidden(shown_ages, exceeding, AGES, SHOWN),
+        Hidden(shown_two_columns, exceeding, TWO_WORDS, SHOWN),
         Hidden(redrawn, clamped, WORDS),
         Hidden(redrawn_below, clamped, WORDS),
         Hidden(redrawn_noise, clamped, WORDS),

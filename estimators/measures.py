@@ -2,7 +2,7 @@
 
 Each has an interval that holds at the stated confidence for every number of rows and any laws of the scores, if the
 rows are independent trials. None of them bounds epsilon. Each interval holds on its own, not simultaneously. Its lower
-end is at most what (epsilon, delta)-DP allows at the bound beside it, so no measure says more than the bound.
+end is at most what (epsilon, delta)-DP allows at the bound printed with it, so no measure says more than the bound.
 
 * AUC: Hoeffding's inequality for U-statistics in its Chernoff form. The share of ordered pairs is a mean, over ways of
   pairing members with non-members, of means of min(members, non-members) independent terms in [0, 1]. Its exponential
@@ -75,15 +75,15 @@ def measures(
         replays: Scores of each replay.
         confidence: Two-sided confidence of each interval on its own, in (0, 1).
         seed: Seed of the split for the accuracy.
-        epsilon: Lower bound on epsilon at `delta`, beside which the measures stand; lower ends say no more than this.
+        epsilon: Lower bound on epsilon at `delta` that the measures accompany; lower ends say no more than this.
         delta: Delta of the bound, in [0, 1).
     """
     each = per_replay_confidence(confidence, len(replays))
     by_replay = [_replay_measures(scores, each, seed) for scores in replays]
-    found = [_median(replicates, confidence) for replicates in zip(*by_replay, strict=True)]
+    medians = [_median(replicates, confidence) for replicates in zip(*by_replay, strict=True)]
     largest = _largest_measures(epsilon, delta)
     return tuple(
-        replace(measure, lower=min(measure.lower, limit)) for measure, limit in zip(found, largest, strict=True)
+        replace(measure, lower=min(measure.lower, limit)) for measure, limit in zip(medians, largest, strict=True)
     )
 
 
@@ -93,12 +93,12 @@ def _largest_measures(epsilon: float, delta: float) -> list[float]:
     The optimal mechanism shows its bit with probability delta, and otherwise a randomised response. For its AUC, one
     pair of a member and a non-member is in the right order if either is shown.
     """
-    kept, flipped = float(special.expit(epsilon)), float(special.expit(-epsilon))
+    right, flipped = float(special.expit(epsilon)), float(special.expit(-epsilon))
     rates = [
         min(1.0, delta + np.exp(epsilon) * rate, 1 - np.exp(-epsilon) * (1 - delta - rate))
         for rate in FALSE_POSITIVE_RATES
     ]
-    return [1 - (1 - delta) ** 2 * flipped, *rates, kept + delta * flipped]
+    return [1 - (1 - delta) ** 2 * flipped, *rates, right + delta * flipped]
 
 
 def _replay_measures(scores: Scores, confidence: float, seed: int) -> list[Measure]:

@@ -293,7 +293,10 @@ def _orders(tally: Guesses) -> list[tuple[Ints, Ints, float]]:
         return [(tally.right, tally.looks, 1.0)]
     alone = zip(tally.sides.right, tally.sides.share.tolist(), strict=True)
     main_share = 1 - float(tally.sides.share.sum())
-    return [(tally.right, tally.looks, main_share), *((right, tally.sides.looks, share) for right, share in alone)]
+    return [
+        (tally.right, tally.looks, main_share),
+        *((right, tally.sides.guess_counts, share) for right, share in alone),
+    ]
 
 
 def bounds_of_guesses(
@@ -315,13 +318,13 @@ def bounds_of_guesses(
     bounds = []
     for tally in tallies:
         orders, allowance = _orders(tally), delta_allowance(tally)
-        in_numpy = (replays or len(tallies)) * sum(looks.size for _, looks, _ in orders) <= FEW_LOOKS
+        in_numpy = (replays or len(tallies)) * sum(guess_counts.size for _, guess_counts, _ in orders) <= FEW_LOOKS
         bounds.append(
             max(
                 guess_band_epsilon(
-                    right, looks, significance=share * significance, delta_allowance=allowance, in_numpy=in_numpy
+                    right, guess_counts, significance=share * significance, delta_allowance=allowance, in_numpy=in_numpy
                 )
-                for right, looks, share in orders
+                for right, guess_counts, share in orders
             )
         )
     return np.array(bounds)
@@ -516,11 +519,12 @@ def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | N
     """Return the right guesses of each side alone for the shares of `guess_orders`; None if there are none."""
     if not shares.size:
         return None
-    looks = guess_looks(max(1, scores.score.size // 2))
+    guess_counts = guess_looks(max(1, scores.score.size // 2))
     right = [
-        right_guesses(scores.score, scores.truth, ranks, side, looks) for side in ("member-only", "non-member-only")
+        right_guesses(scores.score, scores.truth, ranks, side, guess_counts)
+        for side in ("member-only", "non-member-only")
     ]
-    return SideGuesses(looks, np.stack(right), shares)
+    return SideGuesses(guess_counts, np.stack(right), shares)
 
 
 def _check_counts(right: Ints, guess_counts: Ints) -> None:

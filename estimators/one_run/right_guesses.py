@@ -71,10 +71,10 @@ class OneRunTally:
 
 @dataclass(frozen=True, eq=False)
 class SideGuesses:
-    """Right guesses of members alone and of non-members alone, beside those of the main order of "any-tail"."""
+    """Right guesses of members alone and of non-members alone, in addition to the main order of "any-tail"."""
 
-    looks: Ints  # numbers of guesses, ascending, at most half of the canaries, shape (looks,)
-    right: Ints  # right guesses among them: of members alone, of non-members alone; shape (2, looks)
+    guess_counts: Ints  # numbers of guesses, ascending, at most half of the canaries, shape (counts,)
+    right: Ints  # right guesses among them: of members alone, of non-members alone; shape (2, counts)
     share: Floats  # shares of the error, shape (2,); the main order has the rest
 
 

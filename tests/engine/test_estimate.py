@@ -634,7 +634,7 @@ def test_coins_are_rarely_mistaken_for_blocks() -> None:
 
 @pytest.mark.parametrize("copies", ["groups", "replays"])
 def test_canaries_are_tested_for_coins_not_their_rows(copies: str) -> None:
-    """The same coins in 20 replays or in 100 rows a canary: fair tables are read as coins, a perfect leak as one."""
+    """One set of coins in 20 replays or in 100 rows a canary: fair tables are read as coins, a perfect leak as one."""
     for seed in range(12):
         rng = np.random.default_rng(seed)
         coins = rng.random(100) < 0.5
@@ -654,11 +654,11 @@ def test_no_measure_says_more_than_the_bound() -> None:
         score = 6 * (member & (rng.random(300) < 0.05 * (seed % 5))) + rng.normal(size=300)
         estimated = dpaudit.estimate(score, member, delta=0.01 * (seed % 2))
         lower = {measure.name: measure.lower for measure in estimated.measures}
-        kept = np.exp(estimated.lower) / (1 + np.exp(estimated.lower))
+        right = np.exp(estimated.lower) / (1 + np.exp(estimated.lower))
         delta = estimated.delta
         assert lower["TPR at 1 % FPR"] <= 0.01 * np.exp(estimated.lower) + delta + 1e-12
-        assert lower["accuracy"] <= kept + delta * (1 - kept) + 1e-12
-        assert lower["AUC"] <= 1 - (1 - delta) ** 2 * (1 - kept) + 1e-12
+        assert lower["accuracy"] <= right + delta * (1 - right) + 1e-12
+        assert lower["AUC"] <= 1 - (1 - delta) ** 2 * (1 - right) + 1e-12
 
 
 def _table_and_question(member: Any) -> tuple[SourceTable, Question]:

@@ -169,7 +169,7 @@ def test_two_samples_lose_less_than_thresholds_alone() -> None:
 
 
 def standing_out(rng: np.random.Generator, rows: int, side: bool, share: float = 0.1, law: str = "outliers") -> Scores:
-    """Return scores in which this share of one side stands out and nobody of the other does: epsilon is infinite."""
+    """Return scores in which this share of one side stands out and none of the other does: epsilon is infinite."""
     truth = rng.random(rows) < 0.5
     far = (5 + rng.random(rows)) * (1 if side else -1)
     score = np.where((truth == side) & (rng.random(rows) < share), far, rng.normal(size=rows))
@@ -194,11 +194,11 @@ def test_a_side_that_stands_out_loses_little_to_the_rule_known_beforehand(
     kind: str, estimator: type[SimultaneousGuessCount] | type[TwoSamples]
 ) -> None:
     """The median of 9 tables of 4,000 rows; at most a tenth is lost, and both tails alone show less than half."""
-    known: GuessRule = "member-only" if ONE_SIDED[kind]["side"] else "non-member-only"
+    best_rule: GuessRule = "member-only" if ONE_SIDED[kind]["side"] else "non-member-only"
     bounds = []
     for seed in range(9):
         scores = standing_out(np.random.default_rng(seed), 4_000, **ONE_SIDED[kind])
-        rules: tuple[GuessRule, ...] = ("any-tail", known, "both-tails")
+        rules: tuple[GuessRule, ...] = ("any-tail", best_rule, "both-tails")
         bounds.append([bounded(SimultaneousGuessCount(guess=guess), scores) for guess in rules])
         if estimator is TwoSamples:
             bounds[-1][0] = bounded(TwoSamples(), scores)
@@ -211,8 +211,8 @@ def test_a_side_that_stands_out_loses_little_to_the_rule_known_beforehand(
 def test_a_side_is_found_whatever_the_scale_of_the_scores(law: str) -> None:
     """Ranks have no outliers, and probabilities are skewed: the sides alone share half of the error."""
     scores = standing_out(np.random.default_rng(1), 4_000, side=True, law=law)
-    known, default = (bounded(SimultaneousGuessCount(guess=guess), scores) for guess in ("member-only", "any-tail"))
-    assert default > 0.8 * known
+    one_side, default = (bounded(SimultaneousGuessCount(guess=guess), scores) for guess in ("member-only", "any-tail"))
+    assert default > 0.8 * one_side
 
 
 def test_little_is_lost_where_both_tails_tell() -> None:
@@ -267,8 +267,8 @@ def test_side_guesses_are_stored_and_read() -> None:
     scores = standing_out(np.random.default_rng(2), 400, side=True)
     estimator = SimultaneousGuessCount(guess="any-tail")
     tallies = [estimator.tally(scores), SimultaneousGuessCount().tally(replace(scores, replay=1))]
-    read = decode(encode(tallies, GuessTally), GuessTally)
-    assert estimator.bound(read) == estimator.bound(tallies)
-    assert read[0].sides is not None
-    assert read[1].sides is None
-    assert "each side alone" in estimator.bound(read).selection
+    decoded = decode(encode(tallies, GuessTally), GuessTally)
+    assert estimator.bound(decoded) == estimator.bound(tallies)
+    assert decoded[0].sides is not None
+    assert decoded[1].sides is None
+    assert "each side alone" in estimator.bound(decoded).selection

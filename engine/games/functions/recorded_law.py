@@ -98,15 +98,15 @@ def _recording(method: str, names: Sequence[str]) -> Callable[..., Any]:
         noises = self._noises
         if len(noises.laws) >= MAX_NOISES:
             return values
-        given = {"loc": 0.0, "scale": 1.0} | dict(zip(names, args, strict=False)) | named
+        arguments = {"loc": 0.0, "scale": 1.0} | dict(zip(names, args, strict=False)) | named
         shape = np.shape(values)
         with np.errstate(all="ignore"):
             if law == "geometric":
-                scale = np.broadcast_to(-1 / np.log1p(-np.asarray(given["p"], float)), shape).ravel()
+                scale = np.broadcast_to(-1 / np.log1p(-np.asarray(arguments["p"], float)), shape).ravel()
                 noise = np.array(values, np.float64).ravel()
             else:
-                loc = np.broadcast_to(np.asarray(given["loc"], float), shape).ravel()
-                scale = np.broadcast_to(np.asarray(given["scale"], float), shape).ravel()
+                loc = np.broadcast_to(np.asarray(arguments["loc"], float), shape).ravel()
+                scale = np.broadcast_to(np.asarray(arguments["scale"], float), shape).ravel()
                 noise = (np.asarray(values, float).ravel() - loc) / scale
         place = None if noises.widened is None else noises.widened - len(noises.laws)
         if place is not None and 0 <= place < len(noise) and scale[place] > 0:
@@ -234,13 +234,13 @@ def excess_of_forms(
     excesses = []
     epsilons = sorted({*EPSILON_LEVELS, *([claim.epsilon] if math.isfinite(claim.epsilon) else [])})
     for chosen, weighed in ((0, 1), (1, 0)):
-        for one, zero in ((on_d_prime, on_d), (on_d, on_d_prime)):
-            share_one, share_zero = _shares(one[chosen::2]), _shares(zero[chosen::2])
+        for first_world, second_world in ((on_d_prime, on_d), (on_d, on_d_prime)):
+            share_one, share_zero = _shares(first_world[chosen::2]), _shares(second_world[chosen::2])
             for epsilon in epsilons:
                 factor, delta = math.exp(epsilon), claim.curve.delta(epsilon)
                 event = {ending for ending, share in share_one.items() if share > factor * share_zero.get(ending, 0.0)}
-                first, first_error = _weight_of(one[weighed::2], event)
-                second, second_error = _weight_of(zero[weighed::2], event)
+                first, first_error = _weight_of(first_world[weighed::2], event)
+                second, second_error = _weight_of(second_world[weighed::2], event)
                 fresh = 2 * (first * (1 - first) + factor**2 * second * (1 - second)) / trials
                 error = first_error**2 + factor**2 * second_error**2
                 excesses.append((first - factor * second - delta) / math.sqrt(max(fresh + error, 1e-9)))
@@ -311,20 +311,20 @@ def recorded_law(on_d: Sequence[RecordedCall], on_d_prime: Sequence[RecordedCall
     """
     sides = [_noises_of_numbers(calls) for calls in (on_d, on_d_prime)]
     used: set[int] = set()
-    known = []
+    identified = []
     for place, (first, second) in enumerate(zip(*sides, strict=False)):
         if first is None or second is None or first.law != second.law or used & (first.sources | second.sources):
             continue
         used |= first.sources | second.sources
-        known.append((place, first, second))
-    if not known or len(sides[0]) != len(sides[1]):
+        identified.append((place, first, second))
+    if not identified or len(sides[0]) != len(sides[1]):
         return None
     return RecordedLaw(
         len(sides[0]),
-        np.array([place for place, _, _ in known], np.int64),
-        np.array([first.law for _, first, _ in known], np.str_),
-        np.array([[first.query for _, first, _ in known], [second.query for _, _, second in known]]),
-        np.array([[first.scale for _, first, _ in known], [second.scale for _, _, second in known]]),
+        np.array([place for place, _, _ in identified], np.int64),
+        np.array([first.law for _, first, _ in identified], np.str_),
+        np.array([[first.query for _, first, _ in identified], [second.query for _, _, second in identified]]),
+        np.array([[first.scale for _, first, _ in identified], [second.scale for _, _, second in identified]]),
     )
 
 
@@ -365,10 +365,10 @@ def _noise_of(column: Vector, noises: Vector, laws: Sequence[str], scales: Vecto
         return None
     slopes, kinds = solution[:-1], {laws[source] for source in sources}
     scale, query = float(np.abs(slopes[0]) * scales[sources[0]]), float(solution[-1])
-    known = frozenset(sources)
+    sources_of_noise = frozenset(sources)
     if len(sources) == 1 and kinds <= {"laplace", "normal"} and scale > 0:
-        return _Noise(laws[sources[0]], scale, query, known)
+        return _Noise(laws[sources[0]], scale, query, sources_of_noise)
     opposite = len(sources) == 2 and np.allclose(np.abs(slopes), 1.0, atol=1e-6) and abs(slopes.sum()) < 1e-6
     if opposite and kinds == {"geometric"} and np.ptp(scales[sources]) <= 1e-9 * scale:
-        return _Noise("geometric", scale, float(round(query)), known)
+        return _Noise("geometric", scale, float(round(query)), sources_of_noise)
     return None

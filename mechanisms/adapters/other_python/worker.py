@@ -686,9 +686,9 @@ class _Summary:
             parts.append(f"{words}: {self.of(value[key])}")
         return f"{{{', '.join(parts)}}}{self._order(keys, value)}"
 
-    def _order(self, keys: Sequence[Any], given: Iterable[Any]) -> str:
-        """Collect the position of each of the sorted keys in the given order, unless that order is sorted too."""
-        places = {key: place for place, key in enumerate(given)}
+    def _order(self, keys: Sequence[Any], key_order: Iterable[Any]) -> str:
+        """Collect the position of each of the sorted keys in another order, unless that order is sorted too."""
+        places = {key: place for place, key in enumerate(key_order)}
         if len(places) != len(keys) or list(places) == keys:
             return ""
         self._add([float(places[key]) for key in keys], False)
