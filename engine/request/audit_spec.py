@@ -25,7 +25,7 @@ from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import to_yaml
 from dpaudit.engine.request.sweep import Sweep
-from dpaudit.errors import InputError, SpecError, require, shortened
+from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.field_checks import check_fields
@@ -442,15 +442,23 @@ def _repeat_of(audit: Audit, factors: Mapping[str, float]) -> Audit:
     return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
 
+def default_game(audit: Audit) -> str:
+    """Return the game of an audit that names none; a mechanism whose fields are still missing has a claim."""
+    try:
+        mechanism = build("mechanism", audit.mechanism, location="mechanism")
+    except AuditError:
+        return USUAL_GAME
+    return GAME_WITHOUT_CLAIM if audit.claim is None and lacks_claim(mechanism) else USUAL_GAME
+
+
 def _with_default_game(audit: Audit, at: str) -> Audit:
     """Return the audit with its mechanism built and a game; of a classifier without a claim nothing is claimed."""
     mechanism = build("mechanism", audit.mechanism, location=f"{at}.mechanism")
     unclaimed = audit.claim is None and lacks_claim(mechanism)
-    usual_game = GAME_WITHOUT_CLAIM if unclaimed else USUAL_GAME
     return replace(
         audit,
         mechanism=mechanism,
-        game=usual_game if audit.game is None else audit.game,
+        game=default_game(replace(audit, mechanism=mechanism)) if audit.game is None else audit.game,
         claim=Claim(math.inf, relation=Relation.ADD_REMOVE) if unclaimed else audit.claim,
     )
 

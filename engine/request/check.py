@@ -254,6 +254,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must return a dpaudit.Claim, got {claim!r}")
     planned_tests, other_claims, other_mechanisms = matching_tests(mechanism, claim)
+    verdict_scopes = (Scope.CLAIM, *options.strict)
+    planned_tests.sort(key=lambda planned: planned.test.scope not in verdict_scopes)
     planned_tests = [planned.scaled(EFFORTS[options.effort]) for planned in planned_tests]
     usual_trainings = {planned.name: planned.test.trainings for planned in planned_tests}
     data = default_data(mechanism, claim) if request.data is None else as_data_source(request.data)
@@ -300,7 +302,6 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     )
     trains = any(test.trainings for test in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
-    verdict_scopes = (Scope.CLAIM, *options.strict)
     side_scopes = {
         test.planned.name: test.planned.test.scope
         for test in affordable

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpaudit.engine.request.audit_spec import Audit
+from dpaudit.engine.request.audit_spec import Audit, default_game
 from dpaudit.engine.request.build import checked_value, init_fields, named_part
 from dpaudit.errors import SpecError, did_you_mean, shortened
 from dpaudit.registry import PACKAGES
@@ -24,6 +24,8 @@ def overridden(audit: Audit, path: str, value: Any) -> Audit:
         changed: Audit = _changed(audit, None, path, value, "")
         return changed
     part = getattr(audit, first)
+    if first == "game" and part is None:
+        part = default_game(audit)
     if rest and part is None:
         raise SpecError(f"{path}: {first} is not set, so the game chooses it; set it to vary its fields")
     return dataclasses.replace(audit, **{first: _changed(part, kind, rest, value, first) if rest else value})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.planning.power import planned_outlook
-from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, default_game
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.check import matching_tests
 from dpaudit.errors import AuditError
@@ -34,7 +34,7 @@ def strongest_game(audit: Audit, seed: int) -> str:
     if _is_quick(audit) and _rank(audit, CRAFTED, seed) is not None:
         return CRAFTED
     ranks = {name: rank for name in ONE_TRAINING if (rank := _rank(audit, name, seed)) is not None}
-    return min(ranks, key=lambda name: ranks[name], default=str(audit.game))
+    return min(ranks, key=lambda name: ranks[name], default=default_game(audit))
 
 
 def _is_quick(audit: Audit) -> bool:

@@ -229,7 +229,7 @@ def test_estimate_reads_counts(write: Callable[[str], Path]) -> None:
         ("score,member\n", [], "at least one row"),
         ("", [], "must be a table with named columns"),
         ("a,b\n1,2\n", [], "must have the columns score,member .*got a,b"),
-        ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1, got 3 in line 3"),
+        ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1 .1: a member., got 3 in line 3"),
         ("score,member\nx,1\ny,0\n", [], "column score must hold numbers"),
         ("score,member\n1,1\n2,0\n", ["--delta", 2], r"delta must be in \[0, 1\), got 2"),
         ("score,member\n1,1\n2,0\n", ["--confidence", 1], r"confidence must be in \(0, 1\), got 1"),

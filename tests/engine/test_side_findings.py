@@ -176,7 +176,7 @@ def without_noise(rows: NDArray[np.float64], rng: Rng) -> int:
 @pytest.fixture
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan 1,250 calls of each test, as for slow calls; exact answers need no more."""
-    calls_cost(monkeypatch, 0.02)
+    calls_cost(monkeypatch, 0.015)
 
 
 def checked(function: Callable[..., Any], folder: Path, **options: Any) -> Any:
