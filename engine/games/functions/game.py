@@ -59,10 +59,12 @@ from dpaudit.registry import register
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 PAIR_SEARCH_SHARE = 0.8
 """Share of the search calls that try pairs of tables; the others, and those on the chosen pair, train the attack."""
-PAIRS_PER_ROUND = (16, 4)
-"""Number of pairs in the second and the third round."""
-ROUND_SHARES = (0.2, 0.2, 0.6)
+PAIRS_PER_ROUND = (16, 6, 3)
+"""Number of pairs in the second and each further round."""
+ROUND_SHARES = (0.2, 0.2, 0.22, 0.38)
 """Share of each round in the calls that try pairs: rare results of the last pairs show in many calls only."""
+MIN_EVIDENCE_CALLS = 200
+"""Fewest calls on a pair from which an attack's evidence helps to choose pairs for the next round."""
 CLEAR_EXPECTED = 1.5
 """Expected excess of rare forms of the result, which are few, from which the pair precedes all other criteria."""
 WEIGHING_SHARE = 0.2
@@ -389,7 +391,9 @@ class RowFunctionGame(SummaryGame):
             best = work.add(
                 shortlist_tables,
                 size,
+                setting.attack,
                 setting.mechanism,
+                request,
                 all_tried,
                 label=f"best {size} of {round_sizes[turn - 1]} pairs of tables",
                 resources=setting.resources.without_gpu,
@@ -459,6 +463,15 @@ class TriedTables:
     proposed: bool  # True if the coupled search proposed the pair
     # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
     expected: float = 0.0
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How strongly calls on a pair tell D from D', cross-fitted."""
+
+    excess: float  # standard deviations by which scores exceed the claim
+    bound: float  # on epsilon
+    accuracy: float  # share of correct guesses
 
 
 @dataclass(frozen=True)
@@ -662,22 +675,49 @@ def _pattern_distance(samples: Samples) -> float | None:
 
 
 @unit
-def shortlist_tables(size: int, mechanism: Any, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
-    """Choose the best pairs by three criteria: distance of calls, one number that distinguishes, and excess of a tail.
+def shortlist_tables(
+    size: int,
+    attack: Any,
+    mechanism: Any,
+    request: PairRequest,
+    tried: tuple[Sequence[TriedTables], ...],
+    compute: Compute,
+) -> Shortlist:
+    """Choose the pairs of the next round, by all calls on each pair so far.
 
-    All calls on a pair count. Half of the places go to pairs that the coupled search proposed: to one whose rare forms
-    of the result were weighed, and to the farthest. At about the same distance more general pairs, which are offered
-    first, are preferred.
+    With many calls, an attack's evidence chooses most of them. With few calls, half of the places go to pairs that the
+    coupled search proposed, and the others to pairs that differ in one number, in a tail or in distance. A pair whose
+    rare forms of the result were weighed stays.
     """
-    candidates = pooled(mechanism.claim().curve, _flattened(tried))
+    curve = mechanism.claim().curve
+    candidates = pooled(curve, _flattened(tried))
+    strengths = {}
+    if min(len(pair.samples.truth) for pair in candidates) >= MIN_EVIDENCE_CALLS:
+        with limited_threads(compute.threads):
+            strengths = {
+                pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
+            }
+    return Shortlist(np.array(shortlist(size, candidates, strengths), np.int64))
+
+
+def shortlist(size: int, candidates: Sequence[TriedTables], strengths: Mapping[int, Strength]) -> list[int]:
+    """Return the places of the pairs of the next round; `strengths` by place, empty if there are too few calls.
+
+    At about the same distance more general pairs, which are offered first, are preferred.
+    """
     by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
-    by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
-    by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-    proposed = sorted(
-        (pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.expected, -pair.apart, pair.place)
-    )
-    ranked = (*proposed[: size // 2], *by_number[: size // 4], *by_tail[: size // 4], *by_distance)
-    return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
+    weighed = sorted((pair for pair in candidates if pair.expected > 0), key=lambda pair: -pair.expected)
+    if strengths:
+        by_strength = sorted(candidates, key=lambda pair: preference(pair, strengths[pair.place]), reverse=True)
+        by_excess = sorted(candidates, key=lambda pair: -strengths[pair.place].excess)
+        ranked = (*weighed[:1], *by_strength[:1], *by_excess)
+    else:
+        by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
+        by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
+        proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.apart, pair.place))
+        few = -(-size // 8)
+        ranked = (*weighed[:1], *proposed[: size // 2], *by_number[:few], *by_tail[:few], *by_distance)
+    return list(dict.fromkeys(pair.place for pair in ranked))[:size]
 
 
 @unit
@@ -699,16 +739,15 @@ def take_best_tables(
     candidates = pooled(curve, _flattened(tried))
     tables_by_place = [*offered_tables(mechanism, rows, request), *found]
 
-    def strength(pair: TriedTables) -> tuple[float, float, float]:
-        return pair_strength(curve, attack, pair, full_digits=request.full_digits)
-
     with limited_threads(compute.threads):
-        strengths = {pair.place: strength(pair) for pair in candidates}
+        strengths = {
+            pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
+        }
 
     best = max(candidates, key=lambda pair: preference(pair, strengths[pair.place]))
     tables = replace(tables_by_place[best.place], place=best.place)
     listed = "; ".join(
-        f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
+        f"{pair.name} {format_lower(strengths[pair.place].bound)} ({strengths[pair.place].accuracy:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
     )
     settings = mechanism.alternatives()[tables.settings]
@@ -728,25 +767,28 @@ def take_best_tables(
     )
 
 
-def pair_strength(
-    curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_digits: bool = False
-) -> tuple[float, float, float]:
-    """Return the excess of a pair over the claim beyond chance, its bound, and the share of correct guesses.
+def pair_strength(curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_digits: bool = False) -> Strength:
+    """Return how strongly a pair tells D from D', by attacks that learn from half of its calls and score the others.
 
-    The bound is cross-fitted. Few calls may mislead an attack in its choice among classifiers, so the simplest one
-    scores them too, and the better result counts.
+    Few calls may mislead an attack in its choice among classifiers, so the first of them scores the calls too, and the
+    better result counts.
     """
     attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
     results = [evidence_and_excess(curve, each, pair.samples, full_digits=full_digits) for each in attacks]
-    excess = max(excess for _, excess in results)
-    beyond_chance = max(excess - CLEAR_EXCESS, pair.expected - CLEAR_EXPECTED, 0.0)
-    return (beyond_chance, *max(evidence for evidence, _ in results))
+    return Strength(max(excess for _, excess in results), *max(evidence for evidence, _ in results))
 
 
-def preference(pair: TriedTables, strength: tuple[float, float, float]) -> tuple[float, ...]:
-    """Return the rank of a pair as a tuple: clear evidence against the claim comes before the bound and the distance."""
-    beyond_chance, bound, accuracy = strength
-    return (beyond_chance, round(bound / BOUND_STEP), pair.apart, bound, accuracy, -pair.place)
+def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
+    """Return the rank of a pair: clear evidence against the claim precedes the bound, and a clear bound the distance."""
+    beyond_chance = max(strength.excess - CLEAR_EXCESS, pair.expected - CLEAR_EXPECTED, 0.0)
+    return (
+        beyond_chance,
+        round(strength.bound / BOUND_STEP),
+        pair.apart,
+        strength.bound,
+        strength.accuracy,
+        -pair.place,
+    )
 
 
 @unit
