@@ -23,7 +23,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs, require_person
@@ -337,12 +337,9 @@ class RowFunctionGame(SummaryGame):
         weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
         proposals = FOUND_PAIRS if coupled else 0
         calls = int(self.search * PAIR_SEARCH_SHARE) - coupled - weighing
-        number = min(number, max(1, int(calls * ROUND_SHARES[0] / MIN_CALLS_PER_PAIR) - proposals))
+        number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
         round_sizes = [number + proposals, *(size for size in PAIRS_PER_ROUND if size < number)]
-        shares = [*ROUND_SHARES[: len(round_sizes) - 1], 1 - sum(ROUND_SHARES[: len(round_sizes) - 1])]
-        calls_per_pair = [
-            2 * int(calls * share / size / 2) for share, size in zip(shares, round_sizes, strict=True)
-        ]
+        calls_per_pair = calls_in_rounds(calls, round_sizes)
         if calls_per_pair[0] < MIN_CALLS_PER_PAIR:
             raise SpecError(
                 f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
@@ -436,7 +433,22 @@ class RowFunctionGame(SummaryGame):
             resources=setting.resources.without_gpu,
         )
         left = self.search - coupled - weighing
-        return chosen, earlier, left - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True))
+        return (
+            chosen,
+            earlier,
+            left - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)),
+        )
+
+
+def calls_in_rounds(calls: int, sizes: Sequence[int]) -> list[int]:
+    """Return the calls on each pair of each round, an even number; `sizes` are the numbers of pairs.
+
+    Few calls are shared such that the first round gets `MIN_CALLS_PER_PAIR` on each pair.
+    """
+    first = min(1.0, max(ROUND_SHARES[0], sizes[0] * MIN_CALLS_PER_PAIR / max(1, calls)))
+    further = ROUND_SHARES[len(ROUND_SHARES) - len(sizes) + 1 :]
+    shares = [first, *((1 - first) * share / sum(further) for share in further)] if further else [1.0]
+    return [2 * int(calls * share / size / 2 + 1e-9) for share, size in zip(shares, sizes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -647,10 +659,7 @@ def _measures(curve: PrivacyCurve, samples: Samples) -> tuple[float, float, floa
 
 
 def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTables]:
-    """Return the pairs of the last round that a pair reached, with its calls of all rounds together.
-
-    The pairs that most calls were made on are those that all rounds kept.
-    """
+    """Return the pairs of the last round, each with its calls of all rounds together."""
     by_place: dict[int, list[TriedTables]] = {}
     for pair in tried:
         by_place.setdefault(pair.place, []).append(pair)
@@ -661,8 +670,9 @@ def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTable
             continue
         samples = Samples.joined([pair.samples for pair in rounds])
         samples = replace(samples, number=np.arange(len(samples.truth)))
-        apart, told, beyond = _measures(curve, samples) if last > 1 else (rounds[0].apart, rounds[0].told, rounds[0].beyond)
-        together.append(replace(rounds[0], apart=apart, told=told, beyond=beyond, samples=samples))
+        first = rounds[0]
+        apart, told, beyond = _measures(curve, samples) if last > 1 else (first.apart, first.told, first.beyond)
+        together.append(replace(first, apart=apart, told=told, beyond=beyond, samples=samples))
     return together
 
 
@@ -733,6 +743,7 @@ def take_best_tables(
 ) -> Outcome[Tables]:
     """Choose the pair whose scores exceed the claim most clearly, or else that with the best bound and distance.
 
+    All calls of all rounds on a pair count.
     Later search calls and fresh calls have other seeds, so the choice costs no significance.
     """
     curve = mechanism.claim().curve
@@ -768,10 +779,10 @@ def take_best_tables(
 
 
 def pair_strength(curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_digits: bool = False) -> Strength:
-    """Return how strongly a pair tells D from D', by attacks that learn from half of its calls and score the others.
+    """Return how strongly a pair tells D from D', by attacks that learn from half of its calls.
 
-    Few calls may mislead an attack in its choice among classifiers, so the first of them scores the calls too, and the
-    better result counts.
+    They score the other half. Few calls may mislead an attack in its choice among classifiers, so the first of them
+    scores the calls too, and the better result counts.
     """
     attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
     results = [evidence_and_excess(curve, each, pair.samples, full_digits=full_digits) for each in attacks]
@@ -779,7 +790,7 @@ def pair_strength(curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_d
 
 
 def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
-    """Return the rank of a pair: clear evidence against the claim precedes the bound, and a clear bound the distance."""
+    """Return the rank of a pair: clear evidence against the claim, then the bound in steps, then the distance."""
     beyond_chance = max(strength.excess - CLEAR_EXCESS, pair.expected - CLEAR_EXPECTED, 0.0)
     return (
         beyond_chance,
