@@ -1,8 +1,9 @@
 """Game for functions on rows: thousands of calls on two neighbouring tables that a search has chosen.
 
 The search tries many pairs of tables, ordinary and extreme, with each of the function's settings. All pairs get a few
-calls, and each further round gives more calls to the most promising ones. The attack chooses the final pair. Then both
-tables are fixed. More search calls train the attack, and fresh calls, each on D or D' by a fair coin, are scored.
+calls, and each further round gives more calls to the most promising ones. All calls on a pair count: the attack's
+evidence on them chooses the final pair, and the attack learns from them. Then both tables are fixed. More search calls
+train the attack, and fresh calls, each on D or D' by a fair coin, are scored.
 Exceptions, timeouts and the form of a returned value are outcomes, like numbers.
 Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Mironov (2012) and Haney et al. (2022).
 """
