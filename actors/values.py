@@ -173,7 +173,8 @@ def _plain(value: Any) -> Any:
 def _arrays(parts: Sequence[NDArray[Any] | None], stored: str | None) -> pa.Array:
     """Return arrays as lists, with their shapes unless all are vectors."""
     arrays = [np.asarray(part if part is not None else [], None if part is not None else "f8") for part in parts]
-    dtype = stored or next(part.dtype for part in parts if part is not None)
+    # the longest string of all parts: a shorter dtype would cut the others
+    dtype = stored or np.result_type(*(part.dtype for part in parts if part is not None))
     flat = [np.ascontiguousarray(array).ravel().astype(dtype, copy=False) for array in arrays]
     ends = np.cumsum([0, *(array.size for array in flat)])
     lists = pa.LargeListArray.from_arrays(

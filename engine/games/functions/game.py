@@ -1,8 +1,9 @@
 """Game for functions on rows: thousands of calls on two neighbouring tables that a search has chosen.
 
 The search tries many pairs of tables, ordinary and extreme, with each of the function's settings. All pairs get a few
-calls, and each further round gives more calls to the most promising ones. The attack chooses the final pair. Then both
-tables are fixed. More search calls train the attack, and fresh calls, each on D or D' by a fair coin, are scored.
+calls, and each further round gives more calls to the most promising ones. All calls on a pair count: the attack's
+evidence on them chooses the final pair, and the attack learns from them. Then both tables are fixed. More search calls
+train the attack, and fresh calls, each on D or D' by a fair coin, are scored.
 Exceptions, timeouts and the form of a returned value are outcomes, like numbers.
 Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Mironov (2012) and Haney et al. (2022).
 """
@@ -23,7 +24,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs, require_person
@@ -39,6 +40,7 @@ from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
+    ManyCandidates,
     SummaryGame,
     evidence_and_excess,
     in_scope,
@@ -56,10 +58,14 @@ from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
-PAIR_SEARCH_SHARE = 0.6
-"""Share of the search calls that try pairs of tables; the others train the attack."""
-PAIRS_PER_ROUND = (8, 4)
-"""Number of pairs in the second and the third round."""
+PAIR_SEARCH_SHARE = 0.8
+"""Share of the search calls that try pairs of tables; the others, and those on the chosen pair, train the attack."""
+PAIRS_PER_ROUND = (16, 6, 3)
+"""Number of pairs in the second and each further round."""
+ROUND_SHARES = (0.2, 0.2, 0.22, 0.38)
+"""Share of each round in the calls that try pairs: rare results of the last pairs show in many calls only."""
+MIN_EVIDENCE_CALLS = 200
+"""Fewest calls on a pair from which an attack's evidence helps to choose pairs for the next round."""
 CLEAR_EXPECTED = 1.5
 """Expected excess of rare forms of the result, which are few, from which the pair precedes all other criteria."""
 WEIGHING_SHARE = 0.2
@@ -74,7 +80,7 @@ MIN_WEIGHED_CALLS = 1_000
 """Fewest calls that weigh rare forms of the result."""
 MIN_COUPLED_CALLS = 200
 """Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
-CLEAR_EXCESS = 2.5
+CLEAR_EXCESS = 1.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_CALLS_PER_PAIR = 4
 """Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
@@ -118,6 +124,7 @@ class Tables:
     expected: float = 0.0
     # law of the noise, if the draws of calls were recorded and explain the numbers
     recorded_law: RecordedLaw | None = None
+    place: int = -1  # index among all pairs that were tried, once the pair is chosen
 
 
 @unit
@@ -305,8 +312,8 @@ class RowFunctionGame(SummaryGame):
         return replace(self, person=USUAL_PERSON) if is_usual else self
 
     def play(self, setting: Setting, work: Work) -> Played:
-        chosen, calls_left = self._choose_tables(setting, work)
-        fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left)
+        chosen, earlier, calls_left = self._choose_tables(setting, work)
+        fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left, earlier=(earlier,))
         where = Work().add(
             locate,
             setting.mechanism,
@@ -319,8 +326,8 @@ class RowFunctionGame(SummaryGame):
         )
         return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
 
-    def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
-        """Return the unit that chooses the tables, and the number of search calls left."""
+    def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, Unit, int]:
+        """Return the unit that chooses the tables, that of their earlier calls, and the number of search calls left."""
         relation, person = self.traits.relation.value, self.person or ""
         request = PairRequest(relation, self.group, self.beyond, self.full_digits, person)
         number = len(offered_tables(setting.mechanism, setting.parts.target, request))
@@ -329,10 +336,11 @@ class RowFunctionGame(SummaryGame):
         coupled = coupled if coupled >= MIN_COUPLED_CALLS else 0
         weighing = int(self.search * WEIGHING_SHARE) if coupled and setting.mechanism.claim().delta > 0 else 0
         weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
-        calls = int(self.search * PAIR_SEARCH_SHARE) - coupled
+        proposals = FOUND_PAIRS if coupled else 0
+        calls = int(self.search * PAIR_SEARCH_SHARE) - coupled - weighing
         number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
-        round_sizes = [number, *(size for size in PAIRS_PER_ROUND if size < number)]
-        calls_per_pair = [2 * (calls // len(round_sizes) // size // 2) for size in round_sizes]
+        round_sizes = [number + proposals, *(size for size in PAIRS_PER_ROUND if size < number)]
+        calls_per_pair = calls_in_rounds(calls, round_sizes)
         if calls_per_pair[0] < MIN_CALLS_PER_PAIR:
             raise SpecError(
                 f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
@@ -376,11 +384,15 @@ class RowFunctionGame(SummaryGame):
                     **setting.unit_options,
                 ),
             )
+        all_tried = tried
         for turn, (size, calls) in enumerate(zip(round_sizes[1:], calls_per_pair[1:], strict=True), 1):
             best = work.add(
                 shortlist_tables,
                 size,
-                tried,
+                setting.attack,
+                setting.mechanism,
+                request,
+                all_tried,
                 label=f"best {size} of {round_sizes[turn - 1]} pairs of tables",
                 resources=setting.resources.without_gpu,
             )
@@ -401,6 +413,7 @@ class RowFunctionGame(SummaryGame):
                 )
                 for place in range(size)
             )
+            all_tried += tried
         chosen = work.add(
             take_best_tables,
             setting.attack,
@@ -409,13 +422,34 @@ class RowFunctionGame(SummaryGame):
             request,
             number,
             found,
-            tried,
+            all_tried,
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
         )
-        return chosen, self.search - coupled - weighing - sum(
-            size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)
+        earlier = work.add(
+            calls_on_chosen,
+            chosen,
+            all_tried,
+            label="earlier calls on the chosen pair",
+            resources=setting.resources.without_gpu,
         )
+        left = self.search - coupled - weighing
+        return (
+            chosen,
+            earlier,
+            left - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)),
+        )
+
+
+def calls_in_rounds(calls: int, sizes: Sequence[int]) -> list[int]:
+    """Return the calls on each pair of each round, an even number; `sizes` are the numbers of pairs.
+
+    Few calls are shared such that the first round gets `MIN_CALLS_PER_PAIR` on each pair.
+    """
+    first = min(1.0, max(ROUND_SHARES[0], sizes[0] * MIN_CALLS_PER_PAIR / max(1, calls)))
+    further = ROUND_SHARES[len(ROUND_SHARES) - len(sizes) + 1 :]
+    shares = [first, *((1 - first) * share / sum(further) for share in further)] if further else [1.0]
+    return [2 * int(calls * share / size / 2 + 1e-9) for share, size in zip(shares, sizes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -440,6 +474,17 @@ class TriedTables:
     beyond: float  # largest excess of a number's tail over the claim, in standard deviations
     samples: Samples
     proposed: bool  # True if the coupled search proposed the pair
+    # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
+    expected: float = 0.0
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How strongly calls on a pair tell D from D', cross-fitted."""
+
+    excess: float  # standard deviations by which scores exceed the claim
+    bound: float  # on epsilon
+    accuracy: float  # share of correct guesses
 
 
 @dataclass(frozen=True)
@@ -596,10 +641,40 @@ def _try_pair(
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
-    beyond = number_excess(mechanism.claim().curve, samples)
+    return tried_tables(mechanism.claim().curve, place, tables, samples, proposed=proposed)
+
+
+def tried_tables(
+    curve: PrivacyCurve, place: int, tables: Tables, samples: Samples, *, proposed: bool = False
+) -> TriedTables:
+    """Return calls on two tables with what they tell of the pair."""
+    measures = _measures(curve, samples)
+    return TriedTables(place, tables.name, *measures, samples, proposed, tables.expected)
+
+
+def _measures(curve: PrivacyCurve, samples: Samples) -> tuple[float, float, float]:
+    """Return the distance of calls, how well one number tells, and the excess of a tail; see `TriedTables`."""
     apart, told = separation(samples)
     by_pattern = _pattern_distance(samples)
-    return TriedTables(place, tables.name, apart if by_pattern is None else by_pattern, told, beyond, samples, proposed)
+    return apart if by_pattern is None else by_pattern, told, number_excess(curve, samples)
+
+
+def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTables]:
+    """Return the pairs of the last round, each with its calls of all rounds together."""
+    by_place: dict[int, list[TriedTables]] = {}
+    for pair in tried:
+        by_place.setdefault(pair.place, []).append(pair)
+    last = max(map(len, by_place.values()))
+    together = []
+    for rounds in by_place.values():
+        if len(rounds) < last:
+            continue
+        samples = Samples.joined([pair.samples for pair in rounds])
+        samples = replace(samples, number=np.arange(len(samples.truth)))
+        first = rounds[0]
+        apart, told, beyond = _measures(curve, samples) if last > 1 else (first.apart, first.told, first.beyond)
+        together.append(replace(first, apart=apart, told=told, beyond=beyond, samples=samples))
+    return together
 
 
 def _pattern_distance(samples: Samples) -> float | None:
@@ -611,20 +686,49 @@ def _pattern_distance(samples: Samples) -> float | None:
 
 
 @unit
-def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
-    """Choose the best pairs by three criteria: distance of calls, one number that distinguishes, and excess of a tail.
+def shortlist_tables(
+    size: int,
+    attack: Any,
+    mechanism: Any,
+    request: PairRequest,
+    tried: tuple[Sequence[TriedTables], ...],
+    compute: Compute,
+) -> Shortlist:
+    """Choose the pairs of the next round, by all calls on each pair so far.
 
-    Half of the places go to pairs that the coupled search proposed, the most promising first.
+    With many calls, an attack's evidence chooses most of them. With few calls, half of the places go to pairs that the
+    coupled search proposed, and the others to pairs that differ in one number, in a tail or in distance. A pair whose
+    rare forms of the result were weighed stays.
+    """
+    curve = mechanism.claim().curve
+    candidates = pooled(curve, _flattened(tried))
+    strengths = {}
+    if min(len(pair.samples.truth) for pair in candidates) >= MIN_EVIDENCE_CALLS:
+        with limited_threads(compute.threads):
+            strengths = {
+                pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
+            }
+    return Shortlist(np.array(shortlist(size, candidates, strengths), np.int64))
+
+
+def shortlist(size: int, candidates: Sequence[TriedTables], strengths: Mapping[int, Strength]) -> list[int]:
+    """Return the places of the pairs of the next round; `strengths` by place, empty if there are too few calls.
 
     At about the same distance more general pairs, which are offered first, are preferred.
     """
-    candidates = _flattened(tried)
     by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
-    by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
-    by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-    proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: pair.place)
-    ranked = (*proposed[: size // 2], *by_number[: size // 4], *by_tail[: size // 4], *by_distance)
-    return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
+    weighed = sorted((pair for pair in candidates if pair.expected > 0), key=lambda pair: -pair.expected)
+    if strengths:
+        by_strength = sorted(candidates, key=lambda pair: preference(pair, strengths[pair.place]), reverse=True)
+        by_excess = sorted(candidates, key=lambda pair: -strengths[pair.place].excess)
+        ranked = (*weighed[:1], *by_strength[:1], *by_excess)
+    else:
+        by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
+        by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
+        proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.apart, pair.place))
+        few = -(-size // 8)
+        ranked = (*weighed[:1], *proposed[: size // 2], *by_number[:few], *by_tail[:few], *by_distance)
+    return list(dict.fromkeys(pair.place for pair in ranked))[:size]
 
 
 @unit
@@ -640,28 +744,22 @@ def take_best_tables(
 ) -> Outcome[Tables]:
     """Choose the pair whose scores exceed the claim most clearly, or else that with the best bound and distance.
 
+    All calls of all rounds on a pair count.
     Later search calls and fresh calls have other seeds, so the choice costs no significance.
     """
-    candidates = _flattened(tried)
     curve = mechanism.claim().curve
+    candidates = pooled(curve, _flattened(tried))
     tables_by_place = [*offered_tables(mechanism, rows, request), *found]
 
-    def strength(pair: TriedTables) -> tuple[float, float, float]:
-        bound_and_accuracy, excess = evidence_and_excess(curve, attack, pair.samples, full_digits=request.full_digits)
-        beyond_chance = max(excess - CLEAR_EXCESS, tables_by_place[pair.place].expected - CLEAR_EXPECTED, 0.0)
-        return (beyond_chance, *bound_and_accuracy)
-
     with limited_threads(compute.threads):
-        strengths = {pair.place: strength(pair) for pair in candidates}
+        strengths = {
+            pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
+        }
 
-    def preference(pair: TriedTables) -> tuple[float, ...]:
-        beyond_chance, bound, accuracy = strengths[pair.place]
-        return (beyond_chance, round(bound / BOUND_STEP), pair.apart, bound, accuracy, -pair.place)
-
-    best = max(candidates, key=preference)
-    tables = tables_by_place[best.place]
+    best = max(candidates, key=lambda pair: preference(pair, strengths[pair.place]))
+    tables = replace(tables_by_place[best.place], place=best.place)
     listed = "; ".join(
-        f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
+        f"{pair.name} {format_lower(strengths[pair.place].bound)} ({strengths[pair.place].accuracy:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
     )
     settings = mechanism.alternatives()[tables.settings]
@@ -679,6 +777,36 @@ def take_best_tables(
             f"to paste into a test: {'; '.join(filter(None, statements))}",
         ),
     )
+
+
+def pair_strength(curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_digits: bool = False) -> Strength:
+    """Return how strongly a pair tells D from D', by attacks that learn from half of its calls.
+
+    They score the other half. Few calls may mislead an attack in its choice among classifiers, so the first of them
+    scores the calls too, and the better result counts.
+    """
+    attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
+    results = [evidence_and_excess(curve, each, pair.samples, full_digits=full_digits) for each in attacks]
+    return Strength(max(excess for _, excess in results), *max(evidence for evidence, _ in results))
+
+
+def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
+    """Return the rank of a pair: clear evidence against the claim, then the bound in steps, then the distance."""
+    beyond_chance = max(strength.excess - CLEAR_EXCESS, pair.expected - CLEAR_EXPECTED, 0.0)
+    return (
+        beyond_chance,
+        round(strength.bound / BOUND_STEP),
+        pair.apart,
+        strength.bound,
+        strength.accuracy,
+        -pair.place,
+    )
+
+
+@unit
+def calls_on_chosen(chosen: Tables, tried: tuple[Sequence[TriedTables], ...]) -> Samples:
+    """Return the calls of all rounds on the chosen pair, from which the attack learns too."""
+    return Samples.joined([pair.samples for pair in _flattened(tried) if pair.place == chosen.place])
 
 
 def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:

@@ -73,13 +73,24 @@ class SummaryGame(TrialGame):
         return False
 
     def fresh_and_scores(
-        self, setting: Setting, work: Work, worlds: Unit, search_trials: int, suffix: str = ""
+        self,
+        setting: Setting,
+        work: Work,
+        worlds: Unit,
+        search_trials: int,
+        suffix: str = "",
+        *,
+        earlier: tuple[Unit, ...] = (),
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-        """Add search samples, fresh trials and scores; return the units of the last two."""
+        """Add search samples, fresh trials and scores; return the units of the last two.
+
+        The attack learns from the samples of the units `earlier` too.
+        """
         search_setting = replace(setting, seed=setting.search_seed) if self.learns_once else setting
         search = self.sampled_in_parts(
             search_setting, work, type(self).samples, worlds, f"search{suffix}", search_trials
         )
+        search = (*earlier, *search)
         worths = self._candidate_worths(setting, work, worlds, search, search_trials)
         fresh = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"fresh{suffix}", self.trials)
         in_order = setting.reading is Reading.IN_ORDER
