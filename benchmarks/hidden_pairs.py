@@ -5,7 +5,7 @@ geometric, so that no bit of a float leaks.
 
     python -m benchmarks.hidden_pairs [NAME ...]
 
-checks the named defects, or all of them, and writes verdicts, bounds and calls to `docs/data/hidden-pairs.csv`.
+checks the named defects, or all of them, and writes verdicts, bounds and seconds to `docs/data/hidden-pairs.csv`.
 """
 
 from __future__ import annotations

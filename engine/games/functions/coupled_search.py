@@ -67,7 +67,7 @@ class ProposedPair:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a call returned, without low bits."""
+    """Result of a call, without low bits."""
 
     ending: str
     numbers: Vector
@@ -194,7 +194,7 @@ class CoupledSearch:
             for _, row, _ in best[: 2 * PER_BASE]:
                 self._add(f"{name}, {self._words(row)}", name, base, self._with(base, row))
         else:
-            far = sorted(itertools.combinations(best[:12], 2), key=lambda two: -_apart(*two))
+            far = sorted(itertools.combinations(best[:12], 2), key=lambda two: -_effect_distance(*two))
             for (_, old, _), (_, new, _) in far[: 2 * PER_BASE]:
                 words = f"{name}, {self._words(new)} for {self._cells(old)}"
                 self._add(words, name, self._with(base, old), self._with(base, new))
@@ -355,8 +355,8 @@ class CoupledSearch:
     @property
     def _usual_spread(self) -> float:
         """Median spread of a number in the calls on base tables: the spread of a few calls may be too small."""
-        known = np.concatenate([np.empty(0), *self._spreads.values()])
-        return float(np.median(known[known > 0])) if (known > 0).any() else 0.0
+        spreads = np.concatenate([np.empty(0), *self._spreads.values()])
+        return float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
 
     def _strength(self, pair: ProposedPair) -> float:
         """Return the mean move between the tables of a pair, in spreads; inf if every result has another form."""
@@ -445,7 +445,7 @@ def _uneven(before: Vector | None, after: Vector | None) -> tuple[float, float]:
     return float(share.max(initial=0.0)), float((1 - share).max(initial=0.0))
 
 
-def _apart(first: tuple[float, Row, Vector], second: tuple[float, Row, Vector]) -> float:
+def _effect_distance(first: tuple[float, Row, Vector], second: tuple[float, Row, Vector]) -> float:
     """Return the distance between the effects of two rows."""
     moves = first[2], second[2]
     if len(moves[0]) != len(moves[1]):

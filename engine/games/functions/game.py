@@ -346,10 +346,10 @@ class RowFunctionGame(SummaryGame):
                 f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
             )
         seed, target = setting.search_seed, setting.required_part("target")
-        found: Any = ()
+        proposed_pairs: Any = ()
         if coupled:
             arguments = setting.mechanism, target, request, self.limit_s
-            found = work.add(
+            proposed_pairs = work.add(
                 search_coupled,
                 *arguments,
                 calls=coupled,
@@ -377,7 +377,7 @@ class RowFunctionGame(SummaryGame):
                 work.add(
                     try_found,
                     *arguments,
-                    found,
+                    proposed_pairs,
                     calls=calls_per_pair[0],
                     seed=seed.child("found"),
                     label="found pairs tried",
@@ -404,7 +404,7 @@ class RowFunctionGame(SummaryGame):
                     request,
                     self.limit_s,
                     best,
-                    found,
+                    proposed_pairs,
                     place=place,
                     calls=calls,
                     seed=seed.child("tables", turn),
@@ -421,7 +421,7 @@ class RowFunctionGame(SummaryGame):
             target,
             request,
             number,
-            found,
+            proposed_pairs,
             all_tried,
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
@@ -433,11 +433,11 @@ class RowFunctionGame(SummaryGame):
             label="earlier calls on the chosen pair",
             resources=setting.resources.without_gpu,
         )
-        left = self.search - coupled - weighing
+        remaining = self.search - coupled - weighing
         return (
             chosen,
             earlier,
-            left - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)),
+            remaining - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)),
         )
 
 
@@ -480,7 +480,7 @@ class TriedTables:
 
 @dataclass(frozen=True)
 class Strength:
-    """How strongly calls on a pair tell D from D', cross-fitted."""
+    """Strength with which calls on a pair distinguish D from D', cross-fitted."""
 
     excess: float  # standard deviations by which scores exceed the claim
     bound: float  # on epsilon
@@ -563,7 +563,7 @@ def try_found(
     rows: TableRows,
     request: PairRequest,
     limit_s: float | None,
-    found: Sequence[Tables],
+    proposed_pairs: Sequence[Tables],
     compute: Compute,
     *,
     calls: int,
@@ -571,7 +571,7 @@ def try_found(
 ) -> Iterator[TriedTables]:
     """Make `calls` calls on each of the pairs that the coupled search proposed."""
     offered = len(offered_tables(mechanism, rows, request))
-    for place, tables in enumerate(found):
+    for place, tables in enumerate(proposed_pairs):
         yield _try_pair(
             mechanism, tables, offered + place, calls, limit_s, seed.child(place), compute, request, proposed=True
         )
@@ -610,7 +610,7 @@ def try_again(
     request: PairRequest,
     limit_s: float | None,
     best: Shortlist,
-    found: Sequence[Tables],
+    proposed_pairs: Sequence[Tables],
     compute: Compute,
     *,
     place: int,
@@ -620,7 +620,7 @@ def try_again(
     """Make `calls` more calls on the pair at `place` of the shortlist."""
     index = int(best.places[min(place, len(best.places) - 1)])
     offered = offered_tables(mechanism, rows, request)
-    tables = [*offered, *found][index]
+    tables = [*offered, *proposed_pairs][index]
     proposed = index >= len(offered)
     return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed)
 
@@ -654,9 +654,9 @@ def tried_tables(
 
 def _measures(curve: PrivacyCurve, samples: Samples) -> tuple[float, float, float]:
     """Return the distance of calls, how well one number tells, and the excess of a tail; see `TriedTables`."""
-    apart, told = separation(samples)
+    distance, accuracy = separation(samples)
     by_pattern = _pattern_distance(samples)
-    return apart if by_pattern is None else by_pattern, told, number_excess(curve, samples)
+    return distance if by_pattern is None else by_pattern, accuracy, number_excess(curve, samples)
 
 
 def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTables]:
@@ -672,8 +672,10 @@ def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTable
         samples = Samples.joined([pair.samples for pair in rounds])
         samples = replace(samples, number=np.arange(len(samples.truth)))
         first = rounds[0]
-        apart, told, beyond = _measures(curve, samples) if last > 1 else (first.apart, first.told, first.beyond)
-        together.append(replace(first, apart=apart, told=told, beyond=beyond, samples=samples))
+        if last > 1:
+            distance, accuracy, beyond = _measures(curve, samples)
+            first = replace(first, apart=distance, told=accuracy, beyond=beyond)
+        together.append(replace(first, samples=samples))
     return together
 
 
@@ -738,7 +740,7 @@ def take_best_tables(
     rows: TableRows,
     request: PairRequest,
     number: int,
-    found: Sequence[Tables],
+    proposed_pairs: Sequence[Tables],
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
@@ -749,7 +751,7 @@ def take_best_tables(
     """
     curve = mechanism.claim().curve
     candidates = pooled(curve, _flattened(tried))
-    tables_by_place = [*offered_tables(mechanism, rows, request), *found]
+    tables_by_place = [*offered_tables(mechanism, rows, request), *proposed_pairs]
 
     with limited_threads(compute.threads):
         strengths = {
