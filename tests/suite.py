@@ -63,7 +63,7 @@ LONG: Mapping[str, str] = {
         "starts the Ray session that all tests share"
     ),
     "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
-    "tests/test_blocks.py::test_the_functions_of_the_guide_are_refuted": "three checks of the guide's functions in full",
+    "tests/test_blocks.py::test_the_functions_of_the_guide_are_refuted": "three checks of functions, in full",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
