@@ -64,11 +64,13 @@ LONG: Mapping[str, str] = {
     ),
     "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
     "tests/test_blocks.py::test_the_functions_of_the_guide_are_refuted": "three checks of functions, in full",
-    "tests/engine/test_leaky_predictors.py::test_honest_twins_are_rejected_as_seldom_as_stated": "seven honest predictors",
-    "tests/engine/test_dp_sgd_steps.py::test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not": (
-        "four loops of DP-SGD"
+    "tests/engine/test_leaky_predictors.py::test_honest_twins_are_rejected_as_seldom_as_stated": (
+        "seven honest predictors, each with a search"
     ),
-    "tests/mechanisms/test_opacus.py::test_steps_without_noise_are_refuted": "two trainings with Opacus",
+    "tests/engine/test_dp_sgd_steps.py::test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not": (
+        "four loops of DP-SGD, each to its verdict"
+    ),
+    "tests/mechanisms/test_opacus.py::test_steps_without_noise_are_refuted": "two trainings with Opacus to a verdict",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
