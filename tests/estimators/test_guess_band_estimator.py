@@ -11,7 +11,7 @@ from scipy import special, stats
 
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.guess_band import GuessTally, SimultaneousGuessCount
+from dpaudit.estimators.one_run.guess_band import GuessTally, SimultaneousGuessCount, guess_band_epsilon
 from dpaudit.estimators.one_run.right_guesses import GuessRule, guess_orders
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores
@@ -272,3 +272,22 @@ def test_side_guesses_are_stored_and_read() -> None:
     assert decoded[0].sides is not None
     assert decoded[1].sides is None
     assert "each side alone" in estimator.bound(decoded).selection
+
+
+def test_each_order_of_guesses_and_each_test_has_its_share_of_the_error_and_no_more() -> None:
+    """A side decides the bound of these scores; the shares of all orders, and of all tests, sum to 1."""
+    scores, error = standing_out(np.random.default_rng(3), 1_000, side=False, law="ranks"), 0.05
+    tally = SimultaneousGuessCount(guess="any-tail").tally(scores)
+    assert tally.sides is not None
+    shares = [1 - tally.sides.share.sum(), *tally.sides.share]
+    right, looks = [tally.right, *tally.sides.right], [tally.looks, *[tally.sides.guess_counts] * 2]
+    expected = [
+        guess_band_epsilon(*counts, significance=share * error)
+        for *counts, share in zip(right, looks, shares, strict=True)
+    ]
+    assert int(np.argmax(expected)) == 2
+    assert bounded(SimultaneousGuessCount(guess="any-tail"), scores) == expected[2]
+    assert guess_band_epsilon(right[2], looks[2], significance=error) > expected[2]
+    for tests in (FairCoins, TwoSamples):
+        drawing = getattr(tests, "drawing_share", 0.0)
+        assert tests.guess_share + tests.band_share + tests.accuracy_share + drawing == pytest.approx(1)
