@@ -335,8 +335,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     is_run_table = _is_run_table(table, question)
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
-    uneven = method != TWO_SAMPLES and _is_uneven(table, question)
-    guess = {"guess": EVEN_GUESS if uneven else DEFAULT_GUESS}
+    named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
+    guess = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
     estimator = _estimator(method, question, {} if is_run_table else guess)
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
@@ -377,7 +377,7 @@ def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any]
     if all(isinstance(tally, OneRunTally) for tally in tallies):
         from dpaudit.estimators.one_run import order_statistics  # only needed for a family
 
-        if any(_imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE for scores in replays):
+        if _uneven(replays):
             raise DataError(
                 "a bound under a family must have canaries that fair coins made members, got too uneven members; leave "
                 "out `family`, or name the method two-samples if rows are independent trials"

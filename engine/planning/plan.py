@@ -328,18 +328,9 @@ def _with_utility(game: Played, setting: Setting, work: Work) -> Played:
         return game
     if not len(setting.parts.target) or not len(setting.parts.test):
         return game
-    from dpaudit.engine.games.one_run.proxy_game import measure_utility  # only sweeps need it
+    from dpaudit.engine.games.one_run.proxy_game import add_utility  # only sweeps need it
 
-    measured = work.add(
-        measure_utility,
-        setting.mechanism,
-        setting.required_part("target"),
-        setting.required_part("test"),
-        setting.part_argument("validation"),
-        seed=setting.seed.child("utility"),
-        label="utility, a training on the target part",
-        **setting.unit_options,
-    )
+    measured = add_utility(setting, work, "utility, a training on the target part")
     return dataclasses.replace(game, trainings=(measured, *game.trainings))
 
 

@@ -346,11 +346,10 @@ def deciding_counts(
     """
     middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
     tally = tallies[middle]
-    right, guesses, share = (
-        np.concatenate([np.broadcast_to(order[part], order[1].shape) for order in _orders(tally)]) for part in range(3)
-    )
-    tails = _upper_tails(right, guesses, float(expit(float(bounds[middle]))))
-    index = int(np.argmin(tails / (look_weights(guesses) * share)))
+    orders = _orders(tally)
+    right, guesses = np.concatenate([order[0] for order in orders]), np.concatenate([order[1] for order in orders])
+    weights = np.concatenate([look_weights(guess_counts) * share for _, guess_counts, share in orders])
+    index = int(np.argmin(_upper_tails(right, guesses, float(expit(float(bounds[middle])))) / weights))
     counts = {
         "guesses": int(guesses[index]),
         "correct": int(right[index]),

@@ -132,17 +132,7 @@ class ProxyGame(OneRunGame[Examples]):
         planted = self.plants(setting.parts.target, self.design_seed(setting, 0))
         if not planted or not len(setting.parts.test) or self._plays_releases(setting):
             return ()
-        measured = work.add(
-            measure_utility,
-            setting.mechanism,
-            setting.required_part("target"),
-            setting.required_part("test"),
-            setting.part_argument("validation"),
-            seed=setting.seed.child("utility"),
-            label="utility, a training on the true labels",
-            **setting.unit_options,
-        )
-        return (measured,)
+        return (add_utility(setting, work, "utility, a training on the true labels"),)
 
     def plants(self, target: Examples, seed: Seed) -> bool:
         """Return True if the mechanism is trained on planted labels."""
@@ -378,6 +368,20 @@ def train_model(
     if test is None or rules.plants(target, design_seed):
         return Outcome(Predictions(answers))
     return Outcome(Predictions(answers), metrics=asdict(utility(model, test)))
+
+
+def add_utility(setting: Setting, work: Work, label: str) -> Unit:
+    """Return the unit of a training on the unchanged target part that measures utility, without an attack."""
+    return work.add(
+        measure_utility,
+        setting.mechanism,
+        setting.required_part("target"),
+        setting.required_part("test"),
+        setting.part_argument("validation"),
+        seed=setting.seed.child("utility"),
+        label=label,
+        **setting.unit_options,
+    )
 
 
 @unit
