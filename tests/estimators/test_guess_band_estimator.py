@@ -280,14 +280,14 @@ def test_each_order_of_guesses_and_each_test_has_its_share_of_the_error_and_no_m
     tally = SimultaneousGuessCount(guess="any-tail").tally(scores)
     assert tally.sides is not None
     shares = [1 - tally.sides.share.sum(), *tally.sides.share]
-    right, looks = [tally.right, *tally.sides.right], [tally.looks, *[tally.sides.guess_counts] * 2]
+    right, guess_counts = [tally.right, *tally.sides.right], [tally.looks, *[tally.sides.guess_counts] * 2]
     expected = [
         guess_band_epsilon(*counts, significance=share * error)
-        for *counts, share in zip(right, looks, shares, strict=True)
+        for *counts, share in zip(right, guess_counts, shares, strict=True)
     ]
     assert int(np.argmax(expected)) == 2
     assert bounded(SimultaneousGuessCount(guess="any-tail"), scores) == expected[2]
-    assert guess_band_epsilon(right[2], looks[2], significance=error) > expected[2]
+    assert guess_band_epsilon(right[2], guess_counts[2], significance=error) > expected[2]
     for tests in (FairCoins, TwoSamples):
         drawing = getattr(tests, "drawing_share", 0.0)
         assert tests.guess_share + tests.band_share + tests.accuracy_share + drawing == pytest.approx(1)
