@@ -126,11 +126,12 @@ def _trade_off(
     axes.plot([ends[0], 1.0], [ends[0], 1.0], ":", color=QUIET, label="guessing", linewidth=1)
     rates = np.geomspace(ends[0], 1.0, 100)  # few, because a composed claim searches for each
     allowed = np.array([1 - claim.curve.miss_rate(float(rate)) for rate in rates])
-    if np.any(allowed[:-1] < 1):  # a claim that implies nothing allows every attack
+    is_limited = bool(np.any(allowed[:-1] < 1))  # a claim that implies nothing allows every attack
+    if is_limited:
         axes.plot(rates, allowed, color=CLAIM, label="the most the claim allows", linewidth=1.6)
     axes.set(xscale="log", yscale="log", xlabel="false-alarm rate", ylabel="hit rate")
     axes.set(xlim=(ends[0], 1), ylim=(ends[1], 1.05))
-    return "Errors of the attack, compared with the claim"
+    return "Errors of the attack" + (", compared with the claim" if is_limited else "")
 
 
 def _posterior(axes: Axes, claim: Claim, _: Comparison, *, tp: int, fp: int, tn: int, fn: int, delta: float) -> str:

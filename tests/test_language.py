@@ -50,7 +50,6 @@ TOLERATED_NAMES: Mapping[str, str] = {
     "benchmarks/false_violations.py": "read",
     "benchmarks/rows.py": "made",
     "engine/cli/mlflow_runs.py": "found",
-    "engine/games/functions/game.py": "apart told",
     "engine/games/labels/label_crafted.py": "taken",
     "engine/games/labels/label_releases.py": "known",
     "engine/games/neighbours/poisonings/rows.py": "asked",

@@ -504,7 +504,7 @@ def natural_method(table: SourceTable, question: Question) -> str:
 
 
 def _is_uneven(table: SourceTable, question: Question) -> bool:
-    """Return True if fair coins would hardly give so many or so few members among the canaries of a replay.
+    """Return True if the number of members among the canaries of a replay is improbable for fair coins.
 
     Canaries are counted, not rows: all rows of a canary have one coin.
     """
@@ -514,7 +514,7 @@ def _is_uneven(table: SourceTable, question: Question) -> bool:
 
 
 def _uneven(replays: Sequence[Scores]) -> list[Scores]:
-    """Return the replays in which fair coins would hardly give so many or so few members."""
+    """Return the replays whose numbers of members are improbable for fair coins."""
     return [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
 
 

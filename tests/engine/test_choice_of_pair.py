@@ -62,7 +62,10 @@ def honest(count: int, rng: np.random.Generator) -> Samples:
 @pytest.mark.parametrize("seed", range(3))
 def test_evidence_against_the_claim_precedes_a_larger_distance(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    wrong, right = replace(pair(0, largest(1.0, 600, rng)), apart=0.2), replace(pair(1, honest(600, rng)), apart=9.0)
+    wrong, right = (
+        replace(pair(0, largest(1.0, 600, rng)), distance=0.2),
+        replace(pair(1, honest(600, rng)), distance=9.0),
+    )
     strengths = {each.place: pair_strength(CURVE, ATTACK, each) for each in (wrong, right)}
     assert preference(wrong, strengths[0]) > preference(right, strengths[1])
     assert shortlist(1, [right, wrong], strengths) == [0]
@@ -70,7 +73,7 @@ def test_evidence_against_the_claim_precedes_a_larger_distance(seed: int) -> Non
 
 def test_without_evidence_the_distance_chooses() -> None:
     rng = np.random.default_rng(0)
-    near, far = replace(pair(0, honest(8, rng)), apart=0.2), replace(pair(1, honest(8, rng)), apart=9.0)
+    near, far = replace(pair(0, honest(8, rng)), distance=0.2), replace(pair(1, honest(8, rng)), distance=9.0)
     none = Strength(0.0, 0.0, 0.5)
     assert preference(far, none) > preference(near, none)
     assert preference(replace(near, expected=4.0), none) > preference(far, none), "rare forms that were weighed"
@@ -90,7 +93,7 @@ def test_all_rounds_of_the_pairs_of_the_last_round_count() -> None:
 
 def test_proposals_and_weighed_forms_have_places_when_calls_are_few() -> None:
     rng = np.random.default_rng(2)
-    tried = [replace(pair(place, honest(8, rng), proposed=place > 19), apart=30.0 - place) for place in range(28)]
+    tried = [replace(pair(place, honest(8, rng), proposed=place > 19), distance=30.0 - place) for place in range(28)]
     tried[27] = replace(tried[27], expected=3.0)
     assert set(range(20, 28)) <= set(shortlist(16, tried, {}))
     assert shortlist(3, tried, {})[0] == 27

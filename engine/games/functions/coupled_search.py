@@ -1,10 +1,10 @@
 """Search for neighbouring tables by calls that share a seed.
 
 Two calls with one seed draw the same noise. Their difference is what the rows move, so a single call on each table
-shows how far a row moves every number, in units of the noise. The search looks for rows that move much (a row in two
-brackets), and for tables at which one row changes the form of the result (a threshold, a tie, the end of a sparse
-vector): it walks from one table to a far one and halves the way where the result changes. Everything found here is a
-proposal. The verdict rests on fresh calls with other seeds.
+shows how far a row moves every number, in units of the noise. The search looks for rows that move numbers far (a row in
+two brackets). It also looks for tables at which one row changes the form of the result: a threshold, a tie, the end of
+a sparse vector. For these it walks from one table to a distant one and halves the way until one row is left. Everything
+found here is a proposal. The verdict rests on fresh calls with other seeds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class CoupledSearch:
     _spreads: dict[str, Vector] = field(default_factory=dict)  # of the numbers, by the ending of the calls
 
     def pairs(self, count: int) -> list[ProposedPair]:
-        """Return at most `count` pairs, the most promising first; none if one seed does not fix what is returned."""
+        """Return at most `count` pairs, the most promising first; none if calls with one seed differ."""
         compared_calls = min(self.calls // 2, 2 * COMPARED_SEEDS * MAX_COMPARED)
         total, self.calls = self.calls, self.calls - compared_calls
         try:
@@ -404,7 +404,7 @@ def pattern_distance(first: Vector, second: Vector) -> float | None:
     correlation = (np.concatenate(sides).T @ np.concatenate(sides)) / len(both) / np.outer(deviation, deviation)
     count = len(two_valued)
     common = float(np.clip((correlation.sum() - np.trace(correlation)) / (count * (count - 1)), 0.0, 0.95))
-    # With equal correlations the inverse has a closed form; so few calls do not tell them apart.
+    # With equal correlations the inverse has a closed form; few calls cannot tell unequal ones apart.
     square = (move @ move - common * move.sum() ** 2 / (1 - common + count * common)) / (1 - common)
     return float(np.sqrt(max(square, 0.0)))
 

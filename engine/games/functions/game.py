@@ -120,7 +120,7 @@ class Tables:
     d: pa.Table
     d_prime: pa.Table
     settings: int  # index among the function's alternatives
-    # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
+    # expected excess of rare forms of the result over the claim, in standard deviations; 0 if not known
     expected: float = 0.0
     # law of the noise, if the draws of calls were recorded and explain the numbers
     recorded_law: RecordedLaw | None = None
@@ -469,12 +469,12 @@ class TriedTables:
 
     place: int  # index among all offered pairs
     name: str
-    apart: float  # distance between calls with the same seed
-    told: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
+    distance: float  # distance between calls with the same seed
+    accuracy: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
     beyond: float  # largest excess of a number's tail over the claim, in standard deviations
     samples: Samples
     proposed: bool  # True if the coupled search proposed the pair
-    # standard deviations by which rare forms of the result are expected to exceed the claim; 0 if not known
+    # expected excess of rare forms of the result over the claim, in standard deviations; 0 if not known
     expected: float = 0.0
 
 
@@ -647,7 +647,7 @@ def _try_pair(
 def tried_tables(
     curve: PrivacyCurve, place: int, tables: Tables, samples: Samples, *, proposed: bool = False
 ) -> TriedTables:
-    """Return calls on two tables with what they tell of the pair."""
+    """Return calls on two tables with the distance, accuracy and excess that they show."""
     measures = _measures(curve, samples)
     return TriedTables(place, tables.name, *measures, samples, proposed, tables.expected)
 
@@ -674,7 +674,7 @@ def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTable
         first = rounds[0]
         if last > 1:
             distance, accuracy, beyond = _measures(curve, samples)
-            first = replace(first, apart=distance, told=accuracy, beyond=beyond)
+            first = replace(first, distance=distance, accuracy=accuracy, beyond=beyond)
         together.append(replace(first, samples=samples))
     return together
 
@@ -718,16 +718,18 @@ def shortlist(size: int, candidates: Sequence[TriedTables], strengths: Mapping[i
 
     At about the same distance more general pairs, which are offered first, are preferred.
     """
-    by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
+    by_distance = sorted(
+        candidates, key=lambda pair: (-round(math.log1p(pair.distance) / LOG_DISTANCE_STEP), pair.place)
+    )
     weighed = sorted((pair for pair in candidates if pair.expected > 0), key=lambda pair: -pair.expected)
     if strengths:
         by_strength = sorted(candidates, key=lambda pair: preference(pair, strengths[pair.place]), reverse=True)
         by_excess = sorted(candidates, key=lambda pair: -strengths[pair.place].excess)
         ranked = (*weighed[:1], *by_strength[:1], *by_excess)
     else:
-        by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
+        by_number = sorted(candidates, key=lambda pair: (-pair.accuracy, -pair.distance, pair.place))
         by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-        proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.apart, pair.place))
+        proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.distance, pair.place))
         few = -(-size // 8)
         ranked = (*weighed[:1], *proposed[: size // 2], *by_number[:few], *by_tail[:few], *by_distance)
     return list(dict.fromkeys(pair.place for pair in ranked))[:size]
@@ -798,7 +800,7 @@ def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
     return (
         beyond_chance,
         round(strength.bound / BOUND_STEP),
-        pair.apart,
+        pair.distance,
         strength.bound,
         strength.accuracy,
         -pair.place,
