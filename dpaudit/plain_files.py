@@ -177,7 +177,7 @@ def private_folder(path: Path) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise RunError(
             f"{printable(shortened(path, 300))} is not a folder, or belongs to another user. Remove it, "
-            " or set TMPDIR and XDG_CACHE_HOME to your own folders"
+            "or set TMPDIR and XDG_CACHE_HOME to your own folders"
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(path, 0o700)
