@@ -30,9 +30,14 @@ class CanaryView(LossView):
     @property
     def log_probability(self) -> NDArray[np.float64]:
         """Log-probability of the shown label, relative to the median canary, so that its sign is a guess; in nats."""
-        probability = self.target[np.arange(len(self.labels)), self.labels].astype(np.float64)
-        log_probability = np.log(np.maximum(probability, SMALLEST_PROBABILITY))
-        return np.asarray(log_probability - np.median(log_probability))
+        of_labels = log_probability_of(self.labels, self.target)
+        return np.asarray(of_labels - np.median(of_labels))
+
+
+def log_probability_of(labels: NDArray[np.int64], answers: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the log-probability of each label, in nats; answers have the shape (m, classes), the result (m,)."""
+    probability = answers[np.arange(len(labels)), labels].astype(np.float64)
+    return np.asarray(np.log(np.maximum(probability, SMALLEST_PROBABILITY)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.answers import SMALLEST_PROBABILITY, CanaryView, ReleaseView
+from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView, log_probability_of
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
 
@@ -110,10 +110,7 @@ class CalibratedLoss:
 
     def score(self, view: CanaryView) -> NDArray[np.float64]:
         """Return log M(x)[y] - log M'(x)[y] with probabilities clipped at 1e-30, in nats, shape (m,)."""
-        rows = np.arange(len(view.labels))
-        target = np.log(np.maximum(view.target[rows, view.labels].astype(np.float64), SMALLEST_PROBABILITY))
-        reference = np.log(np.maximum(view.reference[rows, view.labels].astype(np.float64), SMALLEST_PROBABILITY))
-        return np.asarray(target - reference)
+        return log_probability_of(view.labels, view.target) - log_probability_of(view.labels, view.reference)
 
 
 @register("attack", "canary-confidence", source="Malek et al. (2021), arXiv:2106.03408, memorisation attack")

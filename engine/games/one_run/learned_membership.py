@@ -27,7 +27,7 @@ from dpaudit.engine.games.one_run.answers import MembershipView, ShadowAnswers
 from dpaudit.errors import SpecError
 from dpaudit.registry import register
 
-SMALLEST_PROBABILITY = 1e-8
+FLOOR = 1e-8
 """Probabilities are clipped here before a logarithm is taken, a tenth of the precision of the stored ones."""
 SMALLEST_VARIANCE = 1e-3
 """Smallest variance of a logit over shadow models, in nats squared."""
@@ -130,7 +130,7 @@ def logits(answers: NDArray[np.float32], labels: NDArray[np.int64]) -> Floats:
 
 
 def log(probabilities: Floats) -> Floats:
-    return np.asarray(np.log(np.maximum(probabilities, SMALLEST_PROBABILITY)))
+    return np.asarray(np.log(np.maximum(probabilities, FLOOR)))
 
 
 def means_by_world(values: Floats, member: Bools) -> tuple[Floats, Floats]:
