@@ -23,7 +23,7 @@ ONE_TRAINING = ("label-canaries", "label-inference", "membership", "observationa
 """Games with one training."""
 
 
-def strongest_game(audit: Audit, seed: int) -> str:
+def most_powerful_game(audit: Audit, seed: int) -> str:
     """Return the game with the most power for this mechanism, claim and data.
 
     `label-crafted` comes first if it fits and each training is quick. Then come games with one training, by the

@@ -66,7 +66,7 @@ from dpaudit.engine.run.run_folder import (
     open_run_folder,
     place_of,
 )
-from dpaudit.engine.sweep.game_choice import strongest_game
+from dpaudit.engine.sweep.game_choice import most_powerful_game
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.field_checks import check_fields, checked_argument, checked_path, require_yaml_values
@@ -690,7 +690,7 @@ def _from_content(content: Mapping[str, Any]) -> Request:
         return request
     first = configurations(request.sweep.space, request.sweep.count, request.seed)[0]
     audit = request.audit(request.configuration(first))
-    return replace(request, base=replace(request.base, game=strongest_game(audit, request.seed)))
+    return replace(request, base=replace(request.base, game=most_powerful_game(audit, request.seed)))
 
 
 def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: Any) -> Request:
