@@ -34,8 +34,8 @@ def phrases(rows: int, seed: int) -> Examples:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A RoBERTa of 16 units with random weights, and a tokenizer of words."""
-    transformers = pytest.importorskip("transformers")
+    """A RoBERTa of 16 units with random weights from one seed, and a tokenizer of words."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("tiny-roberta")
     vocabulary = {word: number for number, word in enumerate(("<s>", "<pad>", "</s>", "<unk>", *WORDS))}
@@ -52,7 +52,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
         max_position_embeddings=20,
         pad_token_id=1,
     )
-    transformers.RobertaForMaskedLM(config).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.RobertaForMaskedLM(config).save_pretrained(folder)
     return str(folder)
 
 
