@@ -89,6 +89,7 @@ MECHANISMS = Rooms(
             "training",
             "protocols",
             "models",
+            "teachers",
             "language_models",
             "queries",
         ),
@@ -119,7 +120,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials"),
+        *("reference", "protocol", "trials", "taught"),
         *("proxies", "one_run", "labels", "two_world", "neighbours", "functions", "steps", "predictions", "advantages"),
     ),
 )

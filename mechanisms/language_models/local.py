@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
-from dpaudit.mechanisms.models.transformer_fine_tune import load_pretrained
+from dpaudit.mechanisms.models.pretrained import load_pretrained
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected, PublicData
-from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.models.pretrained import texts_of
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +138,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
     ) -> None:
         """Train one model together with the canary."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        without_checkpoints = replace(compute, scratch=None)  # a resumed training would reveal only the later steps
-        self.fit_stack(train.features, [task], classes=train.classes, compute=without_checkpoints, step_canary=canary)
+        self.fit_stack(train.features, [task], classes=train.classes, compute=compute, step_canary=canary)
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer

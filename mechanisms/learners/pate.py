@@ -28,7 +28,17 @@ from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
+from dpaudit.mechanisms.teachers import (
+    AnsweredQueries,
+    TaughtLearner,
+    TeacherVotes,
+    predicted_classes,
+    require_teachers_fit,
+    trained_teachers,
+    vote_counts,
+)
 from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -48,7 +58,7 @@ WIDE_RESNET = WideResNet28x4(
 
 @register("mechanism", "pate", source="Papernot et al. (2017), arXiv:1610.05755; Wu et al. (2023) for Criteo")
 @dataclass(frozen=True)
-class PATE:
+class PATE(TaughtLearner):
     """Teachers on disjoint parts of the data vote on some of its rows; the student sees only noisy answers.
 
     The defaults are the Criteo version: each teacher's vote is drawn from its probabilities, and the label from the
@@ -110,45 +120,55 @@ class PATE:
         curve = laplace_counts_curve(self.affordable_queries(), self.affordable_noise())
         return Claim(self.epsilon, self.delta, curve=curve)
 
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        choosing, teaching, answering, studying = spawned(seed, 4)
+    def train_teachers(
+        self, train: Examples, numbers: range, *, seed: SeedSequence, compute: Compute, validation: Examples | None
+    ) -> TeacherVotes:
+        """Train the teachers with these numbers and return their votes on the queries."""
+        queries = train.take(self._query_rows(train, seed)).features
+        require_teachers_fit(self.teachers, len(train))
+        teaching = spawned(seed, 4)[1]
+        splitting, *seeds = spawned(teaching, 1 + self.teachers)
+        parts = np.array_split(np.random.default_rng(splitting).permutation(len(train)), self.teachers)
+        training_seeds, voting_seeds = zip(*(spawned(seeds[number], 2) for number in numbers), strict=True)
+        tasks = [
+            TrainingTask(parts[number], train.labels[parts[number]], training)
+            for number, training in zip(numbers, training_seeds, strict=True)
+        ]
+        models = trained_teachers(self.model, train, tasks, compute=compute, validation=validation)
+        if self.vote == "argmax":
+            return TeacherVotes(predicted_classes(models, queries, compute=compute))
+        votes = [
+            sample_classes(model.probabilities(queries), np.random.default_rng(voting))
+            for model, voting in zip(models, voting_seeds, strict=True)
+        ]
+        return TeacherVotes(np.stack(votes))
+
+    def _query_rows(self, train: Examples, seed: SeedSequence) -> NDArray[np.int64]:
+        """Return the rows of the queries, ascending, shape (queries,)."""
         count, examples = self.affordable_queries(), len(train)
         require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
-        query_rows = np.sort(np.random.default_rng(choosing).permutation(examples)[:count])
-        votes = self._votes(train, train.take(query_rows), teaching, compute, validation)
-        labels = self.answers(votes, np.random.default_rng(answering))
-        answered = train.take(query_rows).with_(labels=labels)
-        return self.model.fit(answered, seed=studying, compute=compute, validation=validation)
+        choosing = spawned(seed, 4)[0]
+        return np.sort(np.random.default_rng(choosing).permutation(examples)[:count])
 
-    def _votes(
+    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
+        """Release one label for each query from the votes of all teachers."""
+        answering = spawned(seed, 4)[2]
+        labels = self.answers(vote_counts(teachers.votes, classes), np.random.default_rng(answering))
+        return AnsweredQueries(np.arange(len(labels)), labels)
+
+    def train_student(
         self,
         train: Examples,
-        query_examples: Examples,
+        answered: AnsweredQueries,
+        *,
         seed: SeedSequence,
         compute: Compute,
         validation: Examples | None,
-    ) -> NDArray[np.int64]:
-        """Return the votes for each class on each query, shape (queries, K); one vote per teacher."""
-        require(
-            self.teachers <= len(train),
-            f"teachers must be at most the number of examples, {len(train)}",
-            teachers=self.teachers,
-        )
-        splitting, *seeds = spawned(seed, 1 + self.teachers)
-        parts = np.array_split(np.random.default_rng(splitting).permutation(len(train)), self.teachers)
-        votes = np.zeros((len(query_examples), train.classes), dtype=np.int64)
-        for rows, teacher in zip(parts, seeds, strict=True):
-            training, voting = spawned(teacher, 2)
-            model = self.model.fit(train.take(rows), seed=training, compute=compute, validation=validation)
-            probabilities = model.probabilities(query_examples.features)
-            if self.vote == "sampled":
-                vote = sample_classes(probabilities, np.random.default_rng(voting))
-            else:
-                vote = probabilities.argmax(axis=1)
-            votes[np.arange(len(query_examples)), vote] += 1
-        return votes
+    ) -> Model:
+        """Train the student on the queries with their released labels."""
+        studying = spawned(seed, 4)[3]
+        queries = train.take(self._query_rows(train, seed)[answered.queries]).with_(labels=answered.labels)
+        return self.model.fit(queries, seed=studying, compute=compute, validation=validation)
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Release one label for each row of votes (queries, K). Nothing else depends on the votes."""
@@ -222,7 +242,7 @@ def sample_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> ND
 
 @register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
 @dataclass(frozen=True)
-class PateFm:
+class PateFm(TaughtLearner):
     """FixMatch teachers, each with a share of the labels and all images, answer a FixMatch student by Confident-GNMax.
 
     Gaussian noise on the largest count decides if a query is answered; Gaussian noise on all counts decides the answer.
@@ -287,43 +307,62 @@ class PateFm:
     def _noise_scales(self, factor: float) -> dict[str, float]:
         return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
 
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        """Train the teachers, query them on some training images and train the student; ignores `validation`."""
+    def train_teachers(
+        self, train: Examples, numbers: range, *, seed: SeedSequence, compute: Compute, validation: Examples | None
+    ) -> TeacherVotes:
+        """Train the teachers with these numbers and return their votes on the queries; labels left over are not used.
+
+        Ignores `validation`.
+        """
+        images, share = as_array(train.features), len(train) // self.teachers
+        queries = images[self._query_rows(train, seed)]
+        require_teachers_fit(self.teachers, len(train))
+        teaching = spawned(seed, 4)[1]
+        splitting, *seeds = spawned(teaching, 1 + self.teachers)
+        parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
+        rows_of = parts.reshape(self.teachers, share)
+        votes = []
+        for number in numbers:
+            rows = rows_of[number]
+            teacher = self._train_network(
+                train, rows, train.labels[rows], self.teacher_steps, seed=seeds[number], compute=compute
+            )
+            votes.append(teacher.logits(queries).argmax(axis=1))
+        return TeacherVotes(np.stack(votes))
+
+    def _query_rows(self, train: Examples, seed: SeedSequence) -> NDArray[np.int64]:
+        """Return the rows of the queries, ascending, shape (queries,)."""
         shape = as_array(train.features).shape
         require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
-        require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
-        choosing, teaching, answering, studying = spawned(seed, 4)
-        query_rows = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
-        votes = self._votes(train, query_rows, teaching, compute)
-        answered = self.release_answers(votes, np.random.default_rng(answering))
+        choosing = spawned(seed, 4)[0]
+        return np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
+
+    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
+        """Release the answers of confident queries. Raises: TrainingError if there are none."""
+        answering = spawned(seed, 4)[2]
+        answered = self.release_answers(vote_counts(teachers.votes, classes), np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query. Lower threshold or train them longer.")
-        return self._train_network(
-            train, query_rows[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
-        )
+        return answered
+
+    def train_student(
+        self,
+        train: Examples,
+        answered: AnsweredQueries,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+        validation: Examples | None,
+    ) -> Model:
+        """Train the student on all images, with the released labels of the answered ones; ignores `validation`."""
+        studying = spawned(seed, 4)[3]
+        rows = self._query_rows(train, seed)[answered.queries]
+        return self._train_network(train, rows, answered.labels, self.student_steps, seed=studying, compute=compute)
 
     def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         """Release answers from the votes (queries, K). Nothing else depends on the votes."""
         noise_scales = self._noise_scales(self.noise_factor())
         return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noise_scales)
-
-    def _votes(
-        self, train: Examples, query_rows: NDArray[np.int64], seed: SeedSequence, compute: Compute
-    ) -> NDArray[np.int64]:
-        """Return the votes for each class on each query, shape (queries, K); labels left over are not used."""
-        splitting, *seeds = spawned(seed, 1 + self.teachers)
-        query_images, share = as_array(train.features)[query_rows], len(train) // self.teachers
-        parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
-        votes = np.zeros((len(query_rows), train.classes), np.int64)
-        for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            teacher_labels = train.labels[rows]
-            teacher = self._train_network(
-                train, rows, teacher_labels, self.teacher_steps, seed=training, compute=compute
-            )
-            votes[np.arange(len(query_rows)), teacher.logits(query_images).argmax(1)] += 1
-        return votes
 
     def _train_network(
         self, train: Examples, rows: NDArray[np.int64], labels: NDArray[np.int64], steps: int, **settings: Any
@@ -356,14 +395,6 @@ def confident_gnmax_noise_factor(
         queries=queries, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise
     )
     return least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
-
-
-@dataclass(frozen=True, eq=False)
-class AnsweredQueries:
-    """Answered queries and their released labels."""
-
-    queries: NDArray[np.int64]  # rows of the answered queries, ascending, shape (m,)
-    labels: NDArray[np.int64]  # their released labels, shape (m,)
 
 
 def confident_gnmax(

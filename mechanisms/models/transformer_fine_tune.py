@@ -1,4 +1,4 @@
-"""Pre-trained transformers from a local folder (package transformers), to fine-tune or to encode sentences."""
+"""Fine-tuned transformers as models of texts (package transformers)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import softmax
 
 from dpaudit.consent import PATH
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.models.pretrained import load_pretrained, texts_of, tokens_of
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
-from dpaudit.variables import expand_path, hide_variable_values
 
 PREDICTION_BATCH = 64  # texts predicted together
-ENCODING_BATCH = 32  # texts encoded together
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
@@ -68,40 +66,115 @@ class TransformerFineTune:
         texts = texts_of(train.features)
         import torch
 
+        from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint, training_digest
+        from dpaudit.mechanisms.training.recipe import TrainingTask
+
         torch.set_num_threads(compute.threads)
-        order_seed, torch_seed = seed.generate_state(2, np.uint64)
-        order = np.random.default_rng(int(order_seed))
         devices = [torch.device(compute.device)] if compute.device != "cpu" else []
+        task = TrainingTask(np.arange(len(texts)), train.labels, seed)
+        digest = training_digest((self, train.classes), "\0".join(texts).encode(), [task]) if compute.scratch else ""
         # The new head and dropout draw from torch's global generators, whose state is restored afterwards.
         with torch.random.fork_rng(devices):
-            torch.manual_seed(int(torch_seed) % 2**63)
-            tokenizer = load_pretrained("AutoTokenizer", self.path)
-            module = load_pretrained("AutoModelForSequenceClassification", self.path, num_labels=train.classes)
-            module.to(compute.device).train()
-            steps = self.epochs * -(-len(texts) // self.batch_size)
-            optimizer = torch.optim.AdamW(
-                module.parameters(), lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=self.weight_decay
-            )
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate_factor(step, steps))
-            for _ in range(self.epochs):
-                rows = order.permutation(len(texts))
-                for first in range(0, len(rows), self.batch_size):
-                    batch = rows[first : first + self.batch_size]
-                    tokens = _tokens(tokenizer, [texts[row] for row in batch], self.length, compute.device)
-                    labels = torch.from_numpy(train.labels[batch]).to(compute.device)
-                    loss = torch.nn.functional.cross_entropy(module(**tokens).logits, labels)
-                    if not torch.isfinite(loss):
-                        raise TrainingError("the loss is no longer finite. Lower learning_rate.")
-                    optimizer.zero_grad()
-                    loss.backward()
-                    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-                    optimizer.step()
-                    schedule.step()
-        return FineTuned(module.eval(), tokenizer, self.length, compute)
+            training = FineTuning(self, texts, train, seed=seed, device=compute.device)
+            checkpoint = TrainingCheckpoint(compute, digest)
+            for step in range(checkpoint.restore(training), training.steps):
+                training.step(step)
+                checkpoint.keep(training, step + 1)
+        return FineTuned(training.module.eval(), training.tokenizer, self.length, compute)
 
-    def _rate_factor(self, step: int, steps: int) -> float:
+    def rate_factor(self, step: int, steps: int) -> float:
+        """Return the factor of the step size in a step, of `steps`."""
         warm_up_steps = self.warm_up * steps
         return (step + 1) / (warm_up_steps + 1) if step < warm_up_steps else (steps - step) / (steps - warm_up_steps)
+
+
+class FineTuning:
+    """All weights of a pre-trained transformer under AdamW; seeds torch's global generators."""
+
+    def __init__(
+        self,
+        settings: TransformerFineTune,
+        texts: list[str],
+        train: Examples,
+        *,
+        seed: np.random.SeedSequence,
+        device: str,
+    ) -> None:
+        """`texts` are the features of `train`."""
+        import torch
+
+        self._settings, self._texts, self._device = settings, texts, device
+        self._labels = torch.from_numpy(np.array(train.labels))
+        order_seed, torch_seed = seed.generate_state(2, np.uint64)
+        self._order = np.random.default_rng(int(order_seed))
+        torch.manual_seed(int(torch_seed) % 2**63)
+        self.tokenizer = load_pretrained("AutoTokenizer", settings.path)
+        self.module = load_pretrained("AutoModelForSequenceClassification", settings.path, num_labels=train.classes)
+        self.module.to(device).train()
+        self._steps_per_epoch = -(-len(texts) // settings.batch_size)
+        self.steps = settings.epochs * self._steps_per_epoch
+        self._optimizer = torch.optim.AdamW(
+            self.module.parameters(),
+            lr=settings.learning_rate,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+            weight_decay=settings.weight_decay,
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer, lambda step: settings.rate_factor(step, self.steps)
+        )
+        self._rows = np.arange(0)  # order of the texts in this epoch
+
+    def step(self, number: int) -> None:
+        """Run step `number` of all epochs. Raises: TrainingError if the loss is not finite."""
+        import torch
+
+        place = number % self._steps_per_epoch
+        if not place:
+            self._rows = self._order.permutation(len(self._texts))
+        size = self._settings.batch_size
+        batch = self._rows[place * size : (place + 1) * size]
+        tokens = tokens_of(self.tokenizer, [self._texts[row] for row in batch], self._settings.length, self._device)
+        labels = self._labels[batch].to(self._device)
+        loss = torch.nn.functional.cross_entropy(self.module(**tokens).logits, labels)
+        if not torch.isfinite(loss):
+            raise TrainingError("the loss is no longer finite. Lower learning_rate.")
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self._optimizer.step()
+        self._schedule.step()
+
+    def state(self) -> dict[str, Any]:
+        """Return the weights and the states of optimiser, schedule, order of texts and torch's generators."""
+        import torch
+
+        from dpaudit.mechanisms.training.checkpoint import generator_state
+
+        on_gpu = self._device != "cpu"
+        return {
+            "weights": self.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "rows": torch.from_numpy(self._rows.copy()),
+            "order": generator_state(self._order),
+            "draws": torch.get_rng_state(),
+            "draws on the device": torch.cuda.get_rng_state(self._device) if on_gpu else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        import torch
+
+        from dpaudit.mechanisms.training.checkpoint import restore_generator
+
+        self.module.load_state_dict(state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        self._rows = state["rows"].numpy()
+        restore_generator(self._order, state["order"])
+        torch.set_rng_state(state["draws"])
+        if state["draws on the device"] is not None:
+            torch.cuda.set_rng_state(state["draws on the device"], self._device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,67 +195,6 @@ class FineTuned:
         with torch.no_grad():
             for first in range(0, len(texts), PREDICTION_BATCH):
                 batch = texts[first : first + PREDICTION_BATCH]
-                tokens = _tokens(self.tokenizer, batch, self.length, self.compute.device)
+                tokens = tokens_of(self.tokenizer, batch, self.length, self.compute.device)
                 logits[first : first + PREDICTION_BATCH] = self.module(**tokens).logits.double().cpu().numpy()
         return np.asarray(softmax(logits, axis=-1))
-
-
-def texts_of(features: Features) -> list[str]:
-    """Return the texts of a table with one text column; rejects other features."""
-    is_text = (
-        isinstance(features, pa.Table)
-        and features.num_columns == 1
-        and (pa.types.is_string(features.schema.types[0]) or pa.types.is_large_string(features.schema.types[0]))
-    )
-    columns = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
-    do = "use data of texts with raw: true"
-    require(is_text, "texts must be a table with one text column", do=do, features=columns)
-    assert isinstance(features, pa.Table)
-    texts: list[str] = features.column(0).to_pylist()
-    return texts
-
-
-def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
-    """Load an object of the transformers class `kind` from a local folder; rejects other folders."""
-    try:
-        import transformers
-    except ImportError as err:
-        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
-    folder = expand_path(path)
-    do = "set `path` to the folder written by save_pretrained of the model and its tokenizer"
-    require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
-    try:
-        model_class = getattr(transformers, kind)
-        return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
-    except (OSError, ValueError) as err:
-        reason = hide_variable_values(str(err).splitlines()[0], path)
-        raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
-
-
-def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
-    return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)
-
-
-def encode_sentences(
-    texts: list[str], path: str, *, length: int, layer: int | None = None, device: str = "cpu"
-) -> NDArray[np.float32]:
-    """Return the mean hidden state of each text's tokens at `layer` (None: the last), shape (n, width)."""
-    import torch
-
-    tokenizer = load_pretrained("AutoTokenizer", path)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is masked out below
-    module: Any = load_pretrained("AutoModel", path).to(device).eval()
-    layers = module.config.num_hidden_layers
-    require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # batch texts of similar length
-    embeddings = np.empty((len(texts), module.config.hidden_size), np.float32)
-    with torch.inference_mode():
-        for first in range(0, len(order), ENCODING_BATCH):
-            rows = order[first : first + ENCODING_BATCH]
-            tokens = _tokens(tokenizer, [texts[row] for row in rows], length, device)
-            answer = module(**tokens, output_hidden_states=layer is not None)
-            states = answer.last_hidden_state if layer is None else answer.hidden_states[layer]
-            present = tokens["attention_mask"][..., None]
-            mean = (states * present).sum(1) / present.sum(1).clamp(min=1)
-            embeddings[rows] = mean.float().cpu().numpy()
-    return embeddings

@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, cast
+from functools import lru_cache, partial
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
@@ -31,13 +31,18 @@ from dpaudit.mechanisms.predictors.releases import (
     Release,
 )
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
-from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
+from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_positive
+from dpaudit.mechanisms.teachers import (
+    TeacherVotes,
+    predicted_classes,
+    require_teachers_fit,
+    teachers_together,
+    trained_teachers,
+    votes_by_groups,
+)
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
-
-if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 Ints = NDArray[np.int64]
 Noise = Literal["gaussian", "laplace"]
@@ -145,10 +150,28 @@ class Ensemble(NoisyVotes, ABC):
         """Return the other row numbers of the teacher that gets added record number `place`."""
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        require(self.teachers <= len(data), f"teachers must be at most the {len(data)} records", teachers=self.teachers)
+        """Train all teachers and return their votes, shape (teachers, q); those without records vote for class 0."""
+        teachers = votes_by_groups(
+            partial(self.train_teachers, data, queries, seed=seed, compute=compute),
+            self.teachers,
+            self.together(data),
+            scratch=compute.scratch,
+            identity=lambda: self._identity(data, queries, seed),
+        )
+        return teachers.votes
+
+    def together(self, data: Examples) -> int:
+        """Return the number of teachers that are trained together."""
+        return teachers_together(self.model, data)
+
+    def train_teachers(
+        self, data: Examples, queries: Features, numbers: range, *, seed: SeedSequence, compute: Compute
+    ) -> TeacherVotes:
+        """Train the teachers with these numbers and return their votes; those without records vote for class 0."""
+        require_teachers_fit(self.teachers, len(data))
         splitting, training = spawned(seed, 2)
         parts = self.parts(len(data), np.random.default_rng(splitting))
-        return self._teacher_votes(data, parts, queries, training, compute)
+        return self._trained_votes(data, parts, queries, numbers, seed=training, compute=compute)
 
     def votes_with_canary(
         self, canaries: AddedRecords, queries: Features, *, seed: SeedSequence, compute: Compute
@@ -160,7 +183,20 @@ class Ensemble(NoisyVotes, ABC):
             np.append(self.part_with(len(canaries.data), place, rng), len(canaries.data) + point)
             for point, place in enumerate(canaries.places.tolist())
         ]
-        return self._teacher_votes(joined(canaries.data, canaries.records), parts, queries, training, compute)
+        data = joined(canaries.data, canaries.records)
+        teachers = votes_by_groups(
+            partial(self._trained_votes, data, parts, queries, seed=training, compute=compute),
+            len(parts),
+            self.together(data),
+            scratch=compute.scratch,
+            identity=lambda: self._identity(data, queries, seed),
+        )
+        return teachers.votes
+
+    def _identity(self, data: Examples, queries: Features, seed: SeedSequence) -> tuple[object, ...]:
+        """Return what decides the votes of a run."""
+        questions = data.with_(features=queries, labels=np.zeros(len(queries), np.int64))
+        return self, data.digest, questions.digest, seed.entropy, seed.spawn_key
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         counts = np.zeros((votes.shape[1], classes), np.int64)
@@ -172,16 +208,33 @@ class Ensemble(NoisyVotes, ABC):
         """Return the number of votes of each teacher, shape (voters,)."""
         return np.ones(voters, np.int64)
 
-    def _teacher_votes(
-        self, data: Examples, parts: Sequence[Ints], queries: Features, seed: SeedSequence, compute: Compute
-    ) -> Ints:
-        """Train one teacher on each part and return the votes, shape (parts, q); empty parts vote for class 0."""
-        votes = np.zeros((len(parts), len(queries)), np.int64)
+    def _trained_votes(
+        self,
+        data: Examples,
+        parts: Sequence[Ints],
+        queries: Features,
+        numbers: range,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+    ) -> TeacherVotes:
+        """Train the teachers with these numbers, each on its part, and return their votes; empty parts vote for 0."""
+        votes = np.zeros((len(numbers), len(queries)), np.int64)
         seeds = spawned(seed, len(parts))
-        nonempty = [place for place, rows in enumerate(parts) if len(rows)]
-        tasks = [TrainingTask(parts[place], data.labels[parts[place]], seeds[place]) for place in nonempty]
-        votes[nonempty] = _trained_votes(self.model, data, tasks, queries, compute)
-        return votes
+        trained = [place for place, number in enumerate(numbers) if len(parts[number])]
+        tasks = [
+            TrainingTask(parts[number], data.labels[parts[number]], seeds[number])
+            for number in (numbers[place] for place in trained)
+        ]
+        if tasks:
+            models = trained_teachers(self.model, data, tasks, compute=compute)
+            votes[trained] = predicted_classes(models, queries, compute=compute)
+        return TeacherVotes(votes)
+
+
+def has_separate_teachers(predictor: object) -> bool:
+    """Return True if the votes are those of teachers trained by `Ensemble`, so that groups of them may train apart."""
+    return isinstance(predictor, Ensemble) and type(predictor).votes is Ensemble.votes
 
 
 @register("mechanism", "pate-predictor", source="Papernot et al. (2018), arXiv:1802.08908; Chadha et al. (2024), 5.1")
@@ -233,28 +286,6 @@ class CaPC(Ensemble):
 def _shares_of(votes: Ints, classes: int) -> NDArray[np.float64]:
     """Return the share of each class in `votes`, shape (n,) to (K,)."""
     return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
-
-
-def _trained_votes(
-    model: Trainer, data: Examples, tasks: Sequence[TrainingTask], queries: Features, compute: Compute
-) -> Ints:
-    """Train one model for each task, networks in a stack, and return their votes, shape (tasks, q)."""
-    if not isinstance(model, StackLearner):
-        answers = [
-            model.fit(data.take(task.rows), seed=task.seed, compute=compute).probabilities(queries) for task in tasks
-        ]
-        return np.stack([answer.argmax(axis=1) for answer in answers]).astype(np.int64)
-    from dpaudit.mechanisms.training.inputs import example_shape
-    from dpaudit.mechanisms.training.network_model import stack_logits
-
-    shape = example_shape(data.features)
-    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), compute=compute)
-    outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
-    failed = next((outcome for outcome in outcomes if isinstance(outcome, TrainingError)), None)
-    if failed is not None:
-        raise failed
-    logits = stack_logits(cast("Sequence[NetworkModel]", outcomes), queries, compute=compute)
-    return np.asarray(logits.argmax(axis=2), np.int64)
 
 
 def joined(data: Examples, points: Examples) -> Examples:

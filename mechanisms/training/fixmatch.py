@@ -5,6 +5,8 @@ Source: Sohn et al. (2020), arXiv:2001.07685.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.random import SeedSequence
@@ -14,11 +16,17 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
+from dpaudit.mechanisms.training.checkpoint import (
+    TrainingCheckpoint,
+    generator_state,
+    restore_generator,
+    training_digest,
+)
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
 from dpaudit.mechanisms.training.parameters import draw_weights
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 
 AVERAGE_DECAY = 0.999  # decay of the weight average, which is the result
 
@@ -63,20 +71,49 @@ class FixMatch:
         self.images = torch.from_numpy(np.array(images)).to(device)
         self.rows, self.labels = rows, labels
         self.one_hot = torch.eye(classes, device=device)
-        rng = np.random.default_rng(order)
-        self._labelled = _Shuffled(len(rows), rng)
-        self._unlabelled = _Shuffled(len(images), rng)
+        self._order = np.random.default_rng(order)
+        self._labelled = _Shuffled(len(rows), self._order)
+        self._unlabelled = _Shuffled(len(images), self._order)
         self._augmentation_generator = torch_generator(changes)
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
+        settings = "fixmatch", network, classes, steps, ratio, threshold
+        tasks = [TrainingTask(rows, labels, seed)]
+        self._digest = (
+            training_digest(settings, np.ascontiguousarray(images).data, tasks) if compute.scratch else "fixmatch"
+        )
 
     def train(self) -> NetworkModel:
-        """Run all steps and return the network."""
-        for step in range(self.steps):
+        """Run all steps, from the last checkpoint on, and return the network. Raises: TrainingError."""
+        checkpoint = TrainingCheckpoint(self.compute, self._digest)
+        for step in range(checkpoint.restore(self), self.steps):
             self._step(step)
+            checkpoint.keep(self, step + 1)
         parameters = self.averaged[0].cpu().numpy()
         if not np.isfinite(parameters).all():
             raise TrainingError("FixMatch's loss is no longer finite. Lower learning_rate.")
         return NetworkModel(self.network, self.shape, self.classes, parameters, compute=self.compute)
+
+    def state(self) -> dict[str, Any]:
+        """Return weights, averages, the optimiser's state and those of the order of images and of their changes."""
+        return {
+            "parameters": self.parameters,
+            "averaged": self.averaged,
+            "moments": self.optimizer.moments,
+            "steps": self.optimizer.steps,
+            "labelled": torch.from_numpy(self._labelled.waiting.copy()),
+            "unlabelled": torch.from_numpy(self._unlabelled.waiting.copy()),
+            "order": generator_state(self._order),
+            "changes": self._augmentation_generator.get_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.parameters.copy_(state["parameters"])
+        self.averaged.copy_(state["averaged"])
+        self.optimizer.restore(state["moments"], state["steps"])
+        self._labelled.waiting = state["labelled"].numpy()
+        self._unlabelled.waiting = state["unlabelled"].numpy()
+        restore_generator(self._order, state["order"])
+        self._augmentation_generator.set_state(state["changes"])
 
     def _step(self, step: int) -> None:
         network, size = self.network, self.network.batch_size
@@ -115,10 +152,10 @@ class _Shuffled:
 
     def __init__(self, positions: int, rng: np.random.Generator) -> None:
         self._positions, self._rng = positions, rng
-        self._queue = rng.permutation(positions)
+        self.waiting = rng.permutation(positions)  # positions that come next
 
     def take(self, count: int) -> NDArray[np.int64]:
-        while len(self._queue) < count:
-            self._queue = np.concatenate([self._queue, self._rng.permutation(self._positions)])
-        batch, self._queue = self._queue[:count], self._queue[count:]
+        while len(self.waiting) < count:
+            self.waiting = np.concatenate([self.waiting, self._rng.permutation(self._positions)])
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
         return batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -40,6 +41,12 @@ class Optimizer:
         moments = 2 if self._adam else int(recipe.momentum > 0)
         self.moments = [torch.zeros_like(parameters) for _ in range(moments)]
         self.steps = torch.zeros(len(parameters), 1, device=parameters.device)
+
+    def restore(self, moments: Sequence[Tensor], steps: Tensor) -> None:
+        """Go back to these moments and numbers of steps."""
+        for moment, stored in zip(self.moments, moments, strict=True):
+            moment.copy_(stored)
+        self.steps.copy_(steps)
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
         """Update the first A models; parameters and gradient have shape (A, P), `rate` is a number or (A, 1)."""

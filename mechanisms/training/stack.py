@@ -67,6 +67,10 @@ class Stack:
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
         self._one_hot = torch.eye(classes, device=self.device)
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
+        self.steps_done = 0  # steps of the current epoch that were done before an interruption
+        self.after_step: Callable[[], object] = lambda: (
+            None
+        )  # called after each step that may be the last of an attempt
 
     def relabel(self, labels: list[Tensor]) -> None:
         self._labels = self._padded(labels)
@@ -81,10 +85,15 @@ class Stack:
         positions = self._padded([torch.from_numpy(permutation) for permutation in permutations])
         draws = self._draws(epoch)
         mixing = self._mixing(orders)
-        self.losses.zero_()
+        if not self.steps_done:
+            self.losses.zero_()
         for step, begin in enumerate(range(0, int(self.counts[0]), size)):
             active = int(np.count_nonzero(self.counts > begin))
             end = min(begin + size, int(self.counts[0]))
+            if step < self.steps_done:
+                if mixing is not None:
+                    self._partners(orders, self.counts[:active] - begin, end - begin)  # for the generators to move on
+                continue
             picked = positions[:active, begin:end]
             inputs = self._inputs(picked)
             if draws is not None:
@@ -100,6 +109,9 @@ class Stack:
             parameters, gradient = self.parameters[:active], self.gradient[:active]
             self.losses[:active] += self.kernel.gradient(parameters, inputs, targets, coefficients, gradient)
             self.optimizer.step(parameters, gradient, self._rate(epoch, step, active))
+            self.steps_done = step + 1
+            self.after_step()
+        self.steps_done = 0
 
     def _run_compiled(self, kernel: CompiledMlp, epoch: int, permutations: list[NDArray[np.int64]]) -> None:
         """Run the epoch model by model, which needs no padding and keeps a model's weights in the CPU cache."""
@@ -218,16 +230,23 @@ class Stack:
         return dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
 
     def state(self) -> dict[str, Any]:
-        state = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
-        return state | {"buffers": self._buffers}
+        """Return weights, buffers, losses, the optimiser's state and the steps of this epoch that are done."""
+        return {
+            "parameters": self.parameters,
+            "moments": self.optimizer.moments,
+            "steps": self.optimizer.steps,
+            "buffers": self._buffers,
+            "losses": self.losses,
+            "steps_done": self.steps_done,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.parameters.copy_(state["parameters"])
-        for moment, stored in zip(self.optimizer.moments, state["moments"], strict=True):
-            moment.copy_(stored)
-        self.optimizer.steps.copy_(state["steps"])
+        self.optimizer.restore(state["moments"], state["steps"])
         for name, buffer in self._buffers.items():
             buffer.copy_(state["buffers"][name])
+        self.losses.copy_(state["losses"])
+        self.steps_done = state["steps_done"]
 
 
 def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPlan, device: torch.device) -> Kernel:

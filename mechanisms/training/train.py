@@ -1,42 +1,28 @@
 """Trains one model for each task, stack by stack, on one device; an interrupted call resumes from its checkpoint.
 
 The grouping into stacks depends on the network and the device alone, so it is reproducible.
-
-A checkpoint holds only numbers and strings and is loaded as such: write access to a run folder must not allow code
-execution.
 """
 
 from __future__ import annotations
 
-import hashlib
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.inputs import Scaling, as_array, example_shape
+from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint, training_digest
+from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.plain_files import write_atomically
 
-CHECKPOINT_EVERY_S = 60.0
 PRIVATE_STACK = 64  # maximum stack of DP-SGD, which has each example's gradient in memory for every model
 GPU_SHARE = 0.7  # share of the unit's GPU memory available to a stack
-
-ModelBuilder: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
-"""Builds a model from weights, buffers and scaling."""
 
 
 def train_stack(
@@ -73,9 +59,9 @@ def train_stack(
     )
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
     settings = key_parts or (recipe, plan, loss, stack_class)
-    digest = _training_digest(settings, array, tasks) if compute.scratch else ""
+    digest = training_digest(settings, np.ascontiguousarray(array).data, tasks) if compute.scratch else ""
     build_model = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
-    checkpoint = TrainingCheckpoint(compute.scratch and compute.scratch / f"{digest}.pt", digest, build_model)
+    checkpoint = TrainingCheckpoint(compute, digest, build_model)
     outcomes: list[NetworkModel | TrainingError] = list(checkpoint.finished)
     for first in range(len(outcomes), len(tasks), plan.size):
         group = tasks[first : first + plan.size]
@@ -92,93 +78,14 @@ def train_stack(
 
 
 def _train_epochs(stack: Stack, checkpoint: TrainingCheckpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
-    """Run the epochs of a stack from its checkpoint on; returns the outcomes in the order of the tasks."""
+    """Run a stack from its checkpoint on, also from within an epoch; returns the outcomes in the order of the tasks."""
     for epoch in range(checkpoint.restore(stack), stack.recipe.epochs):
+        stack.after_step = partial(checkpoint.keep, stack, epoch)
         stack.run_epoch(epoch)
         if not stack.losses.isfinite().any():
             break  # every model has failed; `outcomes` also checks the weights
         checkpoint.keep(stack, epoch + 1)
     return stack.outcomes(compute)
-
-
-class TrainingCheckpoint:
-    """A file with the finished models and the state of the current stack; does nothing without a path.
-
-    An unreadable file (with a warning) and a file with another digest are ignored, and training starts from scratch.
-    """
-
-    def __init__(self, path: Path | None, digest: str, build_model: ModelBuilder) -> None:
-        self._path, self._digest = path, digest
-        self.finished: list[NetworkModel | TrainingError] = []
-        self._running: dict[str, Any] | None = None
-        self._saved_at = time.monotonic()
-        if path is not None and path.exists():
-            try:
-                state = torch.load(path, map_location="cpu", weights_only=True)
-                if state["digest"] == digest:  # otherwise it belongs to another training
-                    self.finished = [_unpack_outcome(outcome, build_model) for outcome in state["finished"]]
-                    self._running = state["running"]
-            except Exception as err:  # a damaged file may raise anything
-                self.finished = []
-                reason = str(err).partition("\n")[0]
-                warning = printable(f"cannot read checkpoint {path}, so training starts from scratch: {reason}")
-                warnings.warn(warning, RuntimeWarning, stacklevel=2)
-
-    def restore(self, stack: Stack) -> int:
-        if self._running is None:
-            return 0
-        stack.restore(self._running["state"])
-        epoch: int = self._running["epoch"]
-        return epoch
-
-    def keep(self, stack: Stack, epoch: int) -> None:
-        """Save the state before `epoch` if the last save is at least CHECKPOINT_EVERY_S ago."""
-        if self._path is not None and time.monotonic() - self._saved_at >= CHECKPOINT_EVERY_S:
-            self._running = {"epoch": epoch, "state": stack.state()}
-            self._write()
-
-    def finish(self, outcomes: list[NetworkModel | TrainingError]) -> None:
-        self.finished, self._running = list(outcomes), None
-        self._write()
-
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        finished = [_pack_outcome(outcome) for outcome in self.finished]
-        state = {"digest": self._digest, "finished": finished, "running": self._running}
-        write_atomically(self._path, lambda file: torch.save(state, file))
-        self._saved_at = time.monotonic()
-
-
-def _pack_outcome(outcome: NetworkModel | TrainingError) -> dict[str, Any]:
-    if isinstance(outcome, TrainingError):
-        return {"error": str(outcome)}
-    scaling = outcome.scaling
-    return {
-        "parameters": torch.from_numpy(outcome.parameters),
-        "buffers": {name: torch.as_tensor(values) for name, values in outcome.buffers.items()},
-        "scaling": None if scaling is None else list(map(torch.from_numpy, (scaling.mean, scaling.deviation))),
-    }
-
-
-def _unpack_outcome(packed: dict[str, Any], build_model: ModelBuilder) -> NetworkModel | TrainingError:
-    if "error" in packed:
-        return TrainingError(packed["error"])
-    buffers = {name: values.numpy() for name, values in packed["buffers"].items()}
-    scaling = None if packed["scaling"] is None else Scaling(*(part.numpy() for part in packed["scaling"]))
-    return build_model(packed["parameters"].numpy(), buffers, scaling)
-
-
-def _training_digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:
-    """Return a hash that identifies the checkpoint of this training."""
-    hasher = hashlib.sha256(repr(settings).encode())
-    hasher.update(np.ascontiguousarray(features).data)
-    for task in tasks:
-        hasher.update(repr((task.seed.entropy, task.seed.spawn_key)).encode())
-        for values in (task.rows, task.labels):
-            hasher.update(np.ascontiguousarray(values).data)
-    return hasher.hexdigest()
 
 
 def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPlan:

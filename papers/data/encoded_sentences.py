@@ -12,7 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.data.text.text_features import as_vectors
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import encode_sentences, texts_of
+from dpaudit.mechanisms.models.pretrained import encode_sentences, texts_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune, encode_sentences
+from dpaudit.mechanisms.models.pretrained import encode_sentences
+from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune
 from dpaudit.mechanisms.protocols import Trainer
 from papers.data.encoded_sentences import EncodedSentences
 
@@ -99,7 +100,7 @@ def test_features_must_be_texts() -> None:
 
 def test_the_step_size_rises_and_decays_to_zero() -> None:
     trainer = replace(TransformerFineTune(path="x"), warm_up=0.1)
-    rates = [trainer._rate_factor(step, 100) for step in range(100)]
+    rates = [trainer.rate_factor(step, 100) for step in range(100)]
     assert np.all(np.diff(rates[:10]) > 0)
     assert np.all(np.diff(rates[10:]) < 0)
     assert max(rates) == 1

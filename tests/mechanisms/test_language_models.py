@@ -14,7 +14,7 @@ from dpaudit.mechanisms.language_models.local import LocalTransformer
 from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, read_class
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.stand_in import StandIn
-from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.models.pretrained import texts_of
 from tests.loops import Cases
 
 AG = Task.of_data("ag-news", (), 4)

@@ -37,7 +37,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels
-from dpaudit.mechanisms.learners.pate import PATE, AnsweredQueries, PateFm, confident_gnmax
+from dpaudit.mechanisms.learners.pate import PATE, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, NoisyOneHotLabels
 from dpaudit.mechanisms.models.networks import Mlp
@@ -45,6 +45,7 @@ from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import LabelMechanism
+from dpaudit.mechanisms.teachers import AnsweredQueries
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue

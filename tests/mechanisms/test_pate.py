@@ -31,6 +31,7 @@ from dpaudit.mechanisms.learners.pate import (
 )
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.teachers import vote_counts
 
 FALSE_FAILURE = 1e-9  # of each binomial check below
 
@@ -233,8 +234,10 @@ def test_one_label_moves_at_most_one_vote_on_each_query(vote: str) -> None:
     learner = PATE(1.0, teachers=5, queries=10, vote=vote, model=Majority())  # type: ignore[arg-type]
 
     def votes(of: NDArray[np.int64]) -> NDArray[np.int64]:
-        examples = numbered(of)
-        return learner._votes(examples, examples.take(np.arange(10)), SeedSequence(2), Compute(), None)
+        taught = learner.train_teachers(
+            numbered(of), range(5), seed=SeedSequence(2), compute=Compute(), validation=None
+        )
+        return vote_counts(taught.votes, 3)
 
     before, largest = votes(labels), 0
     for row, other in itertools.product(range(30), range(1, 3)):

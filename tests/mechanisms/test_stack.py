@@ -19,7 +19,7 @@ from torch import nn
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.training import train as training
+from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.kernels import (
@@ -36,7 +36,6 @@ from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.train import (
-    TrainingCheckpoint,
     bytes_per_model,
     default_plan,
     private_plan,
@@ -213,7 +212,7 @@ def test_an_interrupted_training_resumes_from_its_checkpoint(
     trainer: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the last epoch of the second stack; only that epoch reruns, with the same numbers."""
-    monkeypatch.setattr(training, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
     features = DIGITS if isinstance(trainer, Mlp) else IMAGES
     tasks = tasks_of(2, rows=80)
     plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
@@ -283,11 +282,11 @@ class Touches:
 
 def test_failed_and_scaled_models_survive_a_checkpoint(tmp_path: Path) -> None:
     """Buffers of batch norm, a scaling and an error survive the round trip unchanged."""
-    written = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp)
+    written = checkpoint.TrainingCheckpoint(Compute(scratch=tmp_path), "digest", of_mlp)
     scaling = Scaling(np.zeros(64, np.float32), np.ones(64, np.float32))
     model = of_mlp(np.arange(5, dtype=np.float32), {"mean": np.ones(3, np.float32)}, scaling)
     written.finish([model, TrainingError("the loss became NaN")])
-    restored, failed = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
+    restored, failed = checkpoint.TrainingCheckpoint(Compute(scratch=tmp_path), "digest", of_mlp).finished
     assert isinstance(restored, NetworkModel)
     np.testing.assert_array_equal(restored.parameters, model.parameters)
     np.testing.assert_array_equal(restored.buffers["mean"], model.buffers["mean"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.models.pretrained import texts_of
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 

@@ -12,7 +12,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView
-from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs, train_model
+from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs, add_training
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Replayed, Reveal, TrialRandomness
 from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
 from dpaudit.errors import SpecError, require
@@ -75,18 +75,14 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
             return inputs
         seeds = tuple(setting.seed.child("shadow design", number) for number in range(self.shadows))
         shadows = tuple(
-            work.add(
-                train_model,
-                inputs.rules,
-                setting.mechanism,
-                inputs.queries,
-                setting.required_part("target"),
-                None,  # no test part, so that no utility is measured
-                setting.part_argument("validation"),
+            add_training(
+                setting,
+                work,
+                inputs,
+                None,
                 design_seed=seed,
                 seed=setting.seed.child("shadow training", number),
                 label=f"shadow model {number + 1} of {self.shadows}",
-                **setting.unit_options,
             )
             for number, seed in enumerate(seeds)
         )

@@ -18,11 +18,13 @@ from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Replayed, Re
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY, Reference
+from dpaudit.engine.games.taught import add_teachers
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Model, Trainer
+from dpaudit.mechanisms.teachers import AnsweredQueries
 
 Answers = Predictions | LabelRelease
 """Answers about each of n points, by the model of a learner or by a label mechanism."""
@@ -113,19 +115,8 @@ class ProxyGame(OneRunGame[Examples]):
                 resources=setting.resources.without_gpu,
                 after=setting.after,
             )
-        return work.add(
-            train_model,
-            inputs.rules,
-            setting.mechanism,
-            inputs.queries,
-            target,
-            setting.part_argument("test"),
-            setting.part_argument("validation"),
-            design_seed=design_seed,
-            seed=seed,
-            label=label,
-            **setting.unit_options,
-        )
+        test = setting.part_argument("test")
+        return add_training(setting, work, inputs, test, design_seed=design_seed, seed=seed, label=label)
 
     def _utility_units(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         """Return the unit that measures utility if labels are planted: a training on true labels, without an attack."""
@@ -341,6 +332,41 @@ def proxy_predictions(
     return Predictions(queries.ask(lambda points: predict(rules.proxy_task(points, reference))))
 
 
+def add_training(
+    setting: Setting, work: Work, inputs: ProxyGameInputs, test: Any, *, design_seed: Seed, seed: Seed, label: str
+) -> Unit:
+    """Add one training of the mechanism, with its teachers if it has any, and return the unit with its answers.
+
+    Args:
+        test: Placeholder of the rows on which utility is measured; None to measure none.
+        design_seed: Seed of the training data.
+        seed: Seed of the training.
+        label: Name of the training.
+    """
+    target = setting.required_part("target")
+    rows = inlined(training_rows, inputs.rules, target, design_seed=design_seed)
+    return work.add(
+        train_model,
+        inputs.rules,
+        setting.mechanism,
+        inputs.queries,
+        target,
+        test,
+        setting.part_argument("validation"),
+        answered=add_teachers(setting, work, rows, seed=seed, label=label),
+        design_seed=design_seed,
+        seed=seed,
+        label=label,
+        **setting.unit_options,
+    )
+
+
+@unit
+def training_rows(rules: ProxyGame, target: Examples, *, design_seed: Seed) -> Examples:
+    """Return the rows on which a mechanism trains."""
+    return rules.intervened(target, design_seed)
+
+
 @unit
 def train_model(
     rules: ProxyGame,
@@ -351,15 +377,19 @@ def train_model(
     validation: Examples | None,
     compute: Compute,
     *,
+    answered: AnsweredQueries | None,
     design_seed: Seed,
     seed: Seed,
 ) -> Outcome[Predictions]:
     """Train a learner once and return its answers at every point that may be shown.
 
     The outcome has utility metrics unless labels are planted.
+
+    Args:
+        answered: Answers of the learner's teachers; None for a learner without separate teachers.
     """
-    train = rules.intervened(target, design_seed)
-    model = fitted(mechanism, train, validation, compute, seed)
+    train = training_rows(rules, target, design_seed=design_seed)
+    model = fitted(mechanism, train, validation, compute, seed, answered)
 
     def predict(examples: Examples) -> NDArray[np.float64]:
         return np.asarray(model.probabilities(writable_features(examples.features)))
@@ -372,13 +402,15 @@ def train_model(
 
 def add_utility(setting: Setting, work: Work, label: str) -> Unit:
     """Return the unit of a training on the unchanged target part that measures utility, without an attack."""
+    target, seed = setting.required_part("target"), setting.seed.child("utility")
     return work.add(
         measure_utility,
         setting.mechanism,
-        setting.required_part("target"),
+        target,
         setting.required_part("test"),
         setting.part_argument("validation"),
-        seed=setting.seed.child("utility"),
+        answered=add_teachers(setting, work, target, seed=seed, label=label),
+        seed=seed,
         label=label,
         **setting.unit_options,
     )
@@ -386,10 +418,17 @@ def add_utility(setting: Setting, work: Work, label: str) -> Unit:
 
 @unit
 def measure_utility(
-    mechanism: Any, target: Examples, test: Examples, validation: Examples | None, compute: Compute, *, seed: Seed
+    mechanism: Any,
+    target: Examples,
+    test: Examples,
+    validation: Examples | None,
+    compute: Compute,
+    *,
+    answered: AnsweredQueries | None,
+    seed: Seed,
 ) -> Outcome[ModelUtility]:
-    """Train on the true labels and return the utility on the test part."""
-    measured = utility(fitted(mechanism, target, validation, compute, seed), test)
+    """Train on the true labels and return the utility on the test part; `answered` as in `train_model`."""
+    measured = utility(fitted(mechanism, target, validation, compute, seed, answered), test)
     return Outcome(measured, metrics=asdict(measured))
 
 
@@ -400,14 +439,24 @@ def _without_privacy(mechanism: Any) -> Any:
     return NonPrivate(model) if bare is None and isinstance(model, Trainer) else bare
 
 
-def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute: Compute, seed: Seed) -> Model:
-    """Return a trained model of the mechanism. Raises: InputError if it has no method `probabilities`."""
-    model = mechanism.fit(
-        train.writable(),
-        seed=seed.sequence(),
-        compute=compute,
-        validation=None if validation is None else validation.writable(),
-    )
+def fitted(
+    mechanism: Any,
+    train: Examples,
+    validation: Examples | None,
+    compute: Compute,
+    seed: Seed,
+    answered: AnsweredQueries | None,
+) -> Model:
+    """Return a trained model of the mechanism, a student if its teachers have `answered`.
+
+    Raises: InputError if it has no method `probabilities`.
+    """
+    train, validation = train.writable(), None if validation is None else validation.writable()
+    settings: dict[str, Any] = {"seed": seed.sequence(), "compute": compute, "validation": validation}
+    if answered is None:
+        model = mechanism.fit(train, **settings)
+    else:
+        model = mechanism.train_student(train, answered, **settings)
     require(
         isinstance(model, Model),
         f"{type(mechanism).__qualname__}.fit must return a model with a method `probabilities(features)`",

@@ -28,8 +28,9 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.transport import HttpService
-from dpaudit.mechanisms.predictors.ensemble import joined
+from dpaudit.mechanisms.predictors.ensemble import Ensemble, has_separate_teachers, joined
 from dpaudit.mechanisms.predictors.protocol import AddedRecords, AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.teachers import TeacherVotes, joined_votes
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
@@ -139,19 +140,28 @@ class PrivatePrediction:
         return self._in_full(setting, work)
 
     def _base(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        predictor, seed = setting.mechanism, setting.seed.child("runs")
-        count = 1 if predictor.deterministic else self.runs
+        seeds, count = setting.seed.child("runs"), 1 if setting.mechanism.deterministic else self.runs
         return tuple(
-            work.add(
-                train_and_ask,
-                predictor,
-                self.queries,
-                *_data(setting),
-                seed=seed.child(run),
-                label=f"training {run + 1} of {count}, asked",
-                **setting.unit_options,
-            )
-            for run in range(count)
+            self._run(setting, work, seeds.child(run), f"training {run + 1} of {count}") for run in range(count)
+        )
+
+    def _run(self, setting: Setting, work: Work, seed: Seed, label: str) -> Unit:
+        """Return the unit with the votes of one run; groups of teachers are units of their own."""
+        arguments = setting.mechanism, self.queries, *_data(setting)
+        if not has_separate_teachers(setting.mechanism):
+            return work.add(train_and_ask, *arguments, seed=seed, label=f"{label}, asked", **setting.unit_options)
+        teachers = work.split(
+            ask_teachers,
+            setting.mechanism.teachers,
+            setting.mechanism.together(setting.parts.target),
+            *arguments,
+            seed=seed,
+            label=f"{label}, teachers",
+            **setting.unit_options,
+        )
+        on_cpus = setting.resources.without_gpu
+        return work.add(
+            train_and_ask, *arguments, teachers=teachers, seed=seed, label=f"{label}, asked", resources=on_cpus
         )
 
     def _crafted(self, setting: Setting, work: Work, base: tuple[Unit, ...]) -> Unit:
@@ -211,7 +221,7 @@ class PrivatePrediction:
         full = work.split(
             run_in_full,
             self.full_runs,
-            max(1, self.full_runs // 40),
+            1 if has_separate_teachers(predictor) else max(1, self.full_runs // 40),
             predictor,
             self.queries,
             crafted,
@@ -284,18 +294,46 @@ def price_of_asking(predictor: Any, count: int, data: Examples, test: Examples, 
 @unit
 @priced(price_of_asking)
 def train_and_ask(
-    predictor: VotingPredictor, count: int, data: Examples, test: Examples, compute: Compute, *, seed: Seed
+    predictor: VotingPredictor,
+    count: int,
+    data: Examples,
+    test: Examples,
+    compute: Compute,
+    *,
+    seed: Seed,
+    teachers: tuple[TeacherVotes, ...] = (),
 ) -> Outcome[Votes]:
-    """Run the training phase without added records and return the vote of each voter on each query."""
+    """Return the vote of each voter on each query in a run without added records, from its `teachers` if given."""
     queries = natural_queries(test, count)
-    with limited_threads(compute.threads):
-        votes = predictor.votes(data, queries.features, seed=seed.sequence(), compute=compute)
+    if teachers:
+        votes = joined_votes(teachers).votes
+    else:
+        with limited_threads(compute.threads):
+            votes = predictor.votes(data, queries.features, seed=seed.sequence(), compute=compute)
     votes = whole_numbers(votes, columns=count, most=data.classes, what="votes")
     counts = predictor.histograms(votes, classes=data.classes, rng=seed.child("votes").rng())
     metrics = {"accuracy_of_the_vote": float((counts.argmax(axis=1) == queries.labels).mean())}
     if (votes >= data.classes).any():
         metrics["answers_that_name_no_class"] = float((votes >= data.classes).mean())
     return Outcome(Votes(votes), metrics=metrics)
+
+
+@unit
+def ask_teachers(
+    predictor: Ensemble,
+    count: int,
+    data: Examples,
+    test: Examples,
+    compute: Compute,
+    *,
+    seed: Seed,
+    first: int,
+    last: int,
+) -> TeacherVotes:
+    """Train the teachers `first` to `last` - 1 of a run without added records and return their votes."""
+    queries = natural_queries(test, count).features
+    with limited_threads(compute.threads):
+        return predictor.train_teachers(data, queries, range(first, last), seed=seed.sequence(), compute=compute)
 
 
 @unit

@@ -6,6 +6,7 @@ Source: Abadi et al. (2016), arXiv:1607.00133, with the sum divided by a public 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,8 @@ def train_private_stack(
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD does not support augmentation", augment=recipe.augment)
     stack_class = stack_type or PrivateStack
+    if observer is not None or step_canary is not None:
+        compute = replace(compute, scratch=None)  # a resumed training would show its later steps alone
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
     canary_bytes = [None if canary is None else canary.tobytes() for canary in canaries or []]
@@ -84,6 +87,8 @@ class PrivateStack(Stack):
     ) -> None:
         """Arguments as in `Stack` and `train_private_stack`; `canaries` are those of all tasks."""
         super().__init__(*arguments, **settings)
+        self._noises: list[torch.Generator] = []  # generators of the noise of this epoch
+        self._noise_states: list[Tensor] = []  # states of these at a checkpoint within the epoch
         self.private, self.observer, self.step_canary = steps, observer, step_canary
         self.canaries: Tensor | None = None
         rows = [canaries[place] for place in self.places] if canaries else []
@@ -94,12 +99,17 @@ class PrivateStack(Stack):
     def run_epoch(self, epoch: int) -> None:
         # Noise has the size of the model, so it is drawn on the model's device.
         noises = [torch_generator(spawned(child(seed, epoch), 1)[0], self.device) for _, _, seed in self.seeds]
+        for noise, noise_state in zip(noises, self._noise_states, strict=False):
+            noise.set_state(noise_state)
+        self._noises, self._noise_states = noises, []
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
         sampled_steps = self._canary_steps(draws, end - begin)
         total = self.private.steps(self.recipe.epochs)
         for step, batch, sampled in zip(range(begin, end), batches, sampled_steps, strict=True):
+            if step - begin < self.steps_done:
+                continue
             self.sum_gradients(batch, self._canaries_at(step, sampled))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
             self._divide_gradient()
@@ -108,6 +118,18 @@ class PrivateStack(Stack):
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
             self._update(self._rate_at(step / total))
+            self.steps_done = step - begin + 1
+            self.after_step()
+        self.steps_done = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of a stack and of the noise of this epoch."""
+        noises = [noise.get_state() for noise in self._noises] if self.steps_done else []
+        return super().state() | {"noises": noises}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._noise_states = state["noises"]
 
     def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
         """Positions of each model's examples, for each step of an epoch, from each model's generator."""

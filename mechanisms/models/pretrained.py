@@ -1,0 +1,76 @@
+"""Pre-trained transformers from a local folder (package transformers), and the texts that they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.examples import Features
+from dpaudit.variables import expand_path, hide_variable_values
+
+ENCODING_BATCH = 32  # texts encoded together
+
+
+def texts_of(features: Features) -> list[str]:
+    """Return the texts of a table with one text column; rejects other features."""
+    is_text = (
+        isinstance(features, pa.Table)
+        and features.num_columns == 1
+        and (pa.types.is_string(features.schema.types[0]) or pa.types.is_large_string(features.schema.types[0]))
+    )
+    columns = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
+    do = "use data of texts with raw: true"
+    require(is_text, "texts must be a table with one text column", do=do, features=columns)
+    assert isinstance(features, pa.Table)
+    texts: list[str] = features.column(0).to_pylist()
+    return texts
+
+
+def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
+    """Load an object of the transformers class `kind` from a local folder; rejects other folders."""
+    try:
+        import transformers
+    except ImportError as err:
+        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
+    folder = expand_path(path)
+    do = "set `path` to the folder written by save_pretrained of the model and its tokenizer"
+    require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
+    try:
+        model_class = getattr(transformers, kind)
+        return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
+    except (OSError, ValueError) as err:
+        reason = hide_variable_values(str(err).splitlines()[0], path)
+        raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
+
+
+def tokens_of(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
+    return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)
+
+
+def encode_sentences(
+    texts: list[str], path: str, *, length: int, layer: int | None = None, device: str = "cpu"
+) -> NDArray[np.float32]:
+    """Return the mean hidden state of each text's tokens at `layer` (None: the last), shape (n, width)."""
+    import torch
+
+    tokenizer = load_pretrained("AutoTokenizer", path)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is masked out below
+    module: Any = load_pretrained("AutoModel", path).to(device).eval()
+    layers = module.config.num_hidden_layers
+    require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # batch texts of similar length
+    embeddings = np.empty((len(texts), module.config.hidden_size), np.float32)
+    with torch.inference_mode():
+        for first in range(0, len(order), ENCODING_BATCH):
+            rows = order[first : first + ENCODING_BATCH]
+            tokens = tokens_of(tokenizer, [texts[row] for row in rows], length, device)
+            answer = module(**tokens, output_hidden_states=layer is not None)
+            states = answer.last_hidden_state if layer is None else answer.hidden_states[layer]
+            present = tokens["attention_mask"][..., None]
+            mean = (states * present).sum(1) / present.sum(1).clamp(min=1)
+            embeddings[rows] = mean.float().cpu().numpy()
+    return embeddings

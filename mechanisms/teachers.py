@@ -1,0 +1,220 @@
+"""Teachers of PATE and its relatives: models trained on disjoint parts of the data, whose noisy votes are released.
+
+Teachers do not need each other, so groups of them can be trained anywhere. The model and the shape of the data alone
+decide the groups, so that a learner gives the same numbers in one call and in parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.errors import printable, require
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
+from dpaudit.mechanisms.training.recipe import TrainingTask
+from dpaudit.plain_files import write_atomically
+
+Ints = NDArray[np.int64]
+
+STACKED_TEACHERS = 16  # small networks that are trained together
+SMALL_NETWORK = 1_000_000  # largest number of weights of a small network
+KEEP_FROM_S = 2.0  # votes of teachers that took less are not kept for a later attempt
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherVotes:
+    """Votes of some teachers."""
+
+    votes: Ints  # class of each teacher on each query, shape (teachers, queries)
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweredQueries:
+    """Answered queries and their released labels."""
+
+    queries: Ints  # numbers of the answered queries, ascending, shape (m,)
+    labels: Ints  # their released labels, shape (m,)
+
+
+class TaughtLearner(ABC):
+    """Base of learners whose student learns from noisy answers of teachers, in the three steps of `fit`.
+
+    Each step draws from its own child of `seed`, so that it needs nothing of the others but their results.
+    """
+
+    teachers: int  # number of teachers, >= 1
+    model: Any  # a Trainer, of teachers and student
+
+    @abstractmethod
+    def train_teachers(
+        self, train: Examples, numbers: range, *, seed: SeedSequence, compute: Compute, validation: Examples | None
+    ) -> TeacherVotes:
+        """Train the teachers with these numbers and return their votes on the queries.
+
+        Raises: TrainingError if the training of one fails.
+        """
+
+    @abstractmethod
+    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
+        """Release answers from the votes of all teachers. Nothing else depends on the votes."""
+
+    @abstractmethod
+    def train_student(
+        self,
+        train: Examples,
+        answered: AnsweredQueries,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+        validation: Examples | None,
+    ) -> Model:
+        """Train the student on the answered rows of `train`, with released labels instead of theirs."""
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Train the teachers, release their answers and train the student."""
+        settings: dict[str, Any] = {"seed": seed, "compute": compute, "validation": validation}
+        teachers = votes_by_groups(
+            partial(self.train_teachers, train, **settings),
+            self.teachers,
+            teachers_together(self.model, train),
+            scratch=compute.scratch,
+            identity=lambda: (self, train.digest, seed.entropy, seed.spawn_key),
+        )
+        answered = self.released_answers(teachers, classes=train.classes, seed=seed)
+        return self.train_student(train, answered, **settings)
+
+
+def has_separate_teachers(mechanism: Any) -> bool:
+    """Return True if a learner trains by the three steps of `TaughtLearner`, so that its teachers may train apart."""
+    return isinstance(mechanism, TaughtLearner) and type(mechanism).fit is TaughtLearner.fit
+
+
+def teachers_together(model: Any, train: Examples) -> int:
+    """Return the number of teachers that are trained together: a stack of small networks, else one."""
+    if not isinstance(model, StackLearner):
+        return 1
+    from dpaudit.mechanisms.training.inputs import example_shape
+
+    module = model.recipe.meta_module(example_shape(train.features), train.classes)
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    return STACKED_TEACHERS if weights <= SMALL_NETWORK else 1
+
+
+def joined_votes(groups: Sequence[TeacherVotes]) -> TeacherVotes:
+    return TeacherVotes(np.concatenate([group.votes for group in groups]))
+
+
+def vote_counts(votes: Ints, classes: int) -> Ints:
+    """Return the number of votes for each class on each query, (teachers, queries) to (queries, classes)."""
+    return np.stack([(votes == label).sum(axis=0) for label in range(classes)], axis=1).astype(np.int64)
+
+
+def trained_teachers(
+    model: Trainer,
+    data: Examples,
+    tasks: Sequence[TrainingTask],
+    *,
+    compute: Compute,
+    validation: Examples | None = None,
+) -> list[Model]:
+    """Train one model for each task on the rows of `data`, networks in a stack.
+
+    Raises: the first TrainingError.
+    """
+    if not isinstance(model, StackLearner):
+        return [
+            model.fit(
+                data.take(task.rows).with_(labels=np.asarray(task.labels, np.int64)),
+                seed=task.seed,
+                compute=compute,
+                validation=validation,
+            )
+            for task in tasks
+        ]
+    from dpaudit.mechanisms.training.inputs import example_shape
+
+    shape = example_shape(data.features)
+    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), compute=compute)
+    outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
+    models = list[Model]()
+    for outcome in outcomes:
+        if isinstance(outcome, TrainingError):
+            raise outcome
+        models.append(outcome)
+    return models
+
+
+def predicted_classes(models: Sequence[Model], queries: Features, *, compute: Compute) -> Ints:
+    """Return the most likely class of each query by each model, shape (models, q); networks predict in a stack."""
+    from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
+
+    networks = [model for model in models if isinstance(model, NetworkModel)]
+    if len(networks) == len(models):
+        return np.asarray(stack_logits(networks, queries, compute=compute).argmax(axis=2), np.int64)
+    return np.stack([model.probabilities(queries).argmax(axis=1) for model in models]).astype(np.int64)
+
+
+def votes_by_groups(
+    train: Callable[[range], TeacherVotes],
+    teachers: int,
+    together: int,
+    *,
+    scratch: Path | None,
+    identity: Callable[[], tuple[object, ...]],
+) -> TeacherVotes:
+    """Return the votes of all teachers, trained group by group; finished groups outlive a lost worker in `scratch`.
+
+    Args:
+        train: Trains the teachers with these numbers.
+        teachers: Number of teachers.
+        together: Number of teachers in a group.
+        scratch: Folder for the votes of finished groups; None to keep none.
+        identity: Returns what decides the votes; its text identifies them in the folder.
+    """
+    about = identity() if scratch else ()
+    groups = [range(first, min(first + together, teachers)) for first in range(0, teachers, together)]
+    return joined_votes([_stored_votes(scratch, (*about, numbers), partial(train, numbers)) for numbers in groups])
+
+
+def _stored_votes(
+    scratch: Path | None, identity: tuple[object, ...], train: Callable[[], TeacherVotes]
+) -> TeacherVotes:
+    """Return the votes that an earlier attempt left in `scratch`, or else those of `train`.
+
+    A file that cannot be read is ignored with a warning.
+    """
+    if scratch is None:
+        return train()
+    path = scratch / f"votes-{hashlib.sha256(repr(identity).encode()).hexdigest()[:32]}.npy"
+    if path.is_file():
+        try:
+            return TeacherVotes(np.load(path, allow_pickle=False))
+        except (OSError, ValueError, EOFError) as err:
+            reason = str(err).partition("\n")[0]
+            message = printable(f"cannot read the votes in {path}, so their teachers are trained again: {reason}")
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+    began = time.monotonic()
+    teachers = train()
+    if time.monotonic() - began >= KEEP_FROM_S:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: np.save(file, teachers.votes, allow_pickle=False))
+    return teachers
+
+
+def require_teachers_fit(teachers: int, records: int) -> None:
+    require(teachers <= records, f"teachers must be at most the number of examples, {records}", teachers=teachers)
