@@ -186,9 +186,9 @@ def votes_by_groups(
         scratch: Folder for the votes of finished groups; None to keep none.
         identity: Returns what decides the votes; its text identifies them in the folder.
     """
-    about = identity() if scratch else ()
+    parts = identity() if scratch else ()
     groups = [range(first, min(first + together, teachers)) for first in range(0, teachers, together)]
-    return joined_votes([_stored_votes(scratch, (*about, numbers), partial(train, numbers)) for numbers in groups])
+    return joined_votes([_stored_votes(scratch, (*parts, numbers), partial(train, numbers)) for numbers in groups])
 
 
 def _stored_votes(
