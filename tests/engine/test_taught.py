@@ -161,9 +161,9 @@ def run_killed(runner: str, folder: Path) -> None:
     events = list(read_events(folder / "killed" / "events.jsonl"))
     finished = [event.unit for event in events if event.kind is EventKind.UNIT_DONE]
     assert len(finished) == len(set(finished))
-    lost = {event.unit for event in events if event.kind is EventKind.WORKER_LOST}
+    interrupted = {event.unit for event in events if event.kind is EventKind.WORKER_LOST}
     started = [event.unit for event in events if event.kind is EventKind.UNIT_STARTED]
-    assert {unit for unit in started if started.count(unit) > 1} <= lost
+    assert {unit for unit in started if started.count(unit) > 1} <= interrupted
 
 
 def test_killed_workers_cost_only_the_teachers_that_they_trained(tmp_path: Path) -> None:
