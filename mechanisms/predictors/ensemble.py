@@ -248,7 +248,7 @@ def _trained_votes(
     from dpaudit.mechanisms.training.network_model import stack_logits
 
     shape = example_shape(data.features)
-    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), compute=compute)
+    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), rows=len(data), compute=compute)
     outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
     failed = next((outcome for outcome in outcomes if isinstance(outcome, TrainingError)), None)
     if failed is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
+from dpaudit.mechanisms.gpu_memory import digest_if_shared, on_device
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
@@ -60,7 +61,7 @@ class FixMatch:
         self.averaged = self.parameters.clone()
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(network, self.parameters, decayed=self.kernel.layout.matrices())
-        self.images = torch.from_numpy(np.array(images)).to(device)
+        self.images = on_device(images, compute, digest_if_shared(images))
         self.rows, self.labels = rows, labels
         self.one_hot = torch.eye(classes, device=device)
         rng = np.random.default_rng(order)

@@ -55,7 +55,14 @@ def train_private_stack(
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD does not support augmentation", augment=recipe.augment)
     stack_class = stack_type or PrivateStack
-    plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
+    plan = plan or private_plan(
+        recipe,
+        example_shape(features),
+        classes=classes,
+        models=len(tasks),
+        rows=len(features),
+        compute=compute,
+    )
 
     canary_bytes = [None if canary is None else canary.tobytes() for canary in canaries or []]
     return train_stack(
