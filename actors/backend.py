@@ -33,6 +33,7 @@ from dpaudit.actors.storage.store import encode_unit
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.gpu_memory import hold_share, is_out_of_memory, release_resident, shared_examples
 from dpaudit.plain_files import private_folder
 from dpaudit.variables import hide_variable_values
 
@@ -149,13 +150,19 @@ def attempt_unit(
     with signals_interrupt((signal.SIGINT,)):
         try:
             with around.guard(), _checkpoints(scratch, unit.key) as checkpoints:
-                table = _isolated(unit).task.run(inputs, unit.resources.compute(checkpoints))
+                compute = unit.resources.compute(checkpoints)
+                hold_share(compute)
+                with shared_examples(inputs.shared):
+                    table = _isolated(unit).task.run(inputs, compute)
             seconds = time.perf_counter() - start
             content = encode_unit(unit.key, table, version=version, user_code=unit.user_code_version)
         except BaseException as err:  # `sys.exit(0)` in user code also fails the unit
             if raised_externally(err):
                 raise
-            retryable = isinstance(err, TrainingError | MemoryError | OSError)
+            out_of_memory = is_out_of_memory(err)
+            if out_of_memory:
+                release_resident()  # the next attempt has the whole memory
+            retryable = out_of_memory or isinstance(err, TrainingError | MemoryError | OSError)
             error, seconds = _error_text(err, unit.task), time.perf_counter() - start
             return Attempt(seconds, error, retryable, 0.0, worker, b"", 0, around.remarks, around.printed), None
     memory_mb, size = peak_memory_mb(), table.nbytes

@@ -26,7 +26,7 @@ from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, collected_notes
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,9 +136,10 @@ class Call:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """Return the outcome as a table, with notes, metrics and failures as metadata."""
-        outcome = self.outcome(inputs, compute)
-        table = encode(outcome.value if self.result_type.many else [outcome.value], self.result_type.type)
-        extras = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
+        with collected_notes() as notes:
+            outcome = self.outcome(inputs, compute)
+            table = encode(outcome.value if self.result_type.many else [outcome.value], self.result_type.type)
+        extras = {"notes": (*outcome.notes, *notes), "metrics": dict(outcome.metrics), "failures": outcome.failures}
         if not any(extras.values()):
             return table
         return table.replace_schema_metadata({**(table.schema.metadata or {}), _OUTCOME: json.dumps(extras)})

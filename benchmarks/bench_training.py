@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
+from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -30,7 +30,7 @@ TRAINER = Mlp(hidden=(64, 64), epochs=1, batch_size=32, learning_rate=0.05)
 def run() -> list[tuple[str, float, str]]:
     """Return (name, figure, unit) of each measurement."""
     torch.set_num_threads(1)
-    return [*perceptrons(), *shadow_models(), *gpu_stacks()]
+    return [*perceptrons(), *shadow_models()]
 
 
 def perceptrons() -> list[tuple[str, float, str]]:
@@ -76,29 +76,6 @@ def shadow_models() -> list[tuple[str, float, str]]:
     ]
 
 
-def gpu_stacks() -> list[tuple[str, float, str]]:
-    """Measure 256 small CNNs on 3x32x32 inputs, batch 64, against sequential trainings; empty without a GPU."""
-    if not torch.cuda.is_available():
-        return []
-    rng = np.random.default_rng(0)
-    images = rng.random((2048, 3, 32, 32), dtype=np.float32)
-    labels = rng.integers(0, 10, 2048)
-    tasks = [TrainingTask(np.arange(2048), labels, seed) for seed in SeedSequence(0).spawn(256)]
-    figures = []
-    for precision in ("float32", "bfloat16"):
-        trainer = SmallCnn(epochs=1, batch_size=64, precision=precision)
-        seconds = {}
-        for plan, some in ((StackPlan("looped"), tasks[:8]), (StackPlan("vmapped", 256), tasks)):
-
-            def work(trainer: SmallCnn = trainer, plan: StackPlan = plan, some: list[TrainingTask] = some) -> None:
-                train_stack(trainer, images, some, classes=10, compute=Compute(device="cuda:0"), plan=plan)
-
-            seconds[plan.method] = wall_seconds(work) / len(some)
-            figures.append((f"small CNN on a GPU, {precision}, {plan.method}", seconds[plan.method], "wall s a model"))
-        figures.append((f"speed-up of the stack of 256, {precision}", seconds["looped"] / seconds["vmapped"], "x"))
-    return figures
-
-
 def stacked(features: NDArray[np.float32], tasks: list[TrainingTask], size: int) -> None:
     """Train the tasks in stacks of `size`."""
     train_stack(TRAINER, features, tasks, classes=2, compute=Compute(), plan=StackPlan("batched", size))
@@ -113,16 +90,6 @@ def ordinary_training(features: NDArray[np.float32], labels: NDArray[np.int64]) 
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
         optimizer.step()
-
-
-def wall_seconds(work: Callable[[], None]) -> float:
-    """Return the wall seconds of the second run of `work`, including GPU synchronisation."""
-    work()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def seconds(work: Callable[[], None], *, repeats: int) -> float:

@@ -141,14 +141,14 @@ def origins(folder: Path = DATA) -> dict[str, Origin]:
         return {line[0]: Origin(*line) for line in list(csv.reader(file))[1:]}
 
 
-def measured_here(file: str, program: str) -> Origin:
-    """Return the origin of a file written today on this machine."""
+def measured_here(file: str, program: str, *, gpu: str = "no GPU") -> Origin:
+    """Return the origin of a file written today on this machine, with the name of the GPU that was used."""
     names = [
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
     processor = names[0] if names else platform.processor()
     load, python = os.getloadavg()[0], platform.python_version()
-    machine = f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
+    machine = f"{os.cpu_count()} cores of {processor}, {gpu}, Python {python}, load {load:.1f} at the end"
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=DATA, capture_output=True, text=True, check=False).stdout.strip()
     return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine, commit)

@@ -1,7 +1,11 @@
-"""Resources of a training run (threads, device, seeds) and the error it raises."""
+"""Resources of a training run (threads, device, seeds), the error it raises and the notes it leaves."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +36,29 @@ class Compute:
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be >= 1", threads=self.threads)
         require(0 < self.device_share <= 1, "device_share must be in (0, 1]", device_share=self.device_share)
+
+
+_notes: ContextVar[list[str] | None] = ContextVar("notes of the running unit", default=None)
+
+
+def leave_note(sentence: str) -> None:
+    """Add a sentence to the notes of the running unit, which the report shows; outside a unit, warn with it."""
+    notes = _notes.get()
+    if notes is None:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+    elif sentence not in notes:
+        notes.append(sentence)
+
+
+@contextmanager
+def collected_notes() -> Iterator[list[str]]:
+    """Yield a list that receives the notes of the block."""
+    notes: list[str] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
 
 
 def spawned(seed: SeedSequence, parts: int) -> list[SeedSequence]:

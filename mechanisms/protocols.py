@@ -156,8 +156,10 @@ class StackLearner(Protocol):
     def recipe(self) -> Recipe:
         """The network and its training settings."""
 
-    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """Return how `models` models for examples of `shape` are grouped into stacks; a fixed rule decides it."""
+    def stack_plan(
+        self, shape: tuple[int, ...], *, classes: int, models: int, rows: int, compute: Compute
+    ) -> StackPlan:
+        """Return how `models` models for `rows` examples of `shape` are grouped into stacks, by a fixed rule."""
 
     def fit_stack(
         self,

@@ -149,7 +149,7 @@ def trained_teachers(
     from dpaudit.mechanisms.training.inputs import example_shape
 
     shape = example_shape(data.features)
-    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), compute=compute)
+    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), rows=len(data), compute=compute)
     outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
     models = list[Model]()
     for outcome in outcomes:

@@ -84,6 +84,7 @@ MECHANISMS = Rooms(
             "ranges",
             "examples",
             "compute",
+            "gpu_memory",
             "threads",
             "labels",
             "training",

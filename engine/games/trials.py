@@ -22,6 +22,7 @@ from dpaudit.errors import AuditError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.gpu_memory import fit_on_emptied_gpu
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Learner, Model, StackLearner
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
@@ -116,7 +117,8 @@ def train_runs(
         from dpaudit.mechanisms.training.inputs import example_shape
 
         shape = example_shape(examples.features)
-        plan = stacked.stack_plan(shape, classes=examples.classes, models=len(runs), compute=compute)
+        sizes = {"models": len(runs), "rows": len(examples)}
+        plan = stacked.stack_plan(shape, classes=examples.classes, compute=compute, **sizes)
         tasks = [run.task(examples) for run in runs]
         return list(stacked.fit_stack(examples.features, tasks, classes=examples.classes, compute=compute, plan=plan))
     return [_trained_alone(mechanism, examples, run, compute, validation) for run in runs]
@@ -128,7 +130,9 @@ def _trained_alone(
     train = examples.take(run.rows)
     validation = None if validation is None else validation.writable()
     try:
-        model: Model = mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
+        model: Model = fit_on_emptied_gpu(
+            lambda: mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
+        )
     except TrainingError as err:
         return err
     except AuditError:  # wrong use, which fails for every seed

@@ -430,7 +430,7 @@ def default_data(mechanism: Any, claim: Claim) -> Any:
     if not isinstance(mechanism, StackLearner):
         return table
     try:
-        mechanism.stack_plan((table.dimensions,), classes=table.classes, models=1, compute=Compute())
+        mechanism.stack_plan((table.dimensions,), classes=table.classes, models=1, rows=1, compute=Compute())
     except AuditError:  # a network of images
         return Digits()
     return table

@@ -150,11 +150,13 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
 
         return PrivateStack
 
-    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+    def stack_plan(
+        self, shape: tuple[int, ...], *, classes: int, models: int, rows: int, compute: Compute
+    ) -> StackPlan:
         """Return the plan; stacks are smaller than without privacy, because each example's gradient is in memory."""
         from dpaudit.mechanisms.training.train import private_plan
 
-        return private_plan(self.model, shape, classes=classes, models=models, compute=compute)
+        return private_plan(self.model, shape, classes=classes, models=models, rows=rows, compute=compute)
 
     def fit_stack(
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any

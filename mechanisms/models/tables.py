@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MISSING = "unknown"  # category of missing values
+CATBOOST_GPU_SHARE = 0.95  # CatBoost's default share of a whole GPU's memory
 
 
 @register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
@@ -66,7 +67,7 @@ class CatBoost:
             use_best_model=validation is not None,
             allow_writing_files=False,
             verbose=False,
-            **_device_settings(compute.device),
+            **_device_settings(compute),
         )
         try:
             pools = [_pool(part) for part in (train, validation) if part is not None]
@@ -96,10 +97,12 @@ def _pool(examples: Examples) -> Any:
     return catboost.Pool(data, examples.labels, cat_features=list(examples.categorical) or None)
 
 
-def _device_settings(device: str) -> dict[str, str]:
-    """Return CatBoost's settings for a torch device: "cuda:1" is GPU "1"."""
-    kind, _, index = device.partition(":")
-    return {"task_type": "GPU", "devices": index or "0"} if kind == "cuda" else {}
+def _device_settings(compute: Compute) -> dict[str, Any]:
+    """Return CatBoost's settings for a torch device and a share of its memory: "cuda:1" is GPU "1"."""
+    kind, _, index = compute.device.partition(":")
+    if kind != "cuda":
+        return {}
+    return {"task_type": "GPU", "devices": index or "0", "gpu_ram_part": CATBOOST_GPU_SHARE * compute.device_share}
 
 
 @register("model", "logistic-regression", source="scikit-learn's defaults, as in arXiv:2511.14084, section 11")

@@ -72,7 +72,7 @@ class TransformerFineTune:
         torch.set_num_threads(compute.threads)
         devices = [torch.device(compute.device)] if compute.device != "cpu" else []
         task = TrainingTask(np.arange(len(texts)), train.labels, seed)
-        digest = training_digest((self, train.classes), "\0".join(texts).encode(), [task]) if compute.scratch else ""
+        digest = training_digest((self, train.classes, train.digest), [task]) if compute.scratch else ""
         # The new head and dropout draw from torch's global generators, whose state is restored afterwards.
         with torch.random.fork_rng(devices):
             training = FineTuning(self, texts, train, seed=seed, device=compute.device)

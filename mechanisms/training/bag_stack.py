@@ -20,6 +20,7 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.gpu_memory import digest_if_shared, on_device
 from dpaudit.mechanisms.training.inputs import as_array, scale_inputs, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
@@ -50,15 +51,16 @@ def train_on_bags(
     message = "proportion matching needs a perceptron with relu or tanh"
     require(BatchedMlp.supports(module), message, model=type(recipe).__name__, do="use mlp")
     torch.set_num_threads(compute.threads)
-    device = torch.device(compute.device)
+    data = on_device(array, compute, digest_if_shared(features))
+    device = data.device
     kernel = BatchedMlp(module, loss=CrossEntropy())
     seeds = [spawned(task.seed, 2) for task in tasks]  # initial weights, order
     parameters = torch.stack([draw_weights(module, torch_generator(weights)) for weights, _ in seeds]).to(device)
     gradient = torch.empty_like(parameters)
     optimizer = Optimizer(recipe, parameters)
-    scaling = scaling_of(array) if recipe.standardise else None
+    scaling = scaling_of(data, np.arange(len(array))) if recipe.standardise else None
     scales = stack_scaling([scaling], device)
-    resident = scale_inputs(torch.from_numpy(np.array(array))[None].to(device), scales)[0]
+    inputs = scale_inputs(data[None], scales)[0]
     rows, shares, targets = (
         torch.from_numpy(np.stack([getattr(task, name) for task in tasks])).to(device)
         for name in ("rows", "shares", "targets")
@@ -75,8 +77,8 @@ def train_on_bags(
         for begin in range(0, bags, step):
             picked = order[:, begin : begin + step]
             members = rows[models, picked]  # (models, bags, k)
-            inputs = resident.index_select(0, members.flatten()).view(len(tasks), -1, *resident.shape[1:])
-            activations = kernel.forward(parameters, inputs)
+            batch = inputs.index_select(0, members.flatten()).view(len(tasks), -1, *inputs.shape[1:])
+            activations = kernel.forward(parameters, batch)
             logits = activations[-1].unflatten(1, members.shape[1:])
             loss, slope = bag_cross_entropy(logits, shares[models, picked], targets[models, picked])
             kernel.backward(parameters, activations, slope.flatten(1, 2).div_(picked.shape[1]), gradient)

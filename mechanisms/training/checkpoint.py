@@ -65,6 +65,15 @@ class TrainingCheckpoint:
                 warning = printable(f"cannot read checkpoint {self._path}, so training starts from scratch: {reason}")
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
+    @property
+    def stack_size(self) -> int | None:
+        """Number of models in the interrupted stack; None if no stack was interrupted."""
+        return None if self._running is None else len(self._running["state"]["parameters"])
+
+    def discard_state(self) -> None:
+        """Forget the state of the interrupted stack, whose models will be trained in other stacks."""
+        self._running = None
+
     def restore(self, training: Resumable) -> int:
         """Restore the state of a training and return how many of its epochs, or of its steps, it has finished."""
         if self._running is None:
@@ -94,10 +103,9 @@ class TrainingCheckpoint:
         self._saved_at = time.monotonic()
 
 
-def training_digest(settings: tuple[object, ...], features: bytes | memoryview, tasks: Sequence[TrainingTask]) -> str:
-    """Return a hash that identifies a training by its settings, its features and the rows, labels and seed of tasks."""
+def training_digest(settings: tuple[object, ...], tasks: Sequence[TrainingTask]) -> str:
+    """Return a hash that identifies a training, by its settings with a hash of its features, and by its tasks."""
     hasher = hashlib.sha256(repr(settings).encode())
-    hasher.update(features)
     for task in tasks:
         hasher.update(repr((task.seed.entropy, task.seed.spawn_key)).encode())
         for values in (task.rows, task.labels):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
+from dpaudit.mechanisms.gpu_memory import digest_if_shared, digest_of, on_device
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.checkpoint import (
     TrainingCheckpoint,
@@ -68,7 +69,7 @@ class FixMatch:
         self.averaged = self.parameters.clone()
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(network, self.parameters, decayed=self.kernel.layout.matrices())
-        self.images = torch.from_numpy(np.array(images)).to(device)
+        self.images = on_device(images, compute, digest_if_shared(images))
         self.rows, self.labels = rows, labels
         self.one_hot = torch.eye(classes, device=device)
         self._order = np.random.default_rng(order)
@@ -76,11 +77,10 @@ class FixMatch:
         self._unlabelled = _Shuffled(len(images), self._order)
         self._augmentation_generator = torch_generator(changes)
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
-        settings = "fixmatch", network, classes, steps, ratio, threshold
-        tasks = [TrainingTask(rows, labels, seed)]
-        self._digest = (
-            training_digest(settings, np.ascontiguousarray(images).data, tasks) if compute.scratch else "fixmatch"
-        )
+        self._digest = ""
+        if compute.scratch:
+            settings = "fixmatch", network, classes, steps, ratio, threshold, digest_of(images)
+            self._digest = training_digest(settings, [TrainingTask(rows, labels, seed)])
 
     def train(self) -> NetworkModel:
         """Run all steps, from the last checkpoint on, and return the network. Raises: TrainingError."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,11 @@ from dpaudit.mechanisms.examples import Features
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+# Numbers that are converted to 64 bits at once for means and deviations: a CPU's cache holds 2 MB, and a GPU needs
+# large blocks.
+BLOCK_NUMBERS = 2**18
+GPU_BLOCK_NUMBERS = 2**22
 
 
 def as_array(features: Features) -> NDArray[np.float32]:
@@ -51,15 +56,48 @@ class Scaling:
     deviation: NDArray[np.float32]  # > 0; 1 for constant features
 
 
-def scaling_of(features: NDArray[np.float32]) -> Scaling:
-    """Return the scaling to mean 0 and variance 1 over training features (n, *shape), ignoring NaN."""
-    wide = features.astype(np.float64)
-    finite = np.isfinite(wide)
-    counts = np.maximum(finite.sum(0), 1)
-    mean = np.where(finite, wide, 0.0).sum(0) / counts
-    deviation = np.sqrt((np.where(finite, wide - mean, 0.0) ** 2).sum(0) / counts)
-    deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1.0)] = 1.0  # constant features are only centred
-    return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
+def scaling_of(features: Tensor, rows: NDArray[np.integer[Any]]) -> Scaling:
+    """Return the scaling to mean 0 and variance 1 over `rows` of the features (N, *shape), ignoring NaN.
+
+    It is computed where the features are, from blocks of rows, so the rows are not copied. On a CPU the sums have the
+    order of numpy's; on a GPU they may differ in the last bits of 64.
+    """
+    import torch
+
+    numbers = BLOCK_NUMBERS if features.device.type == "cpu" else GPU_BLOCK_NUMBERS
+    size = max(1, numbers // max(1, features[0].numel()))
+    blocks = torch.from_numpy(rows.astype(np.int64)).to(features.device).split(size)
+
+    def sums(values_of: Callable[[Tensor], Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for block in blocks:
+            total = _added(total, values_of(features.index_select(0, block).double()))
+        assert total is not None
+        return total
+
+    total, counts = sums(lambda wide: wide), torch.tensor(len(rows))
+    is_complete = bool(total.isfinite().all())
+    if not is_complete:
+        total = sums(lambda wide: wide.where(wide.isfinite(), 0.0))
+        counts = sums(lambda wide: wide.isfinite().long()).clamp(min=1)
+    mean = total / counts
+
+    def squares(wide: Tensor) -> Tensor:
+        difference = wide - mean
+        return (difference if is_complete else difference.where(wide.isfinite(), 0.0)).square()
+
+    deviation = (sums(squares) / counts).sqrt()
+    deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0  # constant features are only centred
+    return Scaling(mean.float().cpu().numpy(), deviation.float().cpu().numpy())
+
+
+def _added(total: Tensor | None, rows: Tensor) -> Tensor:
+    """Return `total`, shape (*shape), plus the sum of `rows`, shape (n, *shape); on a CPU row by row, as numpy adds."""
+    import torch
+
+    if rows.device.type != "cpu":
+        return rows.sum(0) if total is None else total + rows.sum(0)
+    return torch.from_numpy((rows if total is None else torch.cat([total[None], rows])).numpy().sum(0))
 
 
 def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[Tensor, Tensor] | None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.gpu_memory import is_out_of_memory
 from dpaudit.mechanisms.training.parameters import layout_of
 
 MAX_GRADIENT_BYTES = 256 * 2**20
@@ -210,7 +211,7 @@ def compiled_or_plain(function: Callable[..., tuple[Tensor, Tensor]]) -> Callabl
         try:
             return current(*arguments)
         except Exception as error:  # compiler errors have no common base class
-            if current is function:
+            if current is function or is_out_of_memory(error):
                 raise
             warnings.warn(f"torch.compile failed; training continues without it: {error}", stacklevel=2)
             current = function

@@ -59,9 +59,7 @@ class Stack:
         self.losses = torch.zeros(len(tasks), device=self.device)
         self.kernel = make_kernel(recipe, module, loss=loss, plan=plan, device=self.device)
         self.augment = Augment(recipe.augment, shape)
-        self.scalings = [
-            scaling_of(features.cpu().numpy()[task.rows]) if recipe.standardise else None for task in self.tasks
-        ]
+        self.scalings = [scaling_of(features, task.rows) if recipe.standardise else None for task in self.tasks]
         self._scales = stack_scaling(self.scalings, self.device)
         self._rows = self._padded([torch.from_numpy(task.rows.astype(np.int32)) for task in self.tasks])
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])

@@ -40,11 +40,13 @@ class StackTrainer:
         """Return the task to train on; a label mechanism replaces its labels by a release."""
         return task
 
-    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """Return how `models` models for examples of `shape` are grouped into stacks; a fixed rule decides it."""
+    def stack_plan(
+        self, shape: tuple[int, ...], *, classes: int, models: int, rows: int, compute: Compute
+    ) -> StackPlan:
+        """Return how `models` models for `rows` examples of `shape` are grouped into stacks, by a fixed rule."""
         from dpaudit.mechanisms.training.train import default_plan
 
-        return default_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+        return default_plan(self.recipe, shape, classes=classes, models=models, rows=rows, compute=compute)
 
     def require_features(self, train: Examples) -> None:
         """Raise InputError for features that the network does not support."""

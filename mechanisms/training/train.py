@@ -1,19 +1,31 @@
 """Trains one model for each task, stack by stack, on one device; an interrupted call resumes from its checkpoint.
 
-The grouping into stacks depends on the network and the device alone, so it is reproducible.
+The grouping into stacks depends on the network, the data and the device alone, so it is reproducible. Only if the GPU
+turns out to have too little memory, a note says that smaller stacks were trained.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note
 from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.gpu_memory import (
+    NO_ROOM_FOR_A_MODEL,
+    RESIDENT_SHARE,
+    digest_if_shared,
+    digest_of,
+    is_out_of_memory,
+    on_device,
+    release_resident,
+    unit_bytes,
+)
+from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint, training_digest
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
@@ -22,7 +34,7 @@ from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
 
 PRIVATE_STACK = 64  # maximum stack of DP-SGD, which has each example's gradient in memory for every model
-GPU_SHARE = 0.7  # share of the unit's GPU memory available to a stack
+GPU_SHARE = 0.7  # share of the unit's GPU memory available to a stack and to data
 
 
 def train_stack(
@@ -41,40 +53,69 @@ def train_stack(
 
     `key_parts` identify the training in the digest of its checkpoint, if `stack_type` alone does not.
 
-    Raises: TrainingError if the GPU has too little memory for the plan.
+    If a stack does not fit in the GPU's memory, it is trained as stacks of half its size, and a note says so.
+
+    Raises: TrainingError if the GPU has too little memory for the data or for one model.
     """
     loss, stack_class = loss or CrossEntropy(), stack_type or Stack
     if plan is None:
-        shape = example_shape(features)
+        shape, rows = example_shape(features), len(features)
         if len(tasks) == 1:
             plan = single_plan(recipe, shape, classes)
         else:
-            plan = default_plan(recipe, shape, classes=classes, models=len(tasks), compute=compute)
+            plan = default_plan(recipe, shape, classes=classes, models=len(tasks), rows=rows, compute=compute)
     torch.set_num_threads(compute.threads)
     array = as_array(features)
-    # Copy read-only arrays from an object store, which torch cannot wrap.
-    writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
+    data_digest = digest_if_shared(features) or (digest_of(array) if compute.scratch else None)
     torch.backends.cudnn.deterministic = (
         True  # otherwise a GPU may use other algorithms, with other rounding, in each run
     )
-    resident = torch.from_numpy(writeable).to(torch.device(compute.device))
+    data = on_device(array, compute, data_digest)
     settings = key_parts or (recipe, plan, loss, stack_class)
-    digest = training_digest(settings, np.ascontiguousarray(array).data, tasks) if compute.scratch else ""
+    digest = training_digest((*settings, data_digest), tasks) if compute.scratch else ""
     build_model = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
     checkpoint = TrainingCheckpoint(compute, digest, build_model)
     outcomes: list[NetworkModel | TrainingError] = list(checkpoint.finished)
-    for first in range(len(outcomes), len(tasks), plan.size):
-        group = tasks[first : first + plan.size]
-        try:
-            stack = stack_class(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
-            outcomes += _train_epochs(stack, checkpoint, compute)
-        except torch.cuda.OutOfMemoryError as error:
-            raise TrainingError(
-                f"the GPU has too little memory for a stack of {plan.size} models. Use a smaller plan."
-            ) from error
+    build_stack = partial(stack_class, recipe, data, classes=classes, loss=loss, plan=plan)
+    size, has_smaller_stacks = checkpoint.stack_size or plan.size, False
+    while len(outcomes) < len(tasks):
+        first = len(outcomes)
+        group = tasks[first : first + size]
+        trained = _train_if_it_fits(partial(build_stack, group, first=first), checkpoint, compute)
+        if trained is None:
+            checkpoint.discard_state()
+            if not release_resident(keep=data):
+                size = _half(len(group))
+            continue
+        has_smaller_stacks |= len(group) < len(tasks[first : first + plan.size])
+        outcomes += trained
         if len(outcomes) < len(tasks):
             checkpoint.finish(outcomes)
+    if has_smaller_stacks:
+        leave_note(
+            f"stacks of {plan.size} models did not fit in the GPU's memory, so models were trained in stacks of "
+            f"{size}. This changes results by rounding only"
+        )
     return outcomes
+
+
+def _train_if_it_fits(
+    build_stack: Callable[[], Stack], checkpoint: TrainingCheckpoint, compute: Compute
+) -> list[NetworkModel | TrainingError] | None:
+    """Train one stack; returns its outcomes, or None if the GPU has too little memory for it."""
+    try:
+        return _train_epochs(build_stack(), checkpoint, compute)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def _half(models: int) -> int:
+    """Return half the size of a stack that does not fit in the GPU's memory; TrainingError for a single model."""
+    if models == 1:
+        raise TrainingError(NO_ROOM_FOR_A_MODEL)
+    return -(-models // 2)
 
 
 def _train_epochs(stack: Stack, checkpoint: TrainingCheckpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
@@ -93,24 +134,31 @@ def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPl
     return StackPlan("batched" if recipe.batched_kernel(recipe.meta_module(shape, classes)) else "looped")
 
 
-def default_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """Plan one stack of all models, or as many as fit on the GPU; single models if stacks are not faster."""
+def default_plan(
+    recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, rows: int, compute: Compute
+) -> StackPlan:
+    """Plan one stack of all models, or as many as fit on the GPU; single models if stacks are not faster.
+
+    `rows` is the number of examples in the data.
+    """
     module = recipe.meta_module(shape, classes)
     batched = recipe.batched_kernel(module)
     if not batched and (compute.device == "cpu" or couples_examples(module)):
         return StackPlan("looped")
-    size = _largest_stack(recipe, module, shape, models=models, compute=compute)
+    size = _largest_stack(recipe, module, shape, models=models, rows=rows, compute=compute)
     return StackPlan("batched" if batched else "vmapped", size)
 
 
-def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """Plan stacks for DP-SGD, which needs each example's gradient."""
+def private_plan(
+    recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, rows: int, compute: Compute
+) -> StackPlan:
+    """Plan stacks for DP-SGD, which needs each example's gradient; arguments as in `default_plan`."""
     module = recipe.meta_module(shape, classes)
     batched = recipe.batched_kernel(module)
     if not batched and compute.device == "cpu":
         return StackPlan("vmapped", 1)
     largest = min(models, PRIVATE_STACK)
-    size = _largest_stack(recipe, module, shape, models=largest, compute=compute, each_gradient=True)
+    size = _largest_stack(recipe, module, shape, models=largest, rows=rows, compute=compute, each_gradient=True)
     return StackPlan("batched" if batched else "vmapped", size)
 
 
@@ -120,19 +168,26 @@ def _largest_stack(
     shape: tuple[int, ...],
     *,
     models: int,
+    rows: int,
     compute: Compute,
     each_gradient: bool = False,
 ) -> int:
-    """Return the number of models per stack: all, or as many as fit into the unit's share of the GPU."""
+    """Return the number of models per stack: all, or as many as fit with the data into the unit's share of the GPU.
+
+    The data are these, and those of earlier units that may have stayed on the GPU.
+    """
     if not compute.device.startswith("cuda"):
         return models
-    total: int = torch.cuda.get_device_properties(compute.device).total_memory
-    room = int(GPU_SHARE * compute.device_share * total)
-    return max(1, min(models, room // bytes_per_model(recipe, module, shape, each_gradient=each_gradient)))
+    memory = unit_bytes(compute)
+    data = max(4 * rows * math.prod(shape), int(RESIDENT_SHARE * memory))
+    each = bytes_per_model(recipe, module, shape, rows=rows, each_gradient=each_gradient)
+    return max(1, min(models, (int(GPU_SHARE * memory) - data) // each))
 
 
-def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *, each_gradient: bool = False) -> int:
-    """Estimate the bytes of one model in a stack: weights, gradients, moments and activations of a batch."""
+def bytes_per_model(
+    recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *, rows: int, each_gradient: bool = False
+) -> int:
+    """Estimate the bytes of one model in a stack: weights, gradients, moments, activations of a batch, and its rows."""
     parameters = sum(parameter.numel() for parameter in module.parameters())
     outputs = 0
 
@@ -146,4 +201,6 @@ def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *
         hook.remove()
     # Weights, gradient and its copy, two moments; for each activation its gradient and one temporary.
     copies = 5 + (recipe.batch_size if each_gradient else 0)
-    return 4 * (copies * parameters + 3 * outputs * recipe.batch_size)
+    # Of each row: its number, its label, its place in the order, and the draws of its augmentation.
+    row_bytes = 4 + 8 + 8 + 4 * Augment(recipe.augment, shape).draws
+    return 4 * (copies * parameters + 3 * outputs * recipe.batch_size) + row_bytes * rows

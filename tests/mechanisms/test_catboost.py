@@ -137,19 +137,26 @@ def test_catboost_s_errors_are_training_errors() -> None:
 
 @pytest.mark.parametrize(
     ("device", "expected"),
-    [("cpu", {}), ("cuda", {"task_type": "GPU", "devices": "0"}), ("cuda:3", {"task_type": "GPU", "devices": "3"})],
+    [
+        ("cpu", {}),
+        ("cuda", {"task_type": "GPU", "devices": "0", "gpu_ram_part": pytest.approx(0.95 / 4)}),
+        ("cuda:3", {"task_type": "GPU", "devices": "3", "gpu_ram_part": pytest.approx(0.95 / 4)}),
+    ],
 )
-def test_the_device_is_passed_on(device: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_and_its_share_are_passed_on(
+    device: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments: dict[str, Any] = {}
+    for_gpu = ("task_type", "devices", "gpu_ram_part")
 
     class Noted(catboost.CatBoostClassifier):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
             arguments.update(settings)
-            super().__init__(**{key: value for key, value in settings.items() if key not in ("task_type", "devices")})
+            super().__init__(**{key: value for key, value in settings.items() if key not in for_gpu})
 
     monkeypatch.setattr(catboost, "CatBoostClassifier", Noted)
-    SMALL.fit(gaussians(50), seed=SEED, compute=Compute(threads=2, device=device))
-    assert {key: arguments[key] for key in ("task_type", "devices") if key in arguments} == expected
+    SMALL.fit(gaussians(50), seed=SEED, compute=Compute(threads=2, device=device, device_share=0.25))
+    assert {key: arguments[key] for key in for_gpu if key in arguments} == expected
     assert arguments["thread_count"] == 2
 
 

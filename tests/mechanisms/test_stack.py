@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from dpaudit.mechanisms.training.train import (
     private_plan,
     train_stack,
 )
+from tests.fake_gpu import GPU, FakeGpu
 
 CPU = Compute()
 DATA = load_digits()
@@ -308,7 +308,7 @@ def test_logits_of_a_stack_are_those_of_each_model() -> None:
 
 def test_batch_norm_is_never_stacked() -> None:
     trainer = ResNet18(epochs=1, width=4, norm="batch")
-    assert default_plan(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
+    assert default_plan(trainer, (1, 8, 8), classes=10, models=9, rows=200, compute=CPU) == StackPlan("looped")
     with pytest.raises(InputError, match="batch norm cannot be stacked"):
         train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
 
@@ -373,18 +373,29 @@ def test_augmentations_use_the_stated_number_of_draws() -> None:
 
 
 def test_a_stack_on_a_gpu_is_as_large_as_fits_on_its_part_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card of 100 models' size, of which 70 % is used; on a CPU all models are one stack."""
+    """A card of 100 models, of which 70 % is used, and at least 20 % by data; on a CPU all models are one stack."""
     recipe, shape = Mlp(hidden=(64,)), (64,)
-    each = bytes_per_model(recipe, recipe.meta_module(shape, 2), shape)
-    card = SimpleNamespace(total_memory=100 * each + 9)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    each = bytes_per_model(recipe, recipe.meta_module(shape, 2), shape, rows=100)
+    FakeGpu(monkeypatch, memory=100 * each + 9)
 
-    def size(**compute: Any) -> int:
-        return default_plan(recipe, shape, classes=2, models=500, compute=Compute(**compute)).size
+    def plan(models: int = 500, **compute: Any) -> StackPlan:
+        return default_plan(recipe, shape, classes=2, models=models, rows=100, compute=Compute(**compute))
 
-    assert size() == 500
-    assert size(device="cuda:0") == 70
-    assert size(device="cuda:0", device_share=0.25) == 17
-    assert default_plan(recipe, shape, classes=2, models=8, compute=Compute(device="cuda:0")).size == 8
-    private = private_plan(recipe, shape, classes=2, models=64, compute=Compute(device="cuda:0"))
-    assert private.size < 70 // 2, "DP-SGD holds each example's gradient"
+    assert plan().size == 500
+    assert plan(device="cuda:0").size == 50
+    assert plan(device="cuda:0", device_share=0.25).size == 12
+    assert plan(models=8, device="cuda:0").size == 8
+    private = private_plan(recipe, shape, classes=2, models=64, rows=100, compute=GPU)
+    assert private.size < 50 // 2, "DP-SGD holds each example's gradient"
+
+
+def test_large_data_leave_room_for_fewer_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data of half the card, then of all of it; a model also has its rows and labels on the card."""
+    recipe, shape = Mlp(hidden=(64,)), (64,)
+    bytes_of_model = partial(bytes_per_model, recipe, recipe.meta_module(shape, 2), shape)
+    memory = 2 * 4 * 64 * 10_000
+    FakeGpu(monkeypatch, memory=memory)
+    each = bytes_of_model(rows=10_000)
+    assert each == bytes_of_model(rows=0) + 20 * 10_000
+    for rows, expected in ((10_000, int(0.2 * memory) // each), (20_000, 1)):
+        assert default_plan(recipe, shape, classes=2, models=500, rows=rows, compute=GPU).size == expected

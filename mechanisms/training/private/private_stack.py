@@ -58,7 +58,14 @@ def train_private_stack(
     stack_class = stack_type or PrivateStack
     if observer is not None or step_canary is not None:
         compute = replace(compute, scratch=None)  # a resumed training would show its later steps alone
-    plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
+    plan = plan or private_plan(
+        recipe,
+        example_shape(features),
+        classes=classes,
+        models=len(tasks),
+        rows=len(features),
+        compute=compute,
+    )
 
     canary_bytes = [None if canary is None else canary.tobytes() for canary in canaries or []]
     return train_stack(
