@@ -29,7 +29,7 @@ from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Han
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
+from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, resource_text
 from dpaudit.errors import RunError
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
@@ -350,15 +350,14 @@ class RayPool:
         nodes = _nodes()
         self._report_missing_nodes(nodes)
         room = nodes.worker_counts(demand)
-        no_gpu_yet = any(kind.gpus for kind in self._kinds_without_worker())
-        for kind in sorted(
-            demand, key=lambda kind: -kind.gpus
-        ):  # GPUs first, before other kinds take the CPUs of their nodes
+        no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
+        # Scarce resources first, before other kinds take the CPUs of their nodes.
+        for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
             workers = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
-            # Pending workers make the cluster add a node. While a GPU is pending, other kinds must not take the CPUs
-            # of its node.
-            if self._wait_s and (kind.gpus or not no_gpu_yet):
+            # Pending workers make the cluster add a node. While a GPU or a custom resource is pending, other kinds must
+            # not take the CPUs of its node.
+            if self._wait_s and (kind.gpus or kind.custom or not no_scarce_yet):
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + EXTRA_WORKERS)
             for _ in range(wanted - len(workers)):
                 self._start(kind)
@@ -381,7 +380,13 @@ class RayPool:
         ray.kill(slot.actor)
 
     def _start(self, kind: Resources) -> None:
-        worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
+        worker = Worker.options(  # type: ignore[attr-defined]
+            num_cpus=kind.cpus,
+            num_gpus=kind.gpus,
+            memory=kind.memory or None,
+            resources=dict(kind.custom),
+            max_restarts=0,
+        )
         actor = worker.remote(kind.cpus, self._scratch, self._store_mark)
         slot = _WorkerSlot(kind, actor, time.monotonic())
         self._slots[slot] = None
@@ -571,46 +576,65 @@ def loss_reason(err: RayError) -> str:
 class Nodes:
     """Nodes of a cluster."""
 
-    resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`
+    resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`, `memory`, custom ones
 
     def can_hold(self, kind: Resources) -> bool:
         """True if a worker of this kind fits on an empty node."""
-        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.resources)
+        return any(_parts_met(node, kind) == len(kind.amounts) for node in self.resources)
+
+    def refusal(self, kind: Resources) -> str:
+        """Return why a worker of this kind cannot be placed, with the largest node; "" if it can."""
+        if self.can_hold(kind):
+            return ""
+        largest = max(self.resources, key=lambda node: (_parts_met(node, kind), *_sizes(node, kind)), default=None)
+        size = (
+            "the cluster has no node" if largest is None else f"the largest has {resource_text(largest, kind.amounts)}"
+        )
+        return (
+            f"a unit needs {kind} on one node, {size}: request less in `resources`, of `run:` or beside the mechanism, "
+            f"or add such a node. If the cluster adds nodes on demand, set {WAIT_FOR_NODES} to the seconds to wait"
+        )
 
     def require_room(self, kinds: Collection[Resources]) -> None:
-        """Refuse kinds that fit on no node."""
+        """Raise RunError for a kind that fits on no node."""
         for kind in kinds:
-            if not self.can_hold(kind):
-                sizes = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.resources}
-                raise RunError(
-                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(sizes)) or 'none'}: "
-                    "request less in `run:`. If the cluster adds such nodes on demand, set "
-                    "DPAUDIT_WAIT_FOR_NODES_S to the seconds to wait"
-                )
+            if why := self.refusal(kind):
+                raise RunError(why)
 
     def worker_counts(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
         """Return how many workers of each kind fit at the same time, at most one for each unit."""
-        # Nodes without a GPU first, so that workers without one leave the CPUs of GPU nodes free. Kinds with a GPU
-        # first, since they fit on few nodes.
-        free = sorted((dict(node) for node in self.resources), key=lambda node: node.get("GPU", 0))
+        # Nodes without scarce resources first, so that workers that need none leave the CPUs of the others free. Kinds
+        # with scarce resources first, since they fit on few nodes.
+        scarce = {"GPU", *(name for kind in demand for name, _ in kind.custom)}
+        free = sorted(
+            (dict(node) for node in self.resources), key=lambda node: sum(node.get(name, 0) for name in scarce)
+        )
         counts = dict.fromkeys(demand, 0)
-        for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
+        for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
             for node in free:
                 count = min(_workers_that_fit(node, kind), demand[kind] - counts[kind])
                 counts[kind] += count
-                node["CPU"] = node.get("CPU", 0) - count * kind.cpus
-                node["GPU"] = node.get("GPU", 0) - count * kind.gpus
+                for name, amount in kind.amounts.items():
+                    node[name] = node.get(name, 0) - count * amount
         return counts
 
 
+def _parts_met(node: Mapping[str, float], kind: Resources) -> int:
+    """Return how many of the requested resources the empty node has in full."""
+    return sum(node.get(name, 0) >= amount for name, amount in kind.amounts.items())
+
+
+def _sizes(node: Mapping[str, float], kind: Resources) -> list[float]:
+    return [node.get(name, 0) for name in reversed(kind.amounts)]
+
+
 def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
-    by_cpu = int(node.get("CPU", 0) // kind.cpus)
-    if not kind.gpus:
-        return by_cpu
-    gpus = node.get("GPU", 0) + 1e-9
+    return min(_workers_by(name, node.get(name, 0) + 1e-9, amount) for name, amount in kind.amounts.items())
+
+
+def _workers_by(name: str, free: float, amount: float) -> int:
     # A share of a GPU comes from one card: two workers with 0.6 each need two cards.
-    by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
-    return min(by_cpu, by_gpu)
+    return int(free) * int((1 + 1e-9) / amount) if name == "GPU" and amount < 1 else int(free // amount)
 
 
 def _nodes() -> Nodes:

@@ -126,7 +126,7 @@ class Plan:
     isolated: bool = False
 
     def table(self) -> pa.Table:
-        """Return one row for each unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
+        """Return one row for each unit: key, label, task, seed, needs, resources, pieces."""
         needs = arrow_array([list(unit.needs) for unit in self.units])
         columns = {
             "key": [unit.key for unit in self.units],
@@ -136,6 +136,8 @@ class Plan:
             "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],
             "gpus": [unit.resources.gpus for unit in self.units],
+            "memory": [unit.resources.memory for unit in self.units],
+            "custom": [unit.resources.custom_text for unit in self.units],
             "pieces": [pieces_of(unit) for unit in self.units],
         }
         return pa.table(
@@ -273,7 +275,7 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
 def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
 ) -> tuple[PlannedAudit, dict[str, Any]]:
-    resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
+    resources = spec.resources_of(audit)
     setting = Setting(
         audit.mechanism,
         audit.proxy,
@@ -288,6 +290,7 @@ def _plan_audit(
         after=after,
         first_seed=Seed(spec.seed),
         measures_ceiling=spec.sweep is not None,
+        reference_resources=spec.run.resources.per_unit(),
     )
     work = Work()
     game: Played = audit.game.play(setting, work)

@@ -49,12 +49,12 @@ def backend_elsewhere(
         def on_ray() -> Backend:
             return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines, store))
 
-        run = plan.spec.run
-        match run.runner_if_settled():
+        concurrency = plan.spec.run.concurrency(max((unit.resources.cpus for unit in missing), default=1))
+        match plan.spec.runner_if_settled:
             case "ray":
                 yield on_ray()
             case "processes":
-                yield in_processes(run.concurrency)
+                yield in_processes(concurrency)
             case "in-process":
                 yield in_processes(1)
             case "auto":
@@ -63,7 +63,7 @@ def backend_elsewhere(
                 first = in_processes(1) if needs_own_process else in_this_process()
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
-                yield AutoBackend(missing, run.concurrency, first, on_ray, events, cap_s)
+                yield AutoBackend(missing, concurrency, first, on_ray, events, cap_s)
 
 
 @contextlib.contextmanager
