@@ -143,7 +143,9 @@ class RayPool:
 
     The number follows nodes that join or leave.
 
-    Raises: RunError if a unit fits on no node of the cluster.
+    Args:
+        fail_alone: Kinds whose units fail, and end nothing else, if they fit on no node.
+    Raises: RunError if a unit of another kind fits on no node of the cluster.
     """
 
     def __init__(
@@ -156,12 +158,17 @@ class RayPool:
         scratch: Scratch | None = None,
         deadlines: Deadlines | None = None,
         store: UnitStore | None = None,
+        fail_alone: Collection[Resources] = (),
     ) -> None:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
+        self._refused: dict[Resources, str] = {}  # kinds whose units fail, with the reason
+        self._refused_units: list[Unit] = []
         if not self._wait_s:
-            _nodes().require_room(demand)
+            nodes = _nodes()
+            self._refused = {kind: why for kind in fail_alone if (why := nodes.refusal(kind))}
+            nodes.require_room(demand.keys() - self._refused.keys())
         self._shared = {name: _put(value) for name, value in shared.items()}
-        self._remaining = Counter(demand)
+        self._remaining = Counter({kind: count for kind, count in demand.items() if kind not in self._refused})
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
         self._store_mark = store.mark_for_workers() if store else None
@@ -184,6 +191,8 @@ class RayPool:
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         """Number of units of this kind that fill the free places of ready workers."""
+        if kind in self._refused:
+            return ready
         self._schedulable[kind] = ready or self._schedulable.get(kind, 0)
         free = sum(PARCELS_PER_WORKER - len(slot.parcels) for slot in self._workers_for(kind))
         return free * self._size(does, self._share(kind)) - len(self._waiting[kind])
@@ -209,6 +218,9 @@ class RayPool:
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Queue the unit for a parcel to the worker with the fewest parcels."""
         kind = unit.resources
+        if kind in self._refused:
+            self._refused_units.append(unit)
+            return
         self._schedulable[kind] = max(0, self._schedulable.get(kind, 0) - 1)
         self._waiting[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
@@ -234,6 +246,9 @@ class RayPool:
 
     def wait(self) -> list[Completion]:
         """Block until a unit ends or its worker is lost, or until a worker is ready; return the completed units."""
+        if self._refused_units:
+            refused, self._refused_units = self._refused_units, []
+            return [Completion(unit, Attempt(0.0, self._refused[unit.resources])) for unit in refused]
         while True:
             self._send_waiting()
             ready = self._ready_references()

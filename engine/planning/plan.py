@@ -113,7 +113,8 @@ class Plan:
 
     Attributes:
         spec: The spec that was planned.
-        units: All units, each after the units it needs. A unit that two audits share is listed once.
+        units: All units, each after the units it needs. A unit that two audits share is listed once, with the larger
+            of their requests.
         audits: The units of each audit.
         shared: Large inputs by name.
         isolated: True if units that run without Ray run in a child process, because their code came with the spec.
@@ -208,7 +209,10 @@ def make_plan(spec: AuditSpec) -> Plan:
         for entry, inputs in _planned(spec, audit, parts):
             if entry.game.trainings:
                 require_trainable(entry.audit, loaded[source])
-            units |= {unit.key: unit for unit in (*entry.units, *entry.bounds)}
+            for each in (*entry.units, *entry.bounds):
+                larger = each.resources.scarcity > units.setdefault(each.key, each).resources.scarcity
+                if larger:  # the request of another audit that shares the unit is smaller
+                    units[each.key] = each
             shared |= inputs
             planned.append(entry)
     require_units(len(units))

@@ -90,6 +90,7 @@ def _ray_pool(
             scratch=scratch,
             deadlines=deadlines,
             store=store,
+            fail_alone=_kinds_of_some(plan),
         )
         try:
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
@@ -100,6 +101,17 @@ def _ray_pool(
             metrics.update()
         finally:
             workers.close()
+
+
+def _kinds_of_some(plan: Plan) -> frozenset[Resources]:
+    """Return the kinds of units that not every configuration of a sweep has; () for other plans.
+
+    A configuration whose units fit on no node then fails alone. If no configuration fits, nothing runs.
+    """
+    if plan.spec.sweep is None:
+        return frozenset()
+    kinds = [frozenset(unit.resources for unit in (*entry.units, *entry.bounds)) for entry in plan.audits]
+    return frozenset().union(*kinds) - frozenset.intersection(*kinds)
 
 
 def _load_ahead() -> None:
