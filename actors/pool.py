@@ -164,7 +164,7 @@ class RayPool:
         self._refused: dict[Resources, str] = {}  # kinds whose units fail, with the reason
         self._refused_units: list[Unit] = []
         if not self._wait_s:
-            nodes = _nodes()
+            nodes = Nodes.of_session()
             self._refused = {kind: why for kind in fail_alone if (why := nodes.refusal(kind))}
             nodes.require_room(demand.keys() - self._refused.keys())
         self._shared = {name: _put(value) for name, value in shared.items()}
@@ -362,7 +362,7 @@ class RayPool:
         """Start workers for which there are resources and units, and end idle workers that exceed them."""
         self._resized = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
-        nodes = _nodes()
+        nodes = Nodes.of_session()
         self._report_missing_nodes(nodes)
         room = nodes.worker_counts(demand)
         no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
@@ -587,11 +587,27 @@ def loss_reason(err: RayError) -> str:
     return f"{type(err).__name__}: {first_line}"
 
 
+_NOT_REQUESTED = ("node:", "object_store_memory")
+"""Beginnings of the names of a node's resources that no unit requests."""
+
+
 @dataclass(frozen=True)
 class Nodes:
     """Nodes of a cluster."""
 
     resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`, `memory`, custom ones
+
+    @classmethod
+    def of_session(cls) -> Nodes:
+        """Return the nodes of the running Ray session."""
+        return cls(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
+
+    def __str__(self) -> str:
+        sizes = Counter(
+            resource_text(node, sorted(name for name in node if not name.startswith(_NOT_REQUESTED)))
+            for node in self.resources
+        )
+        return "; ".join(f"{count} with {size}" for size, count in sorted(sizes.items()))
 
     def can_hold(self, kind: Resources) -> bool:
         """True if a worker of this kind fits on an empty node."""
@@ -606,8 +622,8 @@ class Nodes:
             "the cluster has no node" if largest is None else f"the largest has {resource_text(largest, kind.amounts)}"
         )
         return (
-            f"a unit needs {kind} on one node, {size}: request less in `resources`, of `run:` or beside the mechanism, "
-            f"or add such a node. If the cluster adds nodes on demand, set {WAIT_FOR_NODES} to the seconds to wait"
+            f"a unit needs {kind} on one node, {size}: request less in `resources`, of `run:` or of the audit, or add "
+            f"such a node. If the cluster adds nodes on demand, set {WAIT_FOR_NODES} to the seconds to wait"
         )
 
     def require_room(self, kinds: Collection[Resources]) -> None:
@@ -650,7 +666,3 @@ def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
 def _workers_by(name: str, free: float, amount: float) -> int:
     # A share of a GPU comes from one card: two workers with 0.6 each need two cards.
     return int(free) * int((1 + 1e-9) / amount) if name == "GPU" and amount < 1 else int(free // amount)
-
-
-def _nodes() -> Nodes:
-    return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))

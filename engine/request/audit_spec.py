@@ -111,7 +111,7 @@ class RunOptions:
             process), then chooses once: Ray if the run ends at least 30 s earlier on it. With GPUs, memory, custom
             resources or a cluster, "auto" is Ray from the start.
         workers: Number of processes or actors. None takes as many as fit on the machine or the cluster.
-        resources: Resources of each unit that trains or runs a mechanism, unless `resources` beside the mechanism
+        resources: Resources of each unit that trains or runs a mechanism, unless `resources` next to the mechanism
             states others. Units that score, count or compute bounds hold the same CPUs and nothing else. Only Ray
             reserves memory and custom resources; other runners ignore them.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
@@ -171,7 +171,7 @@ class RunOptions:
         """Return the runner; "auto" if the duration of the work decides.
 
         Args:
-            others: Resources that are stated beside mechanisms.
+            others: Resources that are stated next to mechanisms.
         """
         requests = [self.resources, *(other.over(self.resources) for other in others if other is not None)]
         need_ray = any(request.per_unit().need_ray for request in requests)

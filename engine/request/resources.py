@@ -58,4 +58,5 @@ def _bytes_in(text: str) -> int:
     require(match is not None, 'memory must be a number of bytes, or text such as "8GB" or "512MiB"', memory=text)
     assert match is not None
     number, prefix, binary = match.groups()
-    return round(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()])
+    scale: int = (1024 if binary else 1000) ** _POWERS[prefix.upper()]
+    return round(float(number) * scale)

@@ -131,7 +131,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Held:
+class AssignedResources:
     """Returns the resources that Ray has assigned to its worker, as JSON."""
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:

@@ -47,10 +47,17 @@ def test_the_refusal_names_the_requested_resources_of_the_node_that_has_most_of_
     assert nodes.refusal(replace(big, memory=32 * GB)) == ""
     assert nodes.refusal(big).startswith(
         "a unit needs 2 CPUs, 1 GPU, 64 GB of memory and 0.001 accelerator_type:H100 on one node, the largest has "
-        "8 CPUs, 1 GPU, 32 GB of memory and 1 accelerator_type:H100: request less in `resources`, of `run:` or beside "
-        "the mechanism, or add such a node"
+        "8 CPUs, 1 GPU, 32 GB of memory and 1 accelerator_type:H100: request less in `resources`, of `run:` or of "
+        "the audit, or add such a node"
     )
     assert "0 accelerator_type:H100" in Nodes(({"CPU": 64.0},)).refusal(big)
+
+
+def test_nodes_are_described_by_what_units_may_request() -> None:
+    small = {"CPU": 2.0, "memory": 4.0 * GB, "object_store_memory": 1.0 * GB, "node:10.0.0.1": 1.0}
+    assert str(Nodes((small, {**small, "node:10.0.0.2": 1.0}, {"CPU": 8.0, "GPU": 1.0, H100: 1.0}))) == (
+        "2 with 2 CPUs and 4 GB of memory; 1 with 8 CPUs, 1 GPU and 1 accelerator_type:H100"
+    )
 
 
 def test_memory_and_custom_resources_limit_the_workers_of_a_node() -> None:

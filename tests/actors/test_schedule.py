@@ -23,7 +23,17 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
 from tests import warm_children
-from tests.actors.tasks import Add, Draws, Exits, FailsFirst, HangsFirst, Held, LongError, Resumes, WritesToItsInput
+from tests.actors.tasks import (
+    Add,
+    AssignedResources,
+    Draws,
+    Exits,
+    FailsFirst,
+    HangsFirst,
+    LongError,
+    Resumes,
+    WritesToItsInput,
+)
 
 pytestmark = pytest.mark.usefixtures("code_read_once")
 
@@ -290,7 +300,7 @@ def test_memory_and_custom_resources_are_asked_of_ray(ray_cluster: None, tmp_pat
     from dpaudit.actors.pool import RayPool
 
     big, rare = Resources(1, memory=10**6), Resources(1, custom=(("made_up_gpu", 0.5),))
-    present, absent = Unit(Held(), "present", resources=big), Unit(Add(1), "absent", resources=rare)
+    present, absent = Unit(AssignedResources(), "present", resources=big), Unit(Add(1), "absent", resources=rare)
     after = Unit(Add(2), "after", needs=(absent.key,), resources=big)
     events, store = EventStream(), UnitStore(tmp_path)
     pool = RayPool({}, demand={big: 2, rare: 1}, workers=1, events=events, fail_alone=[rare])
@@ -316,7 +326,7 @@ def test_a_missing_node_is_not_awaited_forever(
     from dpaudit.actors.pool import Nodes
 
     node_lists = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
-    monkeypatch.setattr(pools, "_nodes", lambda: next(node_lists, Nodes(({"CPU": 2.0},))))
+    monkeypatch.setattr(Nodes, "of_session", lambda: next(node_lists, Nodes(({"CPU": 2.0},))))
     monkeypatch.setattr(pools, "NODES_S", 0.1)
     present, unplaceable = Unit(Add(1), "present"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
     emitted: list[Event] = []

@@ -24,6 +24,7 @@ from dpaudit.errors import RunError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "specs.yaml"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "cluster.md"
 H100 = "accelerator_type:H100"
 SPEC: dict[str, Any] = {
     "name": "placed",
@@ -52,7 +53,7 @@ def resources_by_label(plan: Plan, place: int) -> dict[str, Resources]:
     return {unit.label.rstrip("0123456789- /"): unit.resources for unit in plan.audits[place].units}
 
 
-def test_trainings_hold_what_stands_beside_their_mechanism_and_other_units_cpus_alone() -> None:
+def test_trainings_hold_what_stands_next_to_their_mechanism_and_other_units_cpus_alone() -> None:
     plan = make_plan(load_spec(SPEC))
     everywhere, on_cards, labels = (resources_by_label(plan, place) for place in range(3))
     usual, alone = Resources(2, memory=10**9), Resources(2)
@@ -66,10 +67,19 @@ def test_trainings_hold_what_stands_beside_their_mechanism_and_other_units_cpus_
         assert {units[label] for label in scoring} == {alone}
 
 
+def test_the_example_of_the_guide_means_what_the_guide_says() -> None:
+    example = GUIDE.read_text().partition("## Resources of units")[2].partition("```yaml")[2].partition("```")[0]
+    plan = make_plan(load_spec(yaml.safe_load(example)))
+    usual, on_a_card = Resources(2, memory=2 * 10**9), Resources(2, 0.5, 8 * 10**9, ((H100, 0.001),))
+    for place, trained in enumerate((usual, on_a_card)):
+        units = resources_by_label(plan, place)
+        assert (units["reference model"], units["training 1 of"], units["replays"]) == (usual, trained, Resources(2))
+
+
 def test_a_training_that_two_audits_share_has_the_larger_request() -> None:
     request = {"memory": "8GB", "custom": {H100: 0.001}}
-    beside = {**SPEC["audits"][0], "name": "beside", "resources": request}
-    for audits in ([SPEC["audits"][0], beside], [beside, SPEC["audits"][0]]):
+    larger = {**SPEC["audits"][0], "name": "larger", "resources": request}
+    for audits in ([SPEC["audits"][0], larger], [larger, SPEC["audits"][0]]):
         plan = make_plan(load_spec({**SPEC, "audits": audits}))
         (training,) = [unit for unit in plan.units if unit.label == "training 1 of 1"]
         assert training.resources == Resources(2, 0.0, 8 * 10**9, ((H100, 0.001),))
@@ -96,10 +106,10 @@ def test_units_that_use_no_device_hold_no_gpu() -> None:
     assert {"train_model", "train_trials", "train_and_ask", "proxy_predictions"} <= holders
 
 
-def test_a_request_beside_a_mechanism_replaces_the_fields_that_it_states() -> None:
+def test_a_request_next_to_a_mechanism_replaces_the_fields_that_it_states() -> None:
     of_run = ResourceRequest(cpus=4, gpus=1.0, memory="2 GiB", custom={H100: 1.0})
-    beside = ResourceRequest(gpus=0.0, custom={})
-    assert beside.over(of_run).per_unit() == Resources(4, 0.0, 2 * 1024**3)
+    mechanism_request = ResourceRequest(gpus=0.0, custom={})
+    assert mechanism_request.over(of_run).per_unit() == Resources(4, 0.0, 2 * 1024**3)
     assert ResourceRequest().over(of_run) == of_run
     assert ResourceRequest(memory="1.5MB").per_unit().memory == 1_500_000
 
