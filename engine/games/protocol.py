@@ -365,7 +365,8 @@ class Setting:
     @property
     def reference_options(self) -> dict[str, Any]:
         """Keyword arguments `resources` and `after` of a unit that trains the attacker's reference model."""
-        return {"resources": self.reference_resources, "after": self.after}
+        trains, resources = getattr(self.proxy, "trains", True), self.reference_resources
+        return {"resources": resources if trains else resources.without_gpu, "after": self.after}
 
     @property
     def noiseless(self) -> Setting | None:

@@ -67,6 +67,12 @@ def test_trainings_hold_what_stands_next_to_their_mechanism_and_other_units_cpus
         assert {units[label] for label in scoring} == {alone}
 
 
+def test_a_proxy_that_trains_nothing_holds_cpus_alone() -> None:
+    plan = make_plan(load_spec({**SPEC, "proxy": "true-posterior", "run": {"resources": {"gpus": 1}}}))
+    units = resources_by_label(plan, 0)
+    assert (units["reference model"], units["training 1 of"]) == (Resources(1), Resources(1, 1.0))
+
+
 def test_the_example_of_the_guide_means_what_the_guide_says() -> None:
     example = GUIDE.read_text().partition("## Resources of units")[2].partition("```yaml")[2].partition("```")[0]
     plan = make_plan(load_spec(yaml.safe_load(example)))
