@@ -32,6 +32,9 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
+NOT_IN_KEY: Mapping[str, bool] = MappingProxyType({"in_key": False})
+"""Metadata of a dataclass field that fingerprints leave out."""
+
 
 @dataclass(frozen=True)
 class UserCode:
@@ -172,7 +175,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             content = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
             return "array", str(value.dtype.descr), str(value.shape), content
         if dataclasses.is_dataclass(kind):
-            return "dataclass", kind, [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+            counted = [field.name for field in dataclasses.fields(value) if field.metadata.get("in_key", True)]
+            return "dataclass", kind, [(name, getattr(value, name)) for name in counted]
         return None
 
     def reducer_override(self, value: Any) -> Any:

@@ -29,7 +29,7 @@ from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Han
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
+from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, resource_text
 from dpaudit.errors import RunError
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
@@ -143,7 +143,9 @@ class RayPool:
 
     The number follows nodes that join or leave.
 
-    Raises: RunError if a unit fits on no node of the cluster.
+    Args:
+        fail_alone: Kinds whose units fail, and end nothing else, if they fit on no node.
+    Raises: RunError if a unit of another kind fits on no node of the cluster.
     """
 
     def __init__(
@@ -156,12 +158,17 @@ class RayPool:
         scratch: Scratch | None = None,
         deadlines: Deadlines | None = None,
         store: UnitStore | None = None,
+        fail_alone: Collection[Resources] = (),
     ) -> None:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
+        self._refused: dict[Resources, str] = {}  # kinds whose units fail, with the reason
+        self._refused_units: list[Unit] = []
         if not self._wait_s:
-            _nodes().require_room(demand)
+            nodes = Nodes.of_session()
+            self._refused = {kind: why for kind in fail_alone if (why := nodes.refusal(kind))}
+            nodes.require_room(demand.keys() - self._refused.keys())
         self._shared = {name: _put(value) for name, value in shared.items()}
-        self._remaining = Counter(demand)
+        self._remaining = Counter({kind: count for kind, count in demand.items() if kind not in self._refused})
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
         self._store_mark = store.mark_for_workers() if store else None
@@ -184,6 +191,8 @@ class RayPool:
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         """Number of units of this kind that fill the free places of ready workers."""
+        if kind in self._refused:
+            return ready
         self._schedulable[kind] = ready or self._schedulable.get(kind, 0)
         free = sum(PARCELS_PER_WORKER - len(slot.parcels) for slot in self._workers_for(kind))
         return free * self._size(does, self._share(kind)) - len(self._waiting[kind])
@@ -209,6 +218,9 @@ class RayPool:
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Queue the unit for a parcel to the worker with the fewest parcels."""
         kind = unit.resources
+        if kind in self._refused:
+            self._refused_units.append(unit)
+            return
         self._schedulable[kind] = max(0, self._schedulable.get(kind, 0) - 1)
         self._waiting[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
@@ -234,6 +246,9 @@ class RayPool:
 
     def wait(self) -> list[Completion]:
         """Block until a unit ends or its worker is lost, or until a worker is ready; return the completed units."""
+        if self._refused_units:
+            refused, self._refused_units = self._refused_units, []
+            return [Completion(unit, Attempt(0.0, self._refused[unit.resources])) for unit in refused]
         while True:
             self._send_waiting()
             ready = self._ready_references()
@@ -347,18 +362,17 @@ class RayPool:
         """Start workers for which there are resources and units, and end idle workers that exceed them."""
         self._resized = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
-        nodes = _nodes()
+        nodes = Nodes.of_session()
         self._report_missing_nodes(nodes)
         room = nodes.worker_counts(demand)
-        no_gpu_yet = any(kind.gpus for kind in self._kinds_without_worker())
-        for kind in sorted(
-            demand, key=lambda kind: -kind.gpus
-        ):  # GPUs first, before other kinds take the CPUs of their nodes
+        no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
+        # Scarce resources first, before other kinds take the CPUs of their nodes.
+        for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
             workers = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
-            # Pending workers make the cluster add a node. While a GPU is pending, other kinds must not take the CPUs
-            # of its node.
-            if self._wait_s and (kind.gpus or not no_gpu_yet):
+            # Pending workers make the cluster add a node. While a GPU or a custom resource is pending, other kinds must
+            # not take the CPUs of its node.
+            if self._wait_s and (kind.gpus or kind.custom or not no_scarce_yet):
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + EXTRA_WORKERS)
             for _ in range(wanted - len(workers)):
                 self._start(kind)
@@ -381,7 +395,13 @@ class RayPool:
         ray.kill(slot.actor)
 
     def _start(self, kind: Resources) -> None:
-        worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
+        worker = Worker.options(  # type: ignore[attr-defined]
+            num_cpus=kind.cpus,
+            num_gpus=kind.gpus,
+            memory=kind.memory or None,
+            resources=dict(kind.custom),
+            max_restarts=0,
+        )
         actor = worker.remote(kind.cpus, self._scratch, self._store_mark)
         slot = _WorkerSlot(kind, actor, time.monotonic())
         self._slots[slot] = None
@@ -567,51 +587,82 @@ def loss_reason(err: RayError) -> str:
     return f"{type(err).__name__}: {first_line}"
 
 
+_NOT_REQUESTED = ("node:", "object_store_memory")
+"""Beginnings of the names of a node's resources that no unit requests."""
+
+
 @dataclass(frozen=True)
 class Nodes:
     """Nodes of a cluster."""
 
-    resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`
+    resources: tuple[Mapping[str, float], ...]  # total resources of each node: `CPU`, `GPU`, `memory`, custom ones
+
+    @classmethod
+    def of_session(cls) -> Nodes:
+        """Return the nodes of the running Ray session."""
+        return cls(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
+
+    def __str__(self) -> str:
+        sizes = Counter(
+            resource_text(node, sorted(name for name in node if not name.startswith(_NOT_REQUESTED)))
+            for node in self.resources
+        )
+        return "; ".join(f"{count} with {size}" for size, count in sorted(sizes.items()))
 
     def can_hold(self, kind: Resources) -> bool:
         """True if a worker of this kind fits on an empty node."""
-        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.resources)
+        return any(_parts_met(node, kind) == len(kind.amounts) for node in self.resources)
+
+    def refusal(self, kind: Resources) -> str:
+        """Return why a worker of this kind cannot be placed, with the largest node; "" if it can."""
+        if self.can_hold(kind):
+            return ""
+        largest = max(self.resources, key=lambda node: (_parts_met(node, kind), *_sizes(node, kind)), default=None)
+        size = (
+            "the cluster has no node" if largest is None else f"the largest has {resource_text(largest, kind.amounts)}"
+        )
+        return (
+            f"a unit needs {kind} on one node, {size}: request less in `resources`, of `run:` or of the audit, or add "
+            f"such a node. If the cluster adds nodes on demand, set {WAIT_FOR_NODES} to the seconds to wait"
+        )
 
     def require_room(self, kinds: Collection[Resources]) -> None:
-        """Refuse kinds that fit on no node."""
+        """Raise RunError for a kind that fits on no node."""
         for kind in kinds:
-            if not self.can_hold(kind):
-                sizes = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.resources}
-                raise RunError(
-                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(sizes)) or 'none'}: "
-                    "request less in `run:`. If the cluster adds such nodes on demand, set "
-                    "DPAUDIT_WAIT_FOR_NODES_S to the seconds to wait"
-                )
+            if why := self.refusal(kind):
+                raise RunError(why)
 
     def worker_counts(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
         """Return how many workers of each kind fit at the same time, at most one for each unit."""
-        # Nodes without a GPU first, so that workers without one leave the CPUs of GPU nodes free. Kinds with a GPU
-        # first, since they fit on few nodes.
-        free = sorted((dict(node) for node in self.resources), key=lambda node: node.get("GPU", 0))
+        # Nodes without scarce resources first, so that workers that need none leave the CPUs of the others free. Kinds
+        # with scarce resources first, since they fit on few nodes.
+        scarce = {"GPU", *(name for kind in demand for name, _ in kind.custom)}
+        free = sorted(
+            (dict(node) for node in self.resources), key=lambda node: sum(node.get(name, 0) for name in scarce)
+        )
         counts = dict.fromkeys(demand, 0)
-        for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
+        for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
             for node in free:
                 count = min(_workers_that_fit(node, kind), demand[kind] - counts[kind])
                 counts[kind] += count
-                node["CPU"] = node.get("CPU", 0) - count * kind.cpus
-                node["GPU"] = node.get("GPU", 0) - count * kind.gpus
+                for name, amount in kind.amounts.items():
+                    node[name] = node.get(name, 0) - count * amount
         return counts
 
 
+def _parts_met(node: Mapping[str, float], kind: Resources) -> int:
+    """Return how many of the requested resources the empty node has in full."""
+    return sum(node.get(name, 0) >= amount for name, amount in kind.amounts.items())
+
+
+def _sizes(node: Mapping[str, float], kind: Resources) -> list[float]:
+    return [node.get(name, 0) for name in reversed(kind.amounts)]
+
+
 def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
-    by_cpu = int(node.get("CPU", 0) // kind.cpus)
-    if not kind.gpus:
-        return by_cpu
-    gpus = node.get("GPU", 0) + 1e-9
+    return min(_workers_by(name, node.get(name, 0) + 1e-9, amount) for name, amount in kind.amounts.items())
+
+
+def _workers_by(name: str, free: float, amount: float) -> int:
     # A share of a GPU comes from one card: two workers with 0.6 each need two cards.
-    by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
-    return min(by_cpu, by_gpu)
-
-
-def _nodes() -> Nodes:
-    return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
+    return int(free) * int((1 + 1e-9) / amount) if name == "GPU" and amount < 1 else int(free // amount)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dpaudit
-from dpaudit.actors.fingerprint import UserCode, fingerprint, imported_packages, read_once
-from dpaudit.errors import require
+from dpaudit.actors.fingerprint import NOT_IN_KEY, UserCode, fingerprint, imported_packages, read_once
+from dpaudit.errors import require, shortened
 from dpaudit.mechanisms.compute import Compute
 
 
@@ -35,26 +35,72 @@ class Task(Protocol):
         """Return the result. After a TrainingError the unit is retried, then recorded as failed."""
 
 
+RAY_NAMES = ("CPU", "GPU", "memory", "object_store_memory")
+"""Ray's names of resources that are not custom ones."""
+LEAST_AMOUNT = 0.0001
+"""Ray counts resources in units of this amount."""
+
+
 @dataclass(frozen=True)
 class Resources:
-    """CPUs and GPUs that one unit occupies."""
+    """Resources that one unit occupies.
 
-    cpus: int = 1  # CPU threads, >= 1; part of the plan, because the last digits of results may depend on it
+    CPUs and GPUs are part of the unit's key, because results may depend on them. Memory and custom resources only say
+    where the unit runs.
+    """
+
+    cpus: int = 1  # CPU threads, >= 1; the last digits of results may depend on it
     gpus: float = 0.0  # GPUs: a fraction of one, or an integer
+    # Bytes of memory that Ray counts as taken on the node, >= 0; the unit may use more
+    memory: int = field(default=0, metadata=NOT_IN_KEY)
+    # Amounts of other resources of the node, sorted by name: each in [0.0001, 1], or a whole number
+    custom: tuple[tuple[str, float], ...] = field(default=(), metadata=NOT_IN_KEY)
 
     def __post_init__(self) -> None:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
         whole_gpus = self.gpus <= 1 or float(self.gpus).is_integer()
         require(self.gpus >= 0 and whole_gpus, "gpus of a unit must be in [0, 1] or a whole number", gpus=self.gpus)
+        require(self.memory >= 0, "memory of a unit must be >= 0 bytes", memory=self.memory)
+        object.__setattr__(self, "custom", tuple(sorted(self.custom)))
+        for name, amount in self.custom:
+            is_custom = bool(name) and name not in RAY_NAMES
+            require(
+                is_custom, "a custom resource must have a name of its own", do="state cpus, gpus or memory", name=name
+            )
+            in_range = LEAST_AMOUNT <= amount <= 1 or (amount > 1 and float(amount).is_integer())
+            must = f"the custom resource {shortened(name)} must be in [{LEAST_AMOUNT}, 1] or a whole number"
+            require(in_range, must, amount=amount)
 
     @property
     def without_gpu(self) -> Resources:
-        """Same CPUs without a GPU, for a unit that scores or counts while others train."""
+        """Same CPUs, but no GPU, memory or custom resource, for a unit that scores or counts while others train."""
         return Resources(self.cpus)
 
+    @cached_property
+    def amounts(self) -> dict[str, float]:
+        """Amounts above 0 by Ray's name of the resource."""
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory, **dict(self.custom)}
+        return {name: amount for name, amount in amounts.items() if amount}
+
+    @property
+    def custom_text(self) -> str:
+        """Custom resources as text, "" for none."""
+        return ", ".join(_amount_text(name, amount) for name, amount in self.custom)
+
+    @property
+    def need_ray(self) -> bool:
+        """True if only Ray can reserve them: a GPU, memory or a custom resource."""
+        return self != self.without_gpu
+
+    @property
+    def scarcity(self) -> tuple[float, ...]:
+        """Sort key: resources that few nodes have come last."""
+        return self.gpus, len(self.custom), self.memory, self.cpus
+
     def may_run(self, unit: Resources) -> bool:
-        """True if a worker with these resources can run units with `unit`: same threads, at least the same GPU."""
-        return self.cpus == unit.cpus and self.gpus >= unit.gpus
+        """True if a worker with these resources can run units with `unit`: same threads, and no less of the others."""
+        has = self.amounts
+        return self.cpus == unit.cpus and all(has.get(name, 0) >= amount for name, amount in unit.amounts.items())
 
     def compute(self, scratch: Path | None = None) -> Compute:
         """Return these resources as the `Compute` argument of mechanisms, with `scratch` as checkpoint folder."""
@@ -63,8 +109,19 @@ class Resources:
         return Compute(threads=self.cpus, scratch=scratch)
 
     def __str__(self) -> str:
-        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
-        return f"{cpus} and {self.gpus:g} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else cpus
+        return resource_text(self.amounts, self.amounts)
+
+
+def resource_text(amounts: Mapping[str, float], names: Iterable[str]) -> str:
+    """Return the amounts with these names as text: "2 CPUs, 8 GB of memory and 0.5 GPUs"."""
+    *others, last = [_amount_text(name, amounts.get(name, 0)) for name in names]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _amount_text(name: str, amount: float) -> str:
+    if name == "memory":
+        return f"{amount / 1e9:.4g} GB of memory"
+    return f"{amount:g} {name}{'s' if name in ('CPU', 'GPU') and amount != 1 else ''}"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.request.audit_spec import AuditSpec as AuditSpec
     from dpaudit.engine.request.audit_spec import RunOptions as RunOptions
     from dpaudit.engine.request.loading import load_spec as load_spec
+    from dpaudit.engine.request.resources import ResourceRequest as ResourceRequest
     from dpaudit.engine.run.checking import check as check
     from dpaudit.engine.run.driver import audit as audit
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
@@ -53,6 +54,7 @@ _HOMES = {
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.reading.run_report",
+    "ResourceRequest": "dpaudit.engine.request.resources",
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "Validity": "dpaudit.estimators.finding",

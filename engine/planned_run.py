@@ -88,4 +88,7 @@ def planned_run(
 def _unit_line(row: dict[str, Any]) -> str:
     needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
     seed = f"  seed {row['seed']}" if row["seed"] else ""
-    return f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed}{needs}"
+    memory = f" {row['memory'] / 1e9:.4g} GB" if row["memory"] else ""
+    custom = f" {row['custom']}" if row["custom"] else ""
+    resources = f"{row['cpus']} CPU {row['gpus']:g} GPU{memory}{custom}"
+    return f"{row['key'][:8]}  {row['label']:<34} {resources}{seed}{needs}"

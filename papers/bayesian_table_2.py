@@ -196,8 +196,8 @@ def _run_audits(options: Options) -> Audited:
     cost = _cost(studies, size, options)
     options.say(cost)
     run = options.run
-    if options.scale == "paper" and not run.gpus_per_worker:
-        run = replace(run, gpus_per_worker=1.0)
+    if options.scale == "paper" and not run.resources.gpus:
+        run = replace(run, resources=replace(run.resources, gpus=1.0))
     folder = options.output / f"table-2-{options.scale}"
     spec = AuditSpec(_audits(studies, size), name=f"Bayesian estimation, {folder.name}", seed=options.seed, run=run)
     report = audit(spec, output=folder, listeners=options.listeners)

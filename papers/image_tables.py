@@ -113,9 +113,9 @@ def study(options: Options) -> Study:
 
 def _on_gpus(options: Options) -> Options:
     """Return options with one GPU for each worker at the paper's scale, unless `run` sets a share."""
-    if options.scale == "small" or options.run.gpus_per_worker:
+    if options.scale == "small" or options.run.resources.gpus:
         return options
-    return replace(options, run=replace(options.run, gpus_per_worker=1.0))
+    return replace(options, run=replace(options.run, resources=replace(options.run.resources, gpus=1.0)))
 
 
 def _learners(

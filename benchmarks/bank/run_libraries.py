@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.bank.libraries import LIBRARIES, LibraryCase
 from benchmarks.check_defects import lines
 from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
-from dpaudit import RunOptions, check
+from dpaudit import ResourceRequest, RunOptions, check
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "libraries"
@@ -52,7 +52,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
                 output=folder,
                 quiet=True,
                 strict="all",
-                run=RunOptions(runner="in-process", cpus_per_worker=2, figures=False, repeats=0),
+                run=RunOptions("in-process", resources=ResourceRequest(2), figures=False, repeats=0),
             )
     except Exception as err:  # an aborted check is a result too
         return line | {"verdict": type(err).__name__, "headline": str(err), "seconds": 0.0}

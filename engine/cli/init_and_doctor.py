@@ -187,7 +187,7 @@ def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     )
     yield _gpus()
     if with_ray:
-        yield _ray()
+        yield from _ray()
 
 
 def _memory() -> tuple[bool, str, str]:
@@ -207,7 +207,8 @@ def _gpus() -> tuple[bool, str, str]:
     return True, "GPU", ", ".join(names) or "none, everything runs on the CPU"
 
 
-def _ray() -> tuple[bool, str, str]:
+def _ray() -> Iterator[tuple[bool, str, str]]:
+    """Check that Ray runs a task, and list what units can request of its nodes."""
     from dpaudit.cluster.session import ray_session
 
     began = time.monotonic()
@@ -215,10 +216,15 @@ def _ray() -> tuple[bool, str, str]:
         with ray_session():
             import ray
 
+            from dpaudit.actors.pool import Nodes
+
             ray.get(ray.remote(os.getpid).remote())
+            seconds, nodes = time.monotonic() - began, Nodes.of_session()
     except Exception as err:  # Ray raises errors of many types
-        return False, "Ray session", f"{type(err).__name__}: {err}"
-    return True, "Ray session", f"started and ran a task in {time.monotonic() - began:.1f} s"
+        yield False, "Ray session", f"{type(err).__name__}: {err}"
+        return
+    yield True, "Ray session", f"started and ran a task in {seconds:.1f} s"
+    yield True, "Ray nodes", str(nodes)
 
 
 FIRST_VERBS = (init, doctor)

@@ -315,13 +315,14 @@ class Setting:
         parts: Rows of each part of the data (target, reference, ...), with their shared names.
         split_at_random: True if the audit assigned rows to parts at random, not by their order.
         seed: Seed of the audit.
-        resources: Resources of one unit.
+        resources: Resources of a unit that runs the mechanism.
         rows_per_unit: Largest number of score rows of one unit, which bounds its time and memory.
         reading: How the scores are read.
         after: Keys of units that must finish before the mechanism runs.
         first_seed: For a confirmatory run, the seed of the first pass. None for `seed`.
         measures_ceiling: True if a game with one training also trains without privacy, so that its maximum detectable
             epsilon is what its attack shows of such a model. Configurations of a sweep share that training.
+        reference_resources: Resources of a unit that trains the attacker's reference model.
     """
 
     mechanism: Any
@@ -337,6 +338,7 @@ class Setting:
     after: tuple[str, ...] = ()
     first_seed: Seed | None = None
     measures_ceiling: bool = False
+    reference_resources: Resources = Resources()
 
     @property
     def search_seed(self) -> Seed:
@@ -359,6 +361,12 @@ class Setting:
     def unit_options(self) -> dict[str, Any]:
         """Keyword arguments `resources` and `after` of a unit that runs the mechanism."""
         return {"resources": self.resources, "after": self.after}
+
+    @property
+    def reference_options(self) -> dict[str, Any]:
+        """Keyword arguments `resources` and `after` of a unit that trains the attacker's reference model."""
+        trains, resources = getattr(self.proxy, "trains", True), self.reference_resources
+        return {"resources": resources if trains else resources.without_gpu, "after": self.after}
 
     @property
     def noiseless(self) -> Setting | None:

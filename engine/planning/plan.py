@@ -113,7 +113,8 @@ class Plan:
 
     Attributes:
         spec: The spec that was planned.
-        units: All units, each after the units it needs. A unit that two audits share is listed once.
+        units: All units, each after the units it needs. A unit that two audits share is listed once, with the larger
+            of their requests.
         audits: The units of each audit.
         shared: Large inputs by name.
         isolated: True if units that run without Ray run in a child process, because their code came with the spec.
@@ -126,7 +127,7 @@ class Plan:
     isolated: bool = False
 
     def table(self) -> pa.Table:
-        """Return one row for each unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
+        """Return one row for each unit: key, label, task, seed, needs, resources, pieces."""
         needs = arrow_array([list(unit.needs) for unit in self.units])
         columns = {
             "key": [unit.key for unit in self.units],
@@ -136,6 +137,8 @@ class Plan:
             "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],
             "gpus": [unit.resources.gpus for unit in self.units],
+            "memory": [unit.resources.memory for unit in self.units],
+            "custom": [unit.resources.custom_text for unit in self.units],
             "pieces": [pieces_of(unit) for unit in self.units],
         }
         return pa.table(
@@ -206,7 +209,10 @@ def make_plan(spec: AuditSpec) -> Plan:
         for entry, inputs in _planned(spec, audit, parts):
             if entry.game.trainings:
                 require_trainable(entry.audit, loaded[source])
-            units |= {unit.key: unit for unit in (*entry.units, *entry.bounds)}
+            for each in (*entry.units, *entry.bounds):
+                larger = each.resources.scarcity > units.setdefault(each.key, each).resources.scarcity
+                if larger:  # the request of another audit that shares the unit is smaller
+                    units[each.key] = each
             shared |= inputs
             planned.append(entry)
     require_units(len(units))
@@ -273,7 +279,7 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
 def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
 ) -> tuple[PlannedAudit, dict[str, Any]]:
-    resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
+    resources = spec.resources_of(audit)
     setting = Setting(
         audit.mechanism,
         audit.proxy,
@@ -288,6 +294,7 @@ def _plan_audit(
         after=after,
         first_seed=Seed(spec.seed),
         measures_ceiling=spec.sweep is not None,
+        reference_resources=spec.run.resources.per_unit(),
     )
     work = Work()
     game: Played = audit.game.play(setting, work)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Resources
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
@@ -24,13 +25,14 @@ from dpaudit.engine.request.build import build, with_absolute_paths
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import to_yaml
+from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
-from dpaudit.mechanisms.protocols import Claiming, StepLearner
+from dpaudit.mechanisms.protocols import Claiming, LabelMechanism, StepLearner
 from dpaudit.registry import catalogue, load
 
 USUAL_GAME, GAME_WITHOUT_CLAIM = "label-inference", "membership"
@@ -73,6 +75,8 @@ class Audit:
             same run. That game makes no assumption about the data.
         stop: Rule for stopping before all trials have run, for the estimator "betting". None runs all trials.
         name: Name in reports, unique within a spec.
+        resources: Resources of each unit that runs the mechanism, instead of those of `run.resources`. Fields that are
+            absent are those of `run.resources`. Units of a label mechanism, which trains nothing, hold CPUs alone.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -86,6 +90,7 @@ class Audit:
     confirm: bool = False
     stop: StopRule | None = None
     name: str = "audit"
+    resources: ResourceRequest | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,57 +103,84 @@ class Audit:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Place and resources of a run; they do not change results, except `cpus_per_worker` in the last digits.
+    """Place and resources of a run; they do not change results, except CPUs and GPUs in the last digits.
 
     Attributes:
         runner: "in-process" runs units one after another in this process, "processes" in several processes of this
             machine, "ray" on a pool of actors. "auto" times the first units in this process (your code in a separate
-            process), then chooses once: Ray if the run ends at least 30 s earlier on it. With GPUs or a cluster, "auto"
-            is Ray from the start.
+            process), then chooses once: Ray if the run ends at least 30 s earlier on it. With GPUs, memory, custom
+            resources or a cluster, "auto" is Ray from the start.
         workers: Number of processes or actors. None takes as many as fit on the machine or the cluster.
-        cpus_per_worker: CPU threads of a unit, >= 1.
-        gpus_per_worker: GPUs of a unit, >= 0; units share a GPU if this is a fraction.
+        resources: Resources of each unit that trains or runs a mechanism, unless `resources` next to the mechanism
+            states others. Units that score, count or compute bounds hold the same CPUs and nothing else. Only Ray
+            reserves memory and custom resources; other runners ignore them.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
         keep_scores: Store every score. If False, only counts are stored, for millions of canaries.
         figures: Draw figures in the report (a second or two per audit). Grids and sweeps always have figures.
         time_limit_s: Seconds that a unit may run, > 0, before it is ended and retried once. Default: 30 times the
             slowest unit of its kind so far, at least 600.
         repeats: Number of units, >= 0, that are run twice and compared, if that is cheap.
+        cpus_per_worker: Older name of `resources.cpus`.
+        gpus_per_worker: Older name of `resources.gpus`.
     """
 
     runner: Runner = "auto"
     workers: int | None = None
-    cpus_per_worker: int = 1
-    gpus_per_worker: float = 0.0
+    resources: ResourceRequest = ResourceRequest()
     address: str | None = field(default=None, metadata=CLUSTER)
     keep_scores: bool = True
     figures: bool = True
     time_limit_s: float | None = None
     repeats: int = 2
+    cpus_per_worker: int | None = None
+    gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("cpus", "gpus"):
+            self._rename_older(f"{name}_per_worker", name)
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)
-        require(self.cpus_per_worker >= 1, "cpus_per_worker must be >= 1", cpus_per_worker=self.cpus_per_worker)
         require(self.repeats >= 0, "repeats must be >= 0", repeats=self.repeats)
         require(
             self.time_limit_s is None or self.time_limit_s > 0,
             "time_limit_s must be > 0",
             time_limit_s=self.time_limit_s,
         )
-        require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
-        shares_gpu = self.gpus_per_worker and self.runner == "processes"  # only Ray assigns GPUs to units
+        self.require_runner_for(self.resources)
+
+    def _rename_older(self, older: str, name: str) -> None:
+        """Move the value of a field's older name into `resources`."""
+        value = getattr(self, older)
+        if value is None:
+            return
+        require(
+            getattr(self.resources, name) is None,
+            f"resources.{name} must be stated once",
+            do=f"remove {older}, its older name",
+            **{older: value},
+        )
+        object.__setattr__(self, "resources", replace(self.resources, **{name: value}))
+        object.__setattr__(self, older, None)
+
+    def require_runner_for(self, resources: ResourceRequest) -> None:
+        """Raise InputError if the runner cannot run units with these resources: only Ray assigns GPUs to units."""
+        shares_gpu = resources.gpus and self.runner == "processes"
         require(not shares_gpu, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
 
-    def runner_if_settled(self) -> Runner:
-        """Return the runner; "auto" if the duration of the work decides."""
-        needs_ray = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
-        return "ray" if self.runner == "auto" and needs_ray else self.runner
+    def runner_if_settled(self, *others: ResourceRequest | None) -> Runner:
+        """Return the runner; "auto" if the duration of the work decides.
 
-    @property
-    def concurrency(self) -> int:
-        """Number of units that run at the same time on this machine."""
-        return self.workers or max(1, (os.cpu_count() or 1) // self.cpus_per_worker)
+        Args:
+            others: Resources that are stated next to mechanisms.
+        """
+        requests = [self.resources, *(other.over(self.resources) for other in others if other is not None)]
+        need_ray = any(request.per_unit().need_ray for request in requests)
+        has_cluster = self.address or os.environ.get("RAY_ADDRESS")
+        return "ray" if self.runner == "auto" and (need_ray or has_cluster) else self.runner
+
+    def concurrency(self, cpus: int) -> int:
+        """Return the number of units with `cpus` threads that run at the same time on this machine."""
+        return self.workers or max(1, (os.cpu_count() or 1) // cpus)
 
 
 @dataclass(frozen=True)
@@ -193,6 +225,18 @@ class AuditSpec:
             for scope in dict.fromkeys(map(self._scope, self.audits)):
                 audits = [audit for audit in self.audits if self._scope(audit) is scope]
                 self.error_budget(scope).require_within({audit.name: audit.estimator.confidence for audit in audits})
+
+    @property
+    def runner_if_settled(self) -> Runner:
+        """Runner of the run; "auto" if the duration of the work decides."""
+        return self.run.runner_if_settled(*(audit.resources for audit in self.audits))
+
+    def resources_of(self, audit: Audit) -> Resources:
+        """Return the resources of the units that run the mechanism of an audit of this spec."""
+        stated = self.run.resources if audit.resources is None else audit.resources.over(self.run.resources)
+        capability = audit.game.traits.capability_of(audit.mechanism)
+        releases_labels = capability is not None and capability.protocol is LabelMechanism
+        return stated.per_unit().without_gpu if releases_labels else stated.per_unit()
 
     def error_budget(self, scope: Scope = Scope.CLAIM) -> ErrorBudget:
         """Return the error budget of the audits; in a check, of the tests with one scope."""
@@ -279,6 +323,8 @@ class AuditSpec:
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
+        if audit.resources is not None:
+            self.run.require_runner_for(audit.resources)
         if audit.confirm:
             self._complete(_confirmation_of(audit, at), index)
         return audit

@@ -31,6 +31,7 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.request.strongest_games import strongest_game
 from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
@@ -124,6 +125,7 @@ class CheckRequest:
         person: Column that names the person of each row, for a function on rows with a claim about persons; see
             `RowFunctionGame`.
         group: Most rows of a person, or number of rows in which two tables of a function on rows differ.
+        resources: Resources of each unit that runs the mechanism, as in an audit.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -133,6 +135,7 @@ class CheckRequest:
     budget: str | None = None
     person: str | None = None
     group: int | None = None
+    resources: ResourceRequest | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -278,7 +281,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
-        options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
+        options = replace(options, run=options.run or RunOptions("in-process", resources=ResourceRequest(cores)))
     elif budget.seconds and any(
         plan.test.trainings > 1 and (_is_timed(mechanism, request) or plan.test.slow_trainings)
         for plan in planned_tests
@@ -358,6 +361,7 @@ def measurement_spec(request: CheckRequest, mechanism: Any, options: CheckOption
                 attack=None if shadows + 1 <= most else "loss",
                 split=request.split or MOSTLY_TARGET,
                 name=GAME_WITHOUT_CLAIM,
+                resources=request.resources,
             ),
         ),
         name=options.name or f"check {_mechanism_name(mechanism)}",
@@ -554,6 +558,7 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
         confirm=test.confirm,
         stop=test.stop,
         name=planned.name,
+        resources=request.resources,
     )
 
 

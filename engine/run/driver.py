@@ -336,7 +336,7 @@ def backend_for(
     """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Code of folders that this user did not make never runs in this process.
-    runs_in_process = plan.spec.run.runner_if_settled() == "in-process" and not plan.isolated
+    runs_in_process = plan.spec.runner_if_settled == "in-process" and not plan.isolated
     with ending_leftovers():
         if runs_in_process or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:

@@ -61,10 +61,10 @@ def forecast(plan: Plan, times: RunTimes, folder: str) -> Forecast:
     run = plan.spec.run
     if run.runner == "in-process":
         workers: int | None = 1
-    elif run.workers is None and (run.address or run.gpus_per_worker):
+    elif run.workers is None and (run.address or any(unit.resources.need_ray for unit in plan.units)):
         workers = None
     else:
-        workers = run.concurrency
+        workers = run.concurrency(max((unit.resources.cpus for unit in plan.units), default=1))
     return Forecast(
         units=len(plan.units),
         trainings=sum(trainings_of(plan).values()),

@@ -60,6 +60,8 @@ _COLUMNS = {  # of a plan
     "needs": pa.list_(pa.string()),
     "cpus": pa.int64(),
     "gpus": pa.float64(),
+    "memory": pa.int64(),
+    "custom": pa.string(),
     "pieces": pa.int64(),
 }
 _EARLIER = "earlier"  # subfolder for the files of replaced plans; their units stay in `units`

@@ -49,12 +49,12 @@ def backend_elsewhere(
         def on_ray() -> Backend:
             return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines, store))
 
-        run = plan.spec.run
-        match run.runner_if_settled():
+        concurrency = plan.spec.run.concurrency(max((unit.resources.cpus for unit in missing), default=1))
+        match plan.spec.runner_if_settled:
             case "ray":
                 yield on_ray()
             case "processes":
-                yield in_processes(run.concurrency)
+                yield in_processes(concurrency)
             case "in-process":
                 yield in_processes(1)
             case "auto":
@@ -63,7 +63,7 @@ def backend_elsewhere(
                 first = in_processes(1) if needs_own_process else in_this_process()
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
-                yield AutoBackend(missing, run.concurrency, first, on_ray, events, cap_s)
+                yield AutoBackend(missing, concurrency, first, on_ray, events, cap_s)
 
 
 @contextlib.contextmanager
@@ -90,6 +90,7 @@ def _ray_pool(
             scratch=scratch,
             deadlines=deadlines,
             store=store,
+            fail_alone=_kinds_of_some(plan),
         )
         try:
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
@@ -100,6 +101,17 @@ def _ray_pool(
             metrics.update()
         finally:
             workers.close()
+
+
+def _kinds_of_some(plan: Plan) -> frozenset[Resources]:
+    """Return the kinds of units that not every configuration of a sweep has; () for other plans.
+
+    A configuration whose units fit on no node then fails alone. If no configuration fits, nothing runs.
+    """
+    if plan.spec.sweep is None:
+        return frozenset()
+    kinds = [frozenset(unit.resources for unit in (*entry.units, *entry.bounds)) for entry in plan.audits]
+    return frozenset().union(*kinds) - frozenset.intersection(*kinds)
 
 
 def _load_ahead() -> None:

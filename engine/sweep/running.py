@@ -315,7 +315,7 @@ def _open_sweep_run(
     request: Request, place: str | Path, listeners: Sequence[Listener], began: float
 ) -> Iterator[_SweepRun]:
     """Lock the folder of a sweep and yield its run; one Ray session, if the spec has `ray`, serves all rounds."""
-    on_ray = request.run.runner_if_settled() == "ray"
+    on_ray = request.run.runner_if_settled(request.base.resources) == "ray"
     with (
         open_run_folder(place, listeners) as folder,
         locked_folder(folder),

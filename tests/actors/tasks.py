@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -127,6 +128,16 @@ class Draws:
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         rng = np.random.default_rng(self.seed if self.seeded else None)
         return pa.table({"total": [np.nan, *rng.random(3)]})
+
+
+@dataclass(frozen=True)
+class AssignedResources:
+    """Returns the resources that Ray has assigned to its worker, as JSON."""
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        import ray
+
+        return pa.table({"resources": [json.dumps(ray.get_runtime_context().get_assigned_resources())]})
 
 
 @dataclass(frozen=True)

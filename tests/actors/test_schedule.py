@@ -23,7 +23,17 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
 from tests import warm_children
-from tests.actors.tasks import Add, Draws, Exits, FailsFirst, HangsFirst, LongError, Resumes, WritesToItsInput
+from tests.actors.tasks import (
+    Add,
+    AssignedResources,
+    Draws,
+    Exits,
+    FailsFirst,
+    HangsFirst,
+    LongError,
+    Resumes,
+    WritesToItsInput,
+)
 
 pytestmark = pytest.mark.usefixtures("code_read_once")
 
@@ -280,8 +290,30 @@ def test_a_unit_that_fits_on_no_node_is_refused_before_anything_runs(ray_cluster
     from dpaudit.actors.pool import RayPool
 
     for kind, needed in ((Resources(64), "64 CPUs"), (Resources(1, 0.5), r"1 CPU and 0\.5 GPUs")):
-        with pytest.raises(RunError, match=f"a unit needs {needed} on one node, the cluster's nodes have 2 CPUs and 0"):
+        with pytest.raises(RunError, match=f"a unit needs {needed} on one node, the largest has 2 CPUs"):
             RayPool({}, demand={Resources(): 1, kind: 1}, workers=None, events=EventStream())
+
+
+@pytest.mark.ray
+def test_memory_and_custom_resources_are_asked_of_ray(ray_cluster: None, tmp_path: Path) -> None:
+    """A unit of a kind that fails alone and fits on no node fails, with those that need it; the others run."""
+    from dpaudit.actors.pool import RayPool
+
+    big, rare = Resources(1, memory=10**6), Resources(1, custom=(("made_up_gpu", 0.5),))
+    present, absent = Unit(AssignedResources(), "present", resources=big), Unit(Add(1), "absent", resources=rare)
+    after = Unit(Add(2), "after", needs=(absent.key,), resources=big)
+    events, store = EventStream(), UnitStore(tmp_path)
+    pool = RayPool({}, demand={big: 2, rare: 1}, workers=1, events=events, fail_alone=[rare])
+    try:
+        outcome = run_units([absent, after, present], pool, store, events)
+    finally:
+        pool.close()
+    assert outcome.finished == {present.key}
+    assert outcome.failed[absent.key].startswith(
+        "a unit needs 1 CPU and 0.5 made_up_gpu on one node, the largest has 2 CPUs and 0 made_up_gpu"
+    )
+    assert "it needs 'absent'" in outcome.failed[after.key]
+    assert json.loads(store.read(present.key)["resources"][0].as_py()) == {"CPU": 1.0, "memory": 1e6}
 
 
 @pytest.mark.nightly
@@ -294,7 +326,7 @@ def test_a_missing_node_is_not_awaited_forever(
     from dpaudit.actors.pool import Nodes
 
     node_lists = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
-    monkeypatch.setattr(pools, "_nodes", lambda: next(node_lists, Nodes(({"CPU": 2.0},))))
+    monkeypatch.setattr(Nodes, "of_session", lambda: next(node_lists, Nodes(({"CPU": 2.0},))))
     monkeypatch.setattr(pools, "NODES_S", 0.1)
     present, unplaceable = Unit(Add(1), "present"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
     emitted: list[Event] = []

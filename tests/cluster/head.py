@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -62,12 +63,16 @@ def head_node(folder: Path, *, jobs: bool = False, cpus: int = 2) -> Iterator[He
 
 
 @contextlib.contextmanager
-def another_node(head: Head) -> Iterator[Path]:
-    """Run another node of the cluster, with one CPU, for a `with` block; yield its folder."""
+def another_node(head: Head, **resources: float) -> Iterator[Path]:
+    """Run another node of the cluster, with one CPU, for a `with` block; yield its folder.
+
+    Args:
+        resources: Custom resources of the node.
+    """
     (agent,) = _free_ports(1)
     with ray_folder() as place:
         options = (f"--address={head.address}", "--num-cpus=1", f"--dashboard-agent-listen-port={agent}")
-        _start(place, head.token, *options)
+        _start(place, head.token, *options, f"--resources={json.dumps(resources)}")
         yield place
 
 

@@ -144,18 +144,60 @@ def test_a_cluster_is_joined_only_with_its_token(head: Head, tmp_path: Path) -> 
     assert "(RAY_AUTH_MODE is disabled)" in outputs["none"]
 
 
-@pytest.mark.cluster
-def test_a_job_on_two_nodes_gives_the_scores_of_this_process(head: Head, working_dir: Path, tmp_path: Path) -> None:
-    """Each node has one CPU, so the job's second worker is on the second node.
+TWO = """
+name: two audits
+data: {name: gaussian-mixture, rows: 600}
+game: {name: label-canaries, replays: 4, trainings: 2}
+audits:
+  - {name: on CPUs, mechanism: {name: mine:Placed, epsilon: 1.0}}
+  - {name: on shares, mechanism: {name: mine:Placed, epsilon: 2.0}, resources: {custom: {made_up_gpu: 0.5}}}
+run: {figures: false, repeats: 0}
+"""
+PLACED = """
 
-    Units wait at the gate until both workers have started.
+@dataclass(frozen=True)
+class Placed:
+    epsilon: float
+
+    def claim(self):
+        return Claim(self.epsilon)
+
+    def fit(self, train, *, seed, compute, validation=None):
+        while os.path.exists({gate!r}):
+            time.sleep(0.1)
+        with open({places!r}, "a") as places:
+            print(self.epsilon, os.environ.get("RAY_TMPDIR", ""), file=places)
+        return Constant(train.classes)
+
+@dataclass(frozen=True)
+class Constant:
+    classes: int
+
+    def probabilities(self, features):
+        import numpy as np
+
+        return np.full((len(features), self.classes), 1 / self.classes)
+"""
+
+
+@pytest.mark.cluster
+def test_a_job_places_each_audit_as_asked_and_gives_the_scores_of_this_process(
+    head: Head, working_dir: Path, tmp_path: Path
+) -> None:
+    """One audit of a spec trains on CPUs, the other one on shares of a made-up GPU that only the second node has.
+
+    Each node has one CPU. Trainings wait at the gate until a worker has started on both.
     """
-    (working_dir / "spec.yaml").write_text(SPEC.replace("workers: 1", "workers: 2"))
+    gate, places, events = tmp_path / "gate", tmp_path / "places", tmp_path / "job" / "events.jsonl"
+    (working_dir / "spec.yaml").write_text(TWO)
+    with (working_dir / "mine.py").open("a") as module:
+        module.write(PLACED.format(gate=str(gate), places=str(places)))
     in_process = RunOptions(runner="in-process", figures=False, repeats=0)
     audit(replace(load_spec(working_dir / "spec.yaml"), run=in_process), output=tmp_path / "here", quiet=True)
-    gate, events = tmp_path / "gate", tmp_path / "job" / "events.jsonl"
+    assert [line.split() for line in places.read_text().splitlines()] == [["1.0"]] * 3 + [["2.0"]] * 3
+    places.unlink()
     gate.touch()
-    with another_node(head):
+    with another_node(head, made_up_gpu=1) as second:
         submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".")
         submitted = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
         assert submitted.returncode == 0, submitted.stderr
@@ -163,6 +205,10 @@ def test_a_job_on_two_nodes_gives_the_scores_of_this_process(head: Head, working
         gate.unlink()
         until((tmp_path / "job" / "report.html").exists, "the job has written its report")
     assert scores(tmp_path / "job") == scores(tmp_path / "here") != {}
+    trained = [line.split() for line in places.read_text().splitlines()]
+    assert sorted(epsilon for epsilon, _ in trained) == ["1.0"] * 3 + ["2.0"] * 3
+    assert {place for epsilon, place in trained if epsilon == "2.0"} == {str(second)}
+    assert str(second) not in {place for epsilon, place in trained if epsilon == "1.0"}
 
 
 def _most_workers(events: Path) -> int:

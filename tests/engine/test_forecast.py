@@ -76,4 +76,6 @@ def test_plan_prints_the_forecast_as_text_and_json(tmp_path: Path, monkeypatch: 
     assert "3 trainings; --timings RUN estimates the time from an earlier run" in text
     plan = json.loads(CliRunner().invoke(main, ["plan", "spec.yaml", "--json"], catch_exceptions=False).output)
     assert plan["cost"]["trainings"] == 3
-    assert {"key", "label", "task", "seed", "needs", "cpus", "gpus", "pieces"} == plan["units"][0].keys()
+    assert {"key", "label", "task", "seed", "needs", "cpus", "gpus", "memory", "custom", "pieces"} == plan["units"][
+        0
+    ].keys()

@@ -126,7 +126,7 @@ class LabelAdvantage:
                 folds=folds,
                 seed=setting.seed.child("prior"),
                 label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                **setting.unit_options,
+                **setting.reference_options,
             )
             for fold in range(folds)
         )

@@ -94,7 +94,7 @@ class ProxyGame(OneRunGame[Examples]):
             setting.part_argument("reference"),
             seed=setting.seed.child("reference"),
             label="reference model",
-            **setting.unit_options,
+            **setting.reference_options,
         )
         return ProxyGameInputs(
             rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions

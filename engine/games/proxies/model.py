@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,9 @@ class ModelProxy:
 
 class KnownLaw:
     """Base class of proxies that are the true law, so that the bound does not rely on a proxy."""
+
+    trains: ClassVar[bool] = False
+    """Other proxies train a model, so their unit may hold a GPU."""
 
 
 @register("proxy", "true-posterior", source="arXiv:2511.14084, appendix 11")

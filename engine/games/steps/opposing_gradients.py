@@ -376,7 +376,7 @@ class OpposingGradients(TrialGame):
                 search,
                 trials,
                 label=f"scores of {trials[0].label}",
-                resources=setting.resources,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
