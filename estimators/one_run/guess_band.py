@@ -487,31 +487,50 @@ def _binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, Floats
 
 def _upper_tails(counts: Ints, guess_counts: Ints, p: float) -> Floats:
     """Return Pr[Bin(k, p) >= count], shape as both; without the overhead of scipy's distributions."""
-    inside = np.clip(counts, 1, guess_counts)
-    tail = betainc(inside, guess_counts - inside + 1.0, p)
-    return np.where(counts <= 0, 1.0, np.where(counts > guess_counts, 0.0, tail))
+    inside = np.minimum(np.maximum(counts, 1), guess_counts)  # `np.clip` takes as long as the tails of a few looks
+    tail: Floats = betainc(inside, guess_counts - inside + 1.0, p)
+    tail[counts <= 0] = 1.0
+    tail[counts > guess_counts] = 0.0
+    return tail
 
 
 def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
     """Return the smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low: safe."""
 
-    def within(counts: Ints) -> NDArray[np.bool_]:
-        return _upper_tails(counts, guess_counts, p) <= levels * (1 + 1e-9)
+    def within(counts: Ints, looks: Ints) -> NDArray[np.bool_]:
+        return _upper_tails(counts, guess_counts[looks], p) <= levels[looks] * (1 + 1e-9)
 
-    spread = np.sqrt(guess_counts * (p * (1 - p)))
-    guess = np.rint(guess_counts * p - ndtri(np.clip(levels, 1e-300, 0.5)) * spread).astype(np.int64)
-    low, high = np.clip(guess - 1, 0, guess_counts), np.clip(guess + 1, 0, guess_counts + 1)
-    wider = np.int64(2)
-    while (missed := within(low) & (low > 0)).any():  # invariant: `low` is not above the limit
-        low, wider = np.where(missed, np.maximum(low - wider, 0), low), 2 * wider
-    wider = np.int64(2)
-    while (missed := ~within(high)).any():  # invariant: `high` is within the level
-        high, wider = np.where(missed, np.minimum(high + wider, guess_counts + 1), high), 2 * wider
-    while (low < high).any():
-        middle = (low + high) // 2
-        enough = within(middle)
-        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    return np.asarray(low)
+    every = np.arange(guess_counts.size)
+    expected = _expected_limits(guess_counts, p, levels)
+    below, above = np.clip(expected - 1, -1, guess_counts), np.clip(expected, 0, guess_counts + 1)
+    too_high = within(below, every) & (below >= 0)
+    looks, wider = every[too_high], 1
+    while looks.size:
+        above[looks] = below[looks]
+        below[looks] = np.maximum(below[looks] - wider, -1)
+        looks, wider = looks[within(below[looks], looks) & (below[looks] >= 0)], 2 * wider
+    looks, wider = every[~too_high], 1
+    looks = looks[~within(above[looks], looks)]
+    while looks.size:
+        below[looks] = above[looks]
+        above[looks] = np.minimum(above[looks] + wider, guess_counts[looks] + 1)
+        looks, wider = looks[~within(above[looks], looks)], 2 * wider
+    # Now `above` is within the level and `below` is not, at every look.
+    looks = every[above - below > 1]
+    while looks.size:
+        middle = (below[looks] + above[looks]) // 2
+        enough = within(middle, looks)
+        below[looks], above[looks] = np.where(enough, below[looks], middle), np.where(enough, middle, above[looks])
+        looks = looks[above[looks] - below[looks] > 1]
+    return above
+
+
+def _expected_limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
+    """Return `_limits` approximately, by the normal law with a correction for skewness (Cornish and Fisher, 1937)."""
+    z = -ndtri(np.clip(levels, 1e-300, 0.5))
+    mean, spread = guess_counts * p, np.sqrt(guess_counts * (p * (1 - p)))
+    expected: Ints = np.ceil(mean + 0.5 + z * spread + (1 - 2 * p) * (z * z - 1) / 6).astype(np.int64)
+    return expected
 
 
 def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | None:
