@@ -180,7 +180,7 @@ def play_pairs(
         while i >= next_rejection and reached < epsilons.size:
             wealth = log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)
             if wealth < log_needed + _LOG_ROUNDING:
-                # Each side gains at most 1 + e^-epsilon a pair, so no wealth is needed before the pair that could do it.
+                # A pair multiplies the wealth of a side by at most 1 + e^-epsilon, so the next pairs cannot reject.
                 most_gain = 2 * math.log1p(math.exp(-epsilons[reached]))
                 next_rejection = i + max(1, int((log_needed - wealth) / most_gain))
                 break
