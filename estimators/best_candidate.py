@@ -1,7 +1,7 @@
 """The best of several candidates in each replay, and the combination of the replays' bounds.
 
-Slow bounds are computed in parts, on several machines. A part is a pure function of its tallies, so the result does not
-depend on how the work is divided.
+Slow bounds are computed in parts, on several machines. A part consists of cells: a replay, or some of its candidates.
+The bounds of a cell depend on its tally alone, so the result does not depend on how the work is divided.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeVar
+from itertools import groupby
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.estimator import share_of
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, replay_series
@@ -43,30 +45,63 @@ class ReplayBounds:
     alone: Floats  # bound if this were the only replay, in nats
 
     @classmethod
-    def joined(cls, parts: Sequence[ReplayBounds]) -> ReplayBounds:
-        """Return the replays of all parts, ascending by number."""
-        columns = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)]
+    def joined(cls, several: Sequence[ReplayBounds]) -> ReplayBounds:
+        """Return the replays of all, ascending by number."""
+        columns = [np.concatenate([getattr(bounds, field.name) for bounds in several]) for field in fields(cls)]
         order = np.argsort(columns[0], kind="stable")
         return cls(*(column[order] for column in columns))
 
     @classmethod
     def completed(
-        cls, tallies: Sequence[T], parts: Sequence[ReplayBounds], find: Callable[[list[T]], ReplayBounds]
+        cls,
+        tallies: Sequence[T],
+        parts: Sequence[CellBounds],
+        replays: int,
+        find: Callable[[list[T], int], ReplayBounds],
     ) -> ReplayBounds:
-        """Return the bounds of all `tallies`: those in `parts`, and the missing ones computed by `find`."""
-        computed = {int(number) for part in parts for number in part.replay}
-        missing = [tally for tally in tallies if tally.replay not in computed]
-        if not computed:
-            return find(missing)
-        return cls.joined([*parts, find(missing)] if missing else parts)
+        """Return the bounds of `tallies`, of `replays` in all: those in `parts`, and the missing ones by `find`."""
+        computed = CellBounds.by_replay([part for part in parts if part.replays == replays])
+        missing = [tally for tally in tallies if tally.replay not in computed.replay]
+        if len(missing) == len(tallies):
+            return find(missing, replays)
+        return cls.joined([computed, find(missing, replays)]) if missing else computed
 
 
 @dataclass(frozen=True, eq=False)
-class ThresholdBounds:
-    """Bounds at some candidate thresholds of a single replay, in nats; both arrays have shape (thresholds,)."""
+class CellBounds:
+    """Bounds of some cells: of single replays, or of some candidates of single replays; arrays of shape (cells,)."""
 
-    candidate: Ints  # indices of the thresholds
-    bound: Floats
+    replays: int  # number of all replays, whose bounds are combined
+    replay: Ints  # number of the replay
+    share: Ints  # number of the share of the replay's candidates, from 0
+    shares: Ints  # number of shares of the replay's candidates
+    best: Floats  # as for `ReplayBounds`, like the next two, over the candidates of the share
+    candidate: Ints
+    alone: Floats
+
+    @staticmethod
+    def by_replay(parts: Sequence[CellBounds]) -> ReplayBounds:
+        """Return the bounds of the replays of which all shares are in `parts`, ascending by number."""
+        names = ("replay", "share", "shares", "best", "candidate", "alone")
+        cells = [cell for part in parts for cell in zip(*(getattr(part, name).tolist() for name in names), strict=True)]
+        rows = []
+        for replay, group in groupby(sorted(cells), key=lambda cell: cell[0]):
+            of_replay = list(group)
+            _, _, shares, best, candidate, _ = max(of_replay, key=lambda cell: cell[3])  # of equal bounds the first one
+            if len(of_replay) == shares:
+                rows.append((replay, best, candidate, max(cell[5] for cell in of_replay)))
+        columns = zip(*rows, strict=True) if rows else [()] * 4
+        kinds = np.int64, np.float64, np.int64, np.float64
+        return ReplayBounds(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+
+@dataclass(frozen=True)
+class Cell(Generic[T]):
+    """A replay, or one of several shares of its candidates."""
+
+    tally: T
+    share: int = 0
+    shares: int = 1
 
 
 @dataclass(frozen=True)
@@ -78,6 +113,8 @@ class BestCandidate(ScoreEstimator[T]):
         confidence: Stated confidence of the final bound, in (0, 1).
         selection: How the candidate is chosen, as a `Selection` or in the form that a spec uses.
     """
+
+    part_type: ClassVar[type[Any]] = CellBounds
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -110,11 +147,39 @@ class BestCandidate(ScoreEstimator[T]):
         alone = best if replays == 1 else self.best_candidates(ordered, 1)[0]
         return ReplayBounds(np.array([tally.replay for tally in ordered], dtype=np.int64), best, candidate, alone)
 
-    def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound with its series; `parts` are results of `bounds_of_replays` for some of the tallies."""
-        bounds = ReplayBounds.completed(
-            tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + failed_replays)
-        )
+    def divisible(self, tally: T) -> int:
+        """Return the number of shares into which the candidates of a replay can be divided."""
+        return 1
+
+    def some_candidates(self, tally: T, share: int, shares: int) -> tuple[T, int]:
+        """Return the tally at a share of its candidates, and the index of the first one."""
+        return tally, 0
+
+    def part(self, tallies: Sequence[T], *, pieces: int, share: int, shares: int) -> CellBounds:
+        return self.bounds_of_cells(share_of(self.cells(tallies, shares), share, shares), pieces)
+
+    def cells(self, tallies: Sequence[T], shares: int) -> Sequence[Cell[T]]:
+        """Return the cells: whole replays, or for fewer replays than shares of the work shares of their candidates."""
+        each = -(-shares // len(tallies))
+        cells = []
+        for tally in in_order(tallies):
+            divided = min(each, self.divisible(tally))
+            cells += [Cell(tally, share, divided) for share in range(divided)]
+        return cells
+
+    def bounds_of_cells(self, cells: Sequence[Cell[T]], replays: int) -> CellBounds:
+        """Return the bounds of some cells of a game with `replays` replays."""
+        some = [self.some_candidates(cell.tally, cell.share, cell.shares) for cell in cells]
+        if cells:
+            best, candidate = self.best_candidates([tally for tally, _ in some], replays)
+            alone = best if replays == 1 else self.best_candidates([tally for tally, _ in some], 1)[0]
+            candidate = candidate + np.array([first for _, first in some])
+            return cell_bounds(cells, replays, best, candidate, alone)
+        return cell_bounds(cells, replays, np.empty(0), np.empty(0, np.int64), np.empty(0))
+
+    def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[CellBounds] = ()) -> Bound:
+        """Return the bound with its series; `parts` are results of `part` for some of the tallies."""
+        bounds = ReplayBounds.completed(tallies, parts, len(tallies) + failed_replays, self.bounds_of_replays)
         bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
         return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds))
 
@@ -178,6 +243,13 @@ class BestCandidate(ScoreEstimator[T]):
         if self._published:
             return 1 - self.confidence
         return (1 - per_replay_confidence(self.confidence, replays)) / shares
+
+
+def cell_bounds(cells: Sequence[Cell[Any]], replays: int, best: Floats, candidate: Ints, alone: Floats) -> CellBounds:
+    """Return the bounds of cells as columns; arrays of shape (cells,)."""
+    replay = np.array([cell.tally.replay for cell in cells], np.int64)
+    share, shares = (np.array([getattr(cell, name) for cell in cells], np.int64) for name in ("share", "shares"))
+    return CellBounds(replays, replay, share, shares, best, candidate, alone)
 
 
 def in_order(tallies: Sequence[T]) -> list[T]:

@@ -24,7 +24,7 @@ from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.games.protocol import PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
-from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, bound_seconds, control_estimator
+from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
@@ -197,7 +197,7 @@ class _Finished:
             return None
         rows = self._entry.game.reference.rows if self._entry.game.reference is not None else 0
         replays = len(self._tallies)
-        if replays * rows > MOST_FOR_P or bound_seconds(estimator, replays, rows) > SECONDS_FOR_P:
+        if replays * rows > MOST_FOR_P or estimator.seconds(replays, rows) > SECONDS_FOR_P:
             return None
         return p_value_of(estimator, self._tallies, finding, curve, failed_replays=self._failed_replays)
 
@@ -266,7 +266,7 @@ class _Finished:
             if rows > MAX_ROWS:  # stop reading early
                 return None
         replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
-        if not scores or bound_seconds(estimator, replays, rows // replays) / replays > WORTH_S / 4:
+        if not scores or estimator.seconds(replays, rows // replays) / replays > WORTH_S / 4:
             return None
         sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
         planted, stated = self._planted(), entry.effective_claim

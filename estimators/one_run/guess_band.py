@@ -38,8 +38,9 @@ from scipy.special import betainc, expit, ndtri
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import ReplayBounds, in_order
+from dpaudit.estimators.best_candidate import Cell, CellBounds, ReplayBounds, cell_bounds, in_order
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.estimator import share_of
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
@@ -73,7 +74,7 @@ TRANSFORMED_FROM = 300_000
 """Number of products in a convolution above which Fourier transforms are faster."""
 FEW_LOOKS = 1_000
 """Looks over all replays up to which the recursion takes less time in NumPy than compiled code takes to load."""
-LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
+REPLAY_S, ROW_S = 2.5e-3, 1e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
 FULLEST = 8  # number of trainings with the most right guesses whose counts are tallied
 MAX_DELTA = 0.1
 """Largest canaries times delta at which the guess band is tighter than `one-run`: docs/statistics/calibration.md."""
@@ -315,19 +316,34 @@ def bounds_of_guesses(
         replays: Number of all replays if `tallies` are only some of them.
     """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-    bounds = []
-    for tally in tallies:
-        orders, allowance = _orders(tally), delta_allowance(tally)
-        in_numpy = (replays or len(tallies)) * sum(guess_counts.size for _, guess_counts, _ in orders) <= FEW_LOOKS
-        bounds.append(
+    return np.array(
+        [
             max(
-                guess_band_epsilon(
-                    right, guess_counts, significance=share * significance, delta_allowance=allowance, in_numpy=in_numpy
-                )
-                for right, guess_counts, share in orders
+                _bound_of_order(tally, order, delta_allowance(tally), significance, replays or len(tallies))
+                for order in range(len(_orders(tally)))
             )
-        )
-    return np.array(bounds)
+            for tally in tallies
+        ]
+    )
+
+
+def _bound_of_order(
+    tally: Guesses, order: int, delta_allowance: DeltaAllowance, significance: float, replays: int
+) -> float:
+    """Return a replay's `guess_band_epsilon` by one order of guesses, at its share of the error."""
+    orders = _orders(tally)
+    in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in orders) <= FEW_LOOKS
+    right, guess_counts, share = orders[order]
+    return guess_band_epsilon(
+        right, guess_counts, significance=share * significance, delta_allowance=delta_allowance, in_numpy=in_numpy
+    )
+
+
+def _strength(tally: Guesses, order: int) -> float:
+    """Return a number that grows with the bound of one order of guesses, to sort replays by."""
+    right, guess_counts, _ = _orders(tally)[order]
+    rate = right / guess_counts
+    return float(np.max(rate - 3 * np.sqrt(np.maximum(rate * (1 - rate), 0.5 / guess_counts) / guess_counts)))
 
 
 def selection_in_words(guess: GuessRule) -> str:
@@ -487,31 +503,50 @@ def _binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, Floats
 
 def _upper_tails(counts: Ints, guess_counts: Ints, p: float) -> Floats:
     """Return Pr[Bin(k, p) >= count], shape as both; without the overhead of scipy's distributions."""
-    inside = np.clip(counts, 1, guess_counts)
-    tail = betainc(inside, guess_counts - inside + 1.0, p)
-    return np.where(counts <= 0, 1.0, np.where(counts > guess_counts, 0.0, tail))
+    inside = np.minimum(np.maximum(counts, 1), guess_counts)  # `np.clip` takes as long as the tails of a few looks
+    tail = np.asarray(betainc(inside, guess_counts - inside + 1.0, p), np.float64)
+    tail[counts <= 0] = 1.0
+    tail[counts > guess_counts] = 0.0
+    return tail
 
 
 def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
     """Return the smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low: safe."""
 
-    def within(counts: Ints) -> NDArray[np.bool_]:
-        return _upper_tails(counts, guess_counts, p) <= levels * (1 + 1e-9)
+    def within(counts: Ints, looks: Ints) -> NDArray[np.bool_]:
+        return _upper_tails(counts, guess_counts[looks], p) <= levels[looks] * (1 + 1e-9)
 
-    spread = np.sqrt(guess_counts * (p * (1 - p)))
-    guess = np.rint(guess_counts * p - ndtri(np.clip(levels, 1e-300, 0.5)) * spread).astype(np.int64)
-    low, high = np.clip(guess - 1, 0, guess_counts), np.clip(guess + 1, 0, guess_counts + 1)
-    wider = np.int64(2)
-    while (missed := within(low) & (low > 0)).any():  # invariant: `low` is not above the limit
-        low, wider = np.where(missed, np.maximum(low - wider, 0), low), 2 * wider
-    wider = np.int64(2)
-    while (missed := ~within(high)).any():  # invariant: `high` is within the level
-        high, wider = np.where(missed, np.minimum(high + wider, guess_counts + 1), high), 2 * wider
-    while (low < high).any():
-        middle = (low + high) // 2
-        enough = within(middle)
-        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    return np.asarray(low)
+    every = np.arange(guess_counts.size)
+    expected = _expected_limits(guess_counts, p, levels)
+    below, above = np.clip(expected - 1, -1, guess_counts), np.clip(expected, 0, guess_counts + 1)
+    too_high = within(below, every) & (below >= 0)
+    looks, wider = every[too_high], 1
+    while looks.size:
+        above[looks] = below[looks]
+        below[looks] = np.maximum(below[looks] - wider, -1)
+        looks, wider = looks[within(below[looks], looks) & (below[looks] >= 0)], 2 * wider
+    looks, wider = every[~too_high], 1
+    looks = looks[~within(above[looks], looks)]
+    while looks.size:
+        below[looks] = above[looks]
+        above[looks] = np.minimum(above[looks] + wider, guess_counts[looks] + 1)
+        looks, wider = looks[~within(above[looks], looks)], 2 * wider
+    # Now `above` is within the level and `below` is not, at every look.
+    looks = every[above - below > 1]
+    while looks.size:
+        middle = (below[looks] + above[looks]) // 2
+        enough = within(middle, looks)
+        below[looks], above[looks] = np.where(enough, below[looks], middle), np.where(enough, middle, above[looks])
+        looks = looks[above[looks] - below[looks] > 1]
+    return above
+
+
+def _expected_limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
+    """Return `_limits` approximately, by the normal law with a correction for skewness (Cornish and Fisher, 1937)."""
+    z = -ndtri(np.clip(levels, 1e-300, 0.5))
+    mean, spread = guess_counts * p, np.sqrt(guess_counts * (p * (1 - p)))
+    expected: Ints = np.ceil(mean + 0.5 + z * spread + (1 - 2 * p) * (z * z - 1) / 6).astype(np.int64)
+    return expected
 
 
 def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | None:
@@ -576,6 +611,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """
 
     tally_type: ClassVar[type[Any]] = GuessTally
+    part_type: ClassVar[type[Any]] = CellBounds
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -621,11 +657,11 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             side_guesses(scores, ranks, side_shares),
         )
 
-    def find(self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound with its series; `parts` are results of `bounds_of_replays` for some of the tallies."""
-        bounds = ReplayBounds.completed(
-            tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + failed_replays)
-        )
+    def find(
+        self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[CellBounds] = ()
+    ) -> Bound:
+        """Return the bound with its series; `parts` are results of `part` for some of the tallies."""
+        bounds = ReplayBounds.completed(tallies, parts, len(tallies) + failed_replays, self.bounds_of_replays)
         bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
         return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds))
 
@@ -660,10 +696,37 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         replays = replay_series(bounds.replay, bounds.best, bounds.alone, failed_replays=failed_replays, mean=False)
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
-    def seconds(self, replays: int, rows: int) -> float:
+    def seconds(self, pieces: int, rows: int) -> float:
         if self.sharing is None and rows * self.delta > MAX_DELTA:
-            return self.unshifted().seconds(replays, rows)
-        return 2 * replays * (LEAST_S + rows * ROW_S)  # as part of the median, and alone
+            return self.unshifted().seconds(pieces, rows)
+        orders = 3 if self.guess == "any-tail" else 1
+        return orders * pieces * (REPLAY_S + rows * ROW_S)
+
+    def part(self, tallies: Sequence[GuessTally], *, pieces: int, share: int, shares: int) -> CellBounds:
+        """Return the bounds of some replays and orders of guesses.
+
+        Replays with bounds close to each other share most of their walks, so they come to one part.
+        """
+        if self._uses_one_run(tallies):
+            return self.unshifted().part(tallies, pieces=pieces, share=share, shares=shares)
+        cells = [
+            Cell(tally, order, len(_orders(tally)))
+            for tally in in_order(tallies)
+            for order in range(len(_orders(tally)))
+        ]
+        cells.sort(key=lambda cell: (cell.share, _strength(cell.tally, cell.share)))
+        some = share_of(cells, share, shares)
+        best, alone = (
+            np.array(
+                [
+                    _bound_of_order(cell.tally, cell.share, self._delta_allowance(cell.tally), 1 - confidence, pieces)
+                    for cell in some
+                ],
+                np.float64,
+            )
+            for confidence in (per_replay_confidence(self.confidence, pieces), self.confidence)
+        )
+        return cell_bounds(some, pieces, best, np.zeros(len(some), dtype=np.int64), alone)
 
     def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
         """Return the bounds of some of `replays` replays, ascending by number.

@@ -110,10 +110,11 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
-    def seconds(self, replays: int, rows: int) -> float:
-        """Return the approximate seconds on one core for the bounds of `replays` replays of `rows` canaries."""
+    def seconds(self, pieces: int, rows: int) -> float:
+        if not rows:
+            return 0.0
         each = self.delta_s if self.delta or self._shift() else self.candidate_s
-        return 2 * each * replays * len(self.candidates(rows))  # as part of the median, and alone
+        return 2 * each * pieces * len(self.candidates(rows))  # as part of the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
         """Return a bound for each row of counts, whose number of guesses was fixed beforehand."""

@@ -16,7 +16,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
-from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
@@ -51,6 +51,16 @@ class QueryTally:
     together: bool  # True if all queries use one pair of data sets
 
 
+@dataclass(frozen=True, eq=False)
+class QueryBounds:
+    """Lower bounds on the divergences of some of the queries that share the error."""
+
+    pieces: int  # number of all queries
+    query: Ints  # index of the query, shape (queries,)
+    forward: Floats  # lower bounds on D_a(with || without) in nats, shape (queries, orders)
+    backward: Floats  # lower bounds on D_a(without || with), shape (queries, orders)
+
+
 @register("estimator", "answers", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
 @dataclass(frozen=True)
 class Answers(Estimator[AnsweredQuery, QueryTally]):
@@ -71,6 +81,17 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
 
     evidence: ClassVar[type[Any]] = AnsweredQuery
     tally_type: ClassVar[type[Any]] = QueryTally
+    part_type: ClassVar[type[Any]] = QueryBounds
+    query_s: ClassVar[Mapping[str, float]] = {
+        "corner": 2e-4,
+        "termwise": 2e-4,
+        "clopper-pearson": 2.5e-3,
+        "goodman": 5e-4,
+        "sison-glaz": 2e-2,
+        "bootstrap": 5e-3,
+        "k-bootstrap": 1e-2,
+    }
+    """Seconds for the bounds of a query with 10 answers, by `cut`."""
 
     orders: tuple[float, ...] = ORDERS
     confidence: float = 0.95
@@ -147,15 +168,29 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         weights = (copies / copies.sum())[:, None]
         return np.asarray(logsumexp(powers * charges, axis=0, b=weights) / powers)
 
-    def find(self, tallies: Sequence[QueryTally], *, failed_replays: int = 0) -> AnswersFinding:
-        """Return the finding; failed queries show nothing and keep their share of the error."""
-        ranked = sorted(tallies, key=lambda tally: tally.query)
-        each = query_confidence(self.confidence, len(ranked) + failed_replays)
-        bound = Directions(self._bounds(ranked, each, forward=True), self._bounds(ranked, each, forward=False))
+    def seconds(self, pieces: int, rows: int) -> float:
+        return pieces * self.query_s[self.cut]
+
+    def part(self, tallies: Sequence[QueryTally], *, pieces: int, share: int, shares: int) -> QueryBounds:
+        """Return the bounds of some queries."""
+        some = share_of(_ranked(tallies), share, shares)
+        bounds = self._both_directions(some, query_confidence(self.confidence, pieces))
+        return QueryBounds(pieces, _queries(some), bounds.forward, bounds.backward)
+
+    def find(
+        self, tallies: Sequence[QueryTally], *, failed_replays: int = 0, parts: Sequence[QueryBounds] = ()
+    ) -> AnswersFinding:
+        """Return the finding; failed queries show nothing and keep their share of the error.
+
+        `parts` are results of `part` for some of the tallies.
+        """
+        ranked, pieces = _ranked(tallies), len(tallies) + failed_replays
+        each = query_confidence(self.confidence, pieces)
+        bound = self._completed(ranked, [part for part in parts if part.pieces == pieces], each)
         worst = ranked[int(np.argmax((bound.larger / np.asarray(self.orders)).max(axis=1)))]
         spread = np.stack([worst.low, worst.high, worst.unmoved])
         counts = {
-            "queries": len(ranked) + failed_replays,
+            "queries": pieces,
             "answers with the records": sum(int(tally.world_1.sum()) for tally in ranked),
             "answers without": sum(int(tally.world_0.sum()) for tally in ranked),
         }
@@ -163,7 +198,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             counts["lost queries"] = failed_replays
         return AnswersFinding(
             orders=np.asarray(self.orders),
-            queries=np.array([tally.query for tally in ranked]),
+            queries=_queries(ranked),
             bound=bound,
             exact=_stacked(ranked, "exact"),
             dependent=_stacked(ranked, "dependent"),
@@ -184,6 +219,28 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         validity = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
         fitted = any(tally.fitted for tally in tallies)
         return Validity.CONDITIONAL_ON_MODEL if fitted and validity is not Validity.AS_PUBLISHED else validity
+
+    def _completed(self, ranked: Sequence[QueryTally], parts: Sequence[QueryBounds], confidence: float) -> Directions:
+        """Return the bounds of all queries: those in `parts`, and the missing ones."""
+        rows = {
+            query: row
+            for part in parts
+            for query, *row in zip(part.query.tolist(), part.forward, part.backward, strict=True)
+        }
+        missing = [tally for tally in ranked if tally.query not in rows]
+        computed = self._both_directions(missing, confidence)
+        if len(missing) == len(ranked):
+            return computed
+        computed_rows = zip(missing, computed.forward, computed.backward, strict=True)
+        rows |= {tally.query: row for tally, *row in computed_rows}
+        forward, backward = (np.stack([rows[tally.query][at] for tally in ranked]) for at in (0, 1))
+        return Directions(forward, backward)
+
+    def _both_directions(self, tallies: Sequence[QueryTally], confidence: float) -> Directions:
+        if not tallies:
+            return Directions(*np.empty((2, 0, len(self.orders))))
+        forward, backward = (self._bounds(tallies, confidence, forward=forward) for forward in (True, False))
+        return Directions(forward, backward)
 
     def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
         pairs = [(tally.world_1, tally.world_0) if forward else (tally.world_0, tally.world_1) for tally in tallies]
@@ -218,6 +275,14 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             return None
         k1, n1, k0, n0 = _in_sets(tallies, [(tally.world_1, tally.world_0) for tally in tallies])
         return float(np.max(ratio_epsilon(k1, k0, n1, n0, delta=self.delta, confidence=confidence)))
+
+
+def _ranked(tallies: Sequence[QueryTally]) -> list[QueryTally]:
+    return sorted(tallies, key=lambda tally: tally.query)
+
+
+def _queries(tallies: Sequence[QueryTally]) -> Ints:
+    return np.array([tally.query for tally in tallies], np.int64)
 
 
 def _in_sets(tallies: Sequence[QueryTally], pairs: Sequence[tuple[Ints, Ints]]) -> Ints:

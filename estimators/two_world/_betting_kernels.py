@@ -42,37 +42,65 @@ def growth(hit: float, alarm: float, ratio: float) -> float:
 def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresholds: Floats) -> None:
     """Write into `thresholds`, shape (designs,), those that would have gained most on these scores, both shape (n,).
 
-    The world-0 scores are first raised by a margin, in units of their upper spread: a threshold right above the highest
-    of n scores is crossed by the next one with probability 1 / (n + 1). Rates are smoothed by half a hit. A threshold
-    lies in the middle of its gap. It is NaN if none divides the scores.
+    Both arrays ascend. The world-0 scores are first raised by a margin, in units of their upper spread: a threshold
+    right above the highest of n scores is crossed by the next one with probability 1 / (n + 1). Rates are smoothed by
+    half a hit. A threshold lies in the middle of its gap. It is NaN if none divides the scores.
+
+    `growth` increases in the hits, decreases in the alarms, and is convex where positive and linear elsewhere. So the
+    best threshold is a vertex of the upper hull of the ROC curve, and no other one is evaluated.
     """
     n = ones.size
     best = np.full(designs.size, -np.inf)
     thresholds[:] = np.nan
-    spread = np.max(zeros) - np.median(zeros)
+    spread = zeros[n - 1] - (zeros[n // 2] + zeros[(n - 1) // 2]) / 2
+    hull_hits, hull_alarms, hull_cuts = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n)
     for margin in np.unique(margins):
         raised = zeros + margin * spread if np.isfinite(spread) else zeros
-        pooled = np.concatenate((ones, raised))
-        order = np.argsort(pooled)
-        hits = alarms = counted = 0
-        for j in range(2 * n - 1, 0, -1):
-            if order[j] < n:
+        hits = alarms = counted = size = 0
+        while hits + alarms < 2 * n:
+            upper = max(ones[n - 1 - hits] if hits < n else -np.inf, raised[n - 1 - alarms] if alarms < n else -np.inf)
+            while hits < n and ones[n - 1 - hits] == upper:
                 hits += 1
-            else:
+            while alarms < n and raised[n - 1 - alarms] == upper:
                 alarms += 1
-            upper, lower = pooled[order[j]], pooled[order[j - 1]]
             # Only a cut with more hits than the last one can be better.
-            if lower == upper or hits == counted:
+            if hits == counted or hits + alarms == 2 * n:
                 continue
             counted = hits
+            lower = max(ones[n - 1 - hits] if hits < n else -np.inf, raised[n - 1 - alarms] if alarms < n else -np.inf)
             middle = lower + 0.5 * (upper - lower)
             if not lower < middle <= upper:  # neighbouring floats, or an infinity
                 middle = upper
-            for k in range(designs.size):
-                if margins[k] == margin:
-                    value = growth((hits + 0.5) / (n + 1), (alarms + 0.5) / (n + 1), math.exp(designs[k]))
+            while size >= 2 and (
+                (hull_alarms[size - 1] - hull_alarms[size - 2]) * (hits - hull_hits[size - 2])
+                > (hull_hits[size - 1] - hull_hits[size - 2]) * (alarms - hull_alarms[size - 2])
+            ):
+                size -= 1
+            hull_hits[size], hull_alarms[size], hull_cuts[size] = hits, alarms, middle
+            size += 1
+        for k in range(designs.size):
+            if margins[k] == margin:
+                ratio = math.exp(designs[k])
+                for vertex in range(size):
+                    value = growth((hull_hits[vertex] + 0.5) / (n + 1), (hull_alarms[vertex] + 0.5) / (n + 1), ratio)
                     if value > best[k]:
-                        best[k], thresholds[k] = value, middle
+                        best[k], thresholds[k] = value, hull_cuts[vertex]
+
+
+@_compiled
+def merged(ascending: Floats, others: Floats) -> Floats:
+    """Return the values of an ascending array and of others, ascending."""
+    others = np.sort(others)
+    both = np.empty(ascending.size + others.size)
+    i = j = 0
+    for k in range(both.size):
+        if j == others.size or (i < ascending.size and ascending[i] <= others[j]):
+            both[k] = ascending[i]
+            i += 1
+        else:
+            both[k] = others[j]
+            j += 1
+    return both
 
 
 @_compiled
@@ -132,10 +160,14 @@ def play_pairs(
     `ones` and `zeros` hold all scores. The function updates `thresholds`, `hits`, `alarms` and `bets`. It writes to
     `path` the number of `epsilons` rejected after each pair, in their order; `reached` of them already are.
     """
+    sorted_ones, sorted_zeros = np.empty(0), np.empty(0)  # those before the last choice
+    next_rejection = first  # number of the first pair after which the next epsilon may be rejected
     for i in range(first, ones.size):
         if i == chooses_at:
-            choose(ones[:i], zeros[:i], designs, margins, thresholds[0])
-            choose(-zeros[:i], -ones[:i], designs, margins, thresholds[1])
+            sorted_ones = merged(sorted_ones, ones[sorted_ones.size : i])
+            sorted_zeros = merged(sorted_zeros, zeros[sorted_zeros.size : i])
+            choose(sorted_ones, sorted_zeros, designs, margins, thresholds[0])
+            choose(-sorted_zeros[::-1], -sorted_ones[::-1], designs, margins, thresholds[1])
             chooses_at = i + max(1, i // 10)
         for side in range(2):
             score_1, score_0 = (ones[i], zeros[i]) if side == 0 else (-zeros[i], -ones[i])
@@ -145,11 +177,13 @@ def play_pairs(
                     bets[side, k] += 1
                     hits[side, k] += score_1 >= threshold
                     alarms[side, k] += score_0 >= threshold
-        while (
-            reached < epsilons.size
-            and log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)
-            >= log_needed + _LOG_ROUNDING
-        ):
+        while i >= next_rejection and reached < epsilons.size:
+            wealth = log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)
+            if wealth < log_needed + _LOG_ROUNDING:
+                # A pair multiplies the wealth of a side by at most 1 + e^-epsilon, so the next pairs cannot reject.
+                most_gain = 2 * math.log1p(math.exp(-epsilons[reached]))
+                next_rejection = i + max(1, int((log_needed - wealth) / most_gain))
+                break
             reached += 1
         path[i - first] = reached
     return chooses_at

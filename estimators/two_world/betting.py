@@ -168,7 +168,10 @@ class Betting(ScoreEstimator[Scores]):
 
         Raises: InputError if one of the worlds has no trial.
         """
-        states = self._streams(tallies, failed_replays)
+        return self._bound(self._streams(tallies, failed_replays), failed_replays)
+
+    def _bound(self, states: Sequence[BettingState], failed_replays: int) -> Bound:
+        """Return the bound from the final state of each replay."""
         bounds = np.array([self.lower(state) for state in states])
         middle = states[int(np.argsort(bounds, kind="stable")[(bounds.size - 1) // 2])]
         counts = {
@@ -200,7 +203,17 @@ class Betting(ScoreEstimator[Scores]):
 
     def series(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> dict[str, Series]:
         """Return the first replay's bound over the trials, and the bounds of single replays."""
-        states = self._streams(tallies, failed_replays)
+        return self._series(tallies, self._streams(tallies, failed_replays), failed_replays)
+
+    def find(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> Bound:
+        states = self._streams(tallies, failed_replays)  # once for both: a million trials take a second
+        series = self._series(tallies, states, failed_replays)
+        return replace(self._bound(states, failed_replays), series=series)
+
+    def _series(
+        self, tallies: Sequence[Scores], states: Sequence[BettingState], failed_replays: int
+    ) -> dict[str, Series]:
+        """Return `series` from the final state of each replay."""
         path = states[0].rejected
         drawn_pairs = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
         bounds = np.array([self.lower(state) for state in states])

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.best_candidate import ReplayBounds, ThresholdBounds, in_order
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, Column, CountEstimator, Table, TextTable, bound_rows, count_columns
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.selection import AsPublished, Bonferroni
 from dpaudit.estimators.two_world.confusion import epsilon_interval, epsilon_posterior_cdf, epsilon_posterior_pdf
 from dpaudit.estimators.two_world.two_sample import TwoSampleEstimator, TwoSampleTally
 from dpaudit.registry import register
@@ -26,42 +24,9 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
     """Base of the estimators that use one confusion table for each threshold, or read tables of confusion counts."""
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
-    threshold_s: ClassVar[float] = 1e-5
-    """Seconds for the bound at a threshold."""
 
-    def seconds(self, replays: int, rows: int) -> float:
-        """Return the approximate seconds on one core for all thresholds; a fifth of the rows are corners."""
-        return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
-
-    def find(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound with its series; `parts` are results of `bounds_at` for a single replay."""
-        first, *others = in_order(tallies)
-        replays = len(tallies) + failed_replays
-        error, single = (self._candidate_error(first.error_shares, count) for count in (replays, 1))
-        every = self._joined(first, parts) if parts else self.epsilon(first, error)
-        best = np.array([every.argmax()])
-        alone = every[best] if replays == 1 else np.array([self.best(first, single)[1]])
-        head = ReplayBounds(np.array([first.replay]), every[best], best, alone)
-        bounds = ReplayBounds.joined([head, self.bounds_of_replays(others, replays)]) if others else head
-        bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
-        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds, first=every))
-
-    def _joined(self, tally: TwoSampleTally, parts: Sequence[ThresholdBounds]) -> Floats:
-        """Return the bounds at every threshold of a single replay: those in `parts`, and the missing ones."""
-        every = np.full(tally.threshold.size, np.nan)
-        for part in parts:
-            every[part.candidate] = part.bound
-        missing = np.flatnonzero(np.isnan(every))
-        every[missing] = self.bounds_at(tally, missing).bound
-        return every
-
-    def bounds_at(self, tally: TwoSampleTally, places: Ints) -> ThresholdBounds:
-        """Return the bounds at some candidate thresholds of a single replay, in nats."""
-        columns = ("threshold", "true_positives", "false_positives")
-        if not places.size:
-            return ThresholdBounds(places, np.empty(0))
-        some = replace(tally, **{name: getattr(tally, name)[places] for name in columns})
-        return ThresholdBounds(places, self.epsilon(some, self._candidate_error(tally.error_shares, 1)))
+    def threshold_s(self) -> float:
+        return 1.5e-5
 
     def read(self, table: Table) -> Sequence[Bound]:
         """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
@@ -101,7 +66,8 @@ class Jeffreys(_Confusion):
 class Bayesian(_Confusion):
     """Two-sample scores: posterior quantile of epsilon under Jeffreys priors; credible, not a confidence bound."""
 
-    threshold_s: ClassVar[float] = 4e-5
+    def threshold_s(self) -> float:
+        return 3.5e-5
 
     def validity(self) -> Validity:
         return Validity.CREDIBLE

@@ -263,6 +263,9 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
     def validity(self) -> Validity:
         return Validity.ASYMPTOTIC
 
+    def threshold_s(self) -> float:
+        return 3e-6 if self.group > 1 and self.delta > 0 else 1e-7
+
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         hits, alarms = tally.true_positives, tally.false_positives
         members, others = np.asarray(tally.members), np.asarray(tally.non_members)

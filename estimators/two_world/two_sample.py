@@ -24,9 +24,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.replays import median_rule
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import Bonferroni, Fixed, Grid, Selection, SimultaneousBand, Split
+from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, Selection, SimultaneousBand, Split
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.registry import register
 
@@ -63,6 +63,11 @@ class TwoSampleTally:
         """Confusion counts tp, fp, tn, fn at each threshold."""
         tp, fp = self.true_positives, self.false_positives
         return tp, fp, self.non_members - fp, self.members - tp
+
+    def at(self, candidates: Ints | slice) -> Self:
+        """Return the counts at some of the candidate thresholds."""
+        columns = ("threshold", "true_positives", "false_positives")
+        return replace(self, **{name: getattr(self, name)[candidates] for name in columns})
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +110,16 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
             points=getattr(self.selection, "points", ()),
         )
 
+    def threshold_s(self) -> float:
+        """Return the seconds on one core for the bound at a threshold."""
+        return 0.0
+
+    def seconds(self, pieces: int, rows: int) -> float:
+        """Return the approximate seconds on one core for all thresholds; a fifth of the rows are corners."""
+        if not isinstance(self.selection, Bonferroni | AsPublished):
+            return 0.0
+        return (2 if pieces > 1 else 1) * self.threshold_s() * pieces * rows / 5  # as part of a median, and alone
+
     @abstractmethod
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         """Return the bound at each candidate if each may err with probability `error`, shape (candidates,).
@@ -142,22 +157,28 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         *,
         failed_replays: int = 0,
         bounds: ReplayBounds | None = None,
-        first: Floats | None = None,
     ) -> dict[str, Series]:
         """Return the ROC curve, the counts at the reported threshold, and the bounds of single replays.
 
-        Pass `first` if the first replay's `epsilon` is already known.
+        The curve has at most `MAX_DRAWN` thresholds and the best one, each with its bound.
         """
         ordered, replays = in_order(tallies), len(tallies) + failed_replays
         bounds = bounds or self.bounds_of_replays(ordered, replays)
-        if first is None:
-            first = self.epsilon(ordered[0], self._candidate_error(ordered[0].error_shares, replays))
+        first = ordered[0]
+        drawn = first.at(_drawn_places(first.threshold.size, int(bounds.candidate[0])))
         counts = {**self.counts_at(*self._middle(ordered, bounds)), "delta": self.delta, "confidence": self.confidence}
         return {
-            "trade-off": _roc(ordered[0], first),
+            "trade-off": _roc(drawn, self.epsilon(drawn, self._candidate_error(first.error_shares, replays))),
             "posterior": counts,
             "replays": self._replay_series(bounds, failed_replays),
         }
+
+    def divisible(self, tally: TwoSampleTally) -> int:
+        return tally.threshold.size
+
+    def some_candidates(self, tally: TwoSampleTally, share: int, shares: int) -> tuple[TwoSampleTally, int]:
+        cuts = slice(*(tally.threshold.size * cut // shares for cut in (share, share + 1)))
+        return tally.at(cuts), cuts.start
 
     def best_candidates(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
         best = [self.best(tally, self._candidate_error(tally.error_shares, replays)) for tally in ordered]
@@ -168,6 +189,17 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         bounds = self.epsilon(tally, error)
         index = int(bounds.argmax())
         return index, float(bounds[index])
+
+
+MAX_DRAWN = 2_000
+"""Largest number of thresholds of a series; a figure shows no more, and a bound at each of a million takes seconds."""
+
+
+def _drawn_places(thresholds: int, best: int) -> Ints:
+    """Return the thresholds of a series, ascending: all if they are few, else dense among the highest ones."""
+    if thresholds <= MAX_DRAWN:
+        return np.arange(thresholds)
+    return np.unique(np.append(np.rint(np.geomspace(1, thresholds, MAX_DRAWN)).astype(np.int64) - 1, best))
 
 
 def _roc(tally: TwoSampleTally, epsilon: Floats) -> Series:
@@ -329,11 +361,10 @@ class Band(TwoSampleEstimator):
         *,
         failed_replays: int = 0,
         bounds: ReplayBounds | None = None,
-        first: Floats | None = None,
     ) -> dict[str, Series]:
         """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
         profile = {"delta": DELTAS, "epsilon": self.regions(tallies, failed_replays=failed_replays).profile(DELTAS)}
-        return super().series(tallies, failed_replays=failed_replays, bounds=bounds, first=first) | {"delta": profile}
+        return super().series(tallies, failed_replays=failed_replays, bounds=bounds) | {"delta": profile}
 
     def _curve_evidence(self, ordered: Sequence[TwoSampleTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
         """Return the bands as evidence against whole curves."""
@@ -350,6 +381,9 @@ class Band(TwoSampleEstimator):
             ),
             failed_replays,
         )
+
+    def divisible(self, tally: TwoSampleTally) -> int:
+        return 1  # few thresholds are informative, and which ones depends on all
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
         places, alarm, miss = self._informative_rates(tally, error)
