@@ -142,12 +142,12 @@ def factors(options: Options) -> Reproduction:
 
 def _images(options: Options) -> list[Setting]:
     """Return the settings of images: proxies, LP-1ST at epsilon 1 with networks that fit their labels, PATE-FM."""
-    if options.data is None:
+    if options.data_set("fashion_mnist") is None:
         few: Any = Digits()
         many: Any = few
         digits: Any = few
     else:
-        clothes, written = str(options.data / "fashion_mnist"), str(options.data / "mnist")
+        clothes, written = str(options.needed("fashion_mnist")), str(options.needed("mnist"))
         few, many = FashionMnist(clothes, rows=10_000), FashionMnist(clothes)
         digits = Mnist(written, part="t10k")
     split = Partition(target=0.4, reference=0.2, test=0.4)
