@@ -136,11 +136,8 @@ class Leak:
     @property
     def worst(self) -> int:
         """Index of the query with the largest epsilon converted from the 2-cut; the finding has one for each order."""
-        return int(
-            np.argmax(
-                rdp_to_epsilon(self.finding.orders, self.subject.answers * self.finding.bound.larger, delta=DELTA)
-            )
-        )
+        rdp = self.subject.answers * self.finding.bound.larger
+        return int(np.argmax(rdp_to_epsilon(self.finding.orders, rdp, delta=DELTA)))
 
     def rdp(self, values: Directions) -> Floats:
         """Return the RDP of the subject's answers at every order: to the worst query, or to average natural queries."""

@@ -157,8 +157,8 @@ NEEDS: Mapping[str, Needs] = {
 def listed(entries: Iterable[Entry]) -> str:
     """Return the list of reproductions, two lines each."""
     lines = [
-        "Times are of one core, with all data sets in --data. --data DATA is the folder that holds every data set in a folder",
-        "of its own. --scale paper has the paper's size. --output (by default `reproduced`) gets a table and a picture.",
+        "Time is that of one core. --data DATA is the folder that holds every data set in a folder of its own.",
+        "--scale paper has the paper's size. --output FOLDER, by default `reproduced`, gets tables and pictures.",
     ]
     for entry in entries:
         lines += [f"  {entry.name:<36} {NEEDS[entry.name].line()}", f"  {'':<36} {entry.summary}"]
@@ -174,10 +174,8 @@ def chosen(names: Iterable[str], paper: str, item: str | None) -> list[str]:
     for name in names:
         items.setdefault(name.partition(" ")[0], []).append(name.partition(" ")[2])
     if paper not in items:
-        near = ", ".join(nearest(paper, items))
-        raise UnknownNameError(
-            f"PAPER must be one of {', '.join(items)}, got {shortened(repr(paper))}; nearest: {near}"
-        )
+        near, got = ", ".join(nearest(paper, items)), shortened(repr(paper))
+        raise UnknownNameError(f"PAPER must be one of {', '.join(items)}, got {got}; its nearest are {near}")
     if item is not None and item not in items[paper]:
         near = ", ".join(nearest(item, items[paper]))
         raise UnknownNameError(
@@ -190,14 +188,10 @@ def missing(data: Path | None, names: Sequence[str]) -> SpecError:
     """Return the error that --data holds none of the data sets `names`."""
     wanted = " or ".join(names)
     if data is None:
-        return SpecError(
-            f"this needs the data set {wanted}: give --data DATA, the folder that holds the folder {names[0]}"
-        )
+        return SpecError(f"this needs the data set {wanted}: give --data DATA, the folder that holds {names[0]}/")
     present = sorted(entry.name for entry in data.iterdir() if entry.is_dir()) if data.is_dir() else []
     if not present:
-        return SpecError(
-            f"--data must be the folder of all data sets, with the folder {wanted}; {data} holds no folder"
-        )
+        return SpecError(f"--data must be the folder of all data sets, with {wanted}/ in it; {data} holds no folder")
     near = ", ".join(nearest(names[0], present))
     return SpecError(
         f"--data must hold the folder {wanted}, {data} does not; its nearest names are {near}. Give the folder of all "

@@ -414,10 +414,8 @@ def reproduce(
     """
     from dpaudit.registry import catalogue, import_module, load
 
-    papers, entries = (
-        import_module("papers.reproduction"),
-        catalogue("reproduction"),
-    )  # the import says if there are none
+    papers = import_module("papers.reproduction")  # its error explains why there are none
+    entries = catalogue("reproduction")
     names = list(entries) if paper is None else papers.chosen(entries, paper, what)
     if what is None:
         show_lines(papers.listed(entries[name] for name in names))
