@@ -139,10 +139,10 @@ def _data(options: Options) -> tuple[Any, Partition]:
     """Return CIFAR-10 or, without it or if --only says so, Fashion-MNIST; digits if --data has neither."""
     if options.scale == "paper":
         options.needed(*PICTURES)
-    there = [name for name in PICTURES if options.data_set(name) is not None]
-    if not there:
+    present = [name for name in PICTURES if options.data_set(name) is not None]
+    if not present:
         return Digits(), SMALL_SPLIT
-    name, *_ = options.chosen_parts(there, str, must="cifar10 or fashion_mnist")
+    name, *_ = options.chosen_parts(present, str, must="cifar10 or fashion_mnist")
     folder = options.needed(name)
     clothes = name == "fashion_mnist"
     if options.scale == "small":

@@ -46,7 +46,8 @@ from dpaudit.registry import register
 from papers.data.encoded_sentences import EncodedSentences, middle_layer
 from papers.data.picture_strips import cifar10
 from papers.data.texts import AgNews, DBpedia, Trec
-from papers.reproduction import Options, Reproduction, missing
+from papers.needs import missing
+from papers.reproduction import Options, Reproduction
 
 Floats = NDArray[np.float64]
 
@@ -483,6 +484,8 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
             "algorithm": leak.subject.algorithm,
             "data": leak.subject.on,
             "adversary": leak.adversary,
+            "queries": _queries(leak.subject, options),
+            "answers": leak.subject.answers,
             **{kind.rstrip("*"): leak.epsilons().get(kind, np.nan) for kind in KINDS},
             "exact share of claim": leak.share(leak.finding.exact),
             "2-cut share of claim": leak.share(leak.finding.bound),

@@ -414,18 +414,18 @@ def reproduce(
     """
     from dpaudit.registry import catalogue, import_module, load
 
-    papers = import_module("papers.reproduction")  # its error explains why there are none
+    needs = import_module("papers.needs")  # its error explains why there are none
     entries = catalogue("reproduction")
-    names = list(entries) if paper is None else papers.chosen(entries, paper, what)
+    names = list(entries) if paper is None else needs.chosen(entries, paper, what)
     if what is None:
-        show_lines(papers.listed(entries[name] for name in names))
+        show_lines(needs.listed(entries[name] for name in names))
         return
     (name,) = names
-    make = load("reproduction", name)
+    papers, make = import_module("papers.reproduction"), load("reproduction", name)
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions
 
-    if options["only"] and not papers.NEEDS[name].parts:
+    if options["only"] and not needs.NEEDS[name].parts:
         raise click.BadParameter(f"{name} has no parts", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
