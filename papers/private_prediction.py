@@ -345,7 +345,7 @@ def _teacher(name: str, options: Options) -> Network:
 def lenet(options: Options) -> LeNet5:
     """Return the paper's teacher on MNIST, at the small scale with a tenth of its learning rate.
 
-    The paper's rate is for 240 images a teacher. From 36 images, 18 % of the votes are right with it, 65 % with a tenth.
+    That rate is for 240 images a teacher. From 36 images, 18 % of the votes are right with it, 65 % with a tenth.
     """
     network = LeNet5(**_adam(SIZES[options.scale].epochs))
     return replace(network, learning_rate=0.003) if options.scale == "small" else network
