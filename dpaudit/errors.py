@@ -78,6 +78,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
+def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the `count` names that are most like `name`, the nearest first; fewer if there are fewer names."""
+    return get_close_matches(name, list(names), n=count, cutoff=0.0)
+
+
 def shortened(value: object, max_length: int = 120) -> str:
     """Return `value` as one line of at most `max_length` printable characters."""
     try:

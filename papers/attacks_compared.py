@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,14 +77,9 @@ class Comparison:
 @register("reproduction", "observational-label figure-1", source="arXiv:2511.14084, Figure 1")
 def figure_1(options: Options) -> Reproduction:
     """Label inference, calibrated membership inference and planted labels, learner by learner."""
-    kind = "images" if options.data is not None and _holds_images(options.data) else "criteo"
-    study = (image_tables if kind == "images" else criteo_tables).study(options)
+    kind, *_ = options.chosen_parts(("criteo", "images"), str, must="criteo or images")
+    study = (image_tables if kind == "images" else criteo_tables).study(replace(options, only=()))
     return compare(_comparison(study, kind, options), options, "figure-1")
-
-
-def _holds_images(path: Path) -> bool:
-    patterns = ("*-images?idx3-ubyte*", "data_batch_1.bin*", "cifar-10-batches-bin")
-    return any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
 
 def _comparison(study: Study, kind: str, options: Options) -> Comparison:

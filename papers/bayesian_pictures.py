@@ -176,8 +176,10 @@ def figure_3(options: Options) -> Reproduction:
     axes.set_ylim(0.08, 0.53)
     axes.legend(fontsize=8.5, loc="upper right")
     style.save(figure, folder, "figure-3")
-    columns = {"of": list(masses), "posterior mass": list(masses.values())}
-    pacsv.write_csv(pa.table(columns), folder / "figure-3.csv")
+    ends = (corners, corners, joint)
+    table = {"of": list(masses), "posterior mass": list(masses.values())}
+    table |= {side: [float(pair[at]) for pair in ends] for at, side in enumerate(("lower", "upper"))}
+    pacsv.write_csv(pa.table(table), folder / "figure-3.csv")
     printed = {"the rectangle": 0.963, "the regions around the rectangle": 0.998}
     lines = [
         f"tp 65, fp 25, tn 75, fn 35 at delta {EXAMPLE_DELTA:g}: 95 % Bayesian ({joint[0]:.3f}, {joint[1]:.3f}), "

@@ -7,7 +7,6 @@ once without privacy and once by DP-SGD at epsilon = 8. Each method turns the at
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,7 +42,8 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer, TanhCnn
 from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
-from papers.data.encoded_sentences import EncodedSentences
+from papers.data.encoded_sentences import EncodedSentences, middle_layer
+from papers.data.picture_strips import Cifar10Strips, cifar10
 from papers.reproduction import Options, Reproduction
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
@@ -231,12 +231,12 @@ def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
 
 def _images(options: Options, size: Size) -> Study:
     """Return the study of images: CIFAR-10 or Fashion-MNIST in the folder at --data, digits without --data."""
-    path = options.folder_with("data_batch_1.bin*")
     data: Any = Digits()
-    if path is not None:
+    colour = (path := options.data_set("cifar10")) is not None and "fashion_mnist" not in options.only
+    if path is not None and colour:
         rows = CONVOLVED_ROWS if options.scale == "small" else size.rows
-        data = Cifar10(str(path), rows=rows)
-    elif (path := options.folder_with("train-images?idx3-ubyte*")) is not None:
+        data = cifar10(path, rows=rows)
+    elif (path := options.data_set("fashion_mnist")) is not None:
         data = FashionMnist(str(path), rows=size.rows)
     if options.scale == "paper":
         plain: Network = TanhCnn(epochs=50, learning_rate=0.05, batch_size=256, schedule="cosine")
@@ -244,7 +244,7 @@ def _images(options: Options, size: Size) -> Study:
         return Study("images", data, PAPER_SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.02, model=private))
     plain = Mlp(hidden=(32,), epochs=15, learning_rate=0.05, batch_size=32)
     private = Mlp(hidden=(32,), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
-    if isinstance(data, Cifar10):  # a perceptron learns nothing from this few pictures
+    if colour:  # a perceptron learns nothing from this few pictures
         plain = SmallCnn(epochs=10, learning_rate=3e-3, batch_size=16, optimizer="adam", standardise=True)
         private = SmallCnn(epochs=6, learning_rate=0.5, momentum=0.0, batch_size=45)
     return Study("images", data, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
@@ -255,7 +255,7 @@ def _text(options: Options, size: Size) -> Study:
 
     If the folder holds a language model, its states represent the texts.
     """
-    path = options.folder_with("train.tsv*")
+    path = options.data_set("sst2")
     vocabulary = 2048 if options.scale == "small" else 16384
     data: Any = MadePhrases(size.rows or 20_000, vocabulary=vocabulary)
     if path is not None:
@@ -266,10 +266,10 @@ def _text(options: Options, size: Size) -> Study:
         )
         private: Network = replace(wide, batch_size=1000, optimizer="sgd", momentum=0.0, learning_rate=1.0)
         return Study("text", data, PAPER_SPLIT, NonPrivate(wide), DpSgd(EPSILON, sample_rate=0.03, model=private))
-    model = options.folder_with("model*.safetensors")
+    model = options.language_model()
     if path is not None and model is not None:
         texts, public = Sst2(str(path), rows=size.rows, raw=True), Sst2(str(path), part="test", rows=900, raw=True)
-        states = EncodedSentences(texts, str(model), layer=_half_way(model), prompt=PROMPT, public=public)
+        states = EncodedSentences(texts, str(model), layer=middle_layer(model), prompt=PROMPT, public=public)
         plain: Network = Mlp(hidden=(), epochs=20, learning_rate=0.2, batch_size=32)
         private = Mlp(hidden=(), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
         return Study("text", states, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
@@ -281,18 +281,14 @@ def _text(options: Options, size: Size) -> Study:
 PROMPT = "Review: {text}\nIs the review positive or negative?"
 
 
-def _half_way(model: Path) -> int:
-    """Return the middle layer of a language model; its states carry the most information about a text."""
-    layers: int = json.loads((model / "config.json").read_bytes())["num_hidden_layers"]
-    return layers // 2
-
-
 def _cost(studies: tuple[Study, ...], size: Size, options: Options) -> str:
     models = size.trials + size.shadows
     trainings = f"{len(studies) * len(LEARNERS) * models:,} trainings ({size.shadows} shadow models and {size.trials}"
     trainings += f" audited ones for each of {len(studies) * len(LEARNERS)} cells)"
     if options.scale == "small":
-        minutes = CONVOLVED_MINUTES if any(isinstance(study.data, Cifar10) for study in studies) else MINUTES
+        minutes = (
+            CONVOLVED_MINUTES if any(isinstance(study.data, Cifar10 | Cifar10Strips) for study in studies) else MINUTES
+        )
         return f"Cost: {trainings} of small networks in stacks of {size.stack}, {minutes}."
     hours = sum(models * len(LEARNERS) * _training_flops(study) for study in studies) / SUSTAINED_FLOPS / 3600
     return (

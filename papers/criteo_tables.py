@@ -93,19 +93,18 @@ def _domain_prior(epsilon: float, clusters: int) -> Any:
 def _data(options: Options) -> Any:
     """Return the log of the day before, then the day; a log without days is split into its two halves."""
     rows = SMALL_ROWS // 2 if options.scale == "small" else PAPER_ROWS
-    if options.data is None:
-        if options.scale == "paper":
-            options.data_path("day_0 and day_1 of the Criteo 1TB log, in one folder")
+    folder = options.needed("criteo") if options.scale == "paper" else options.data_set("criteo")
+    if folder is None:
         return Joined(CriteoSynthetic(rows, day=0), CriteoSynthetic(rows, day=1))
-    days = [_day(options.data, number) for number in (0, 1)]
+    days = [_day(folder, number) for number in (0, 1)]
     if None not in days:
         # The paper's source keeps one row in twenty, from the start of the day.
         return Joined(*(Criteo(str(day), rows, keep=0.05) for day in days))
-    return Criteo(str(options.data), 2 * rows)
+    return Criteo(str(folder), 2 * rows)
 
 
 def _day(folder: Path, number: int) -> Path | None:
-    return next(iter(sorted(folder.glob(f"day_{number}*"))), None) if folder.is_dir() else None
+    return next(iter(sorted(folder.glob(f"day_{number}*"))), None)
 
 
 def _cost(options: Options, trainings: int) -> str:
@@ -123,7 +122,7 @@ CPU_HOURS = "about 3 core hours"
 
 def _differences(options: Options, teachers: int, clusters: int) -> tuple[str, ...]:
     notes = []
-    if options.data is None:
+    if options.data_set("criteo") is None:
         notes.append(
             "Data: not Criteo's log but one generated with its columns, category sizes, gaps and 3 % clicks: day 0 for "
             "the proxy, day 1 for the learners. Trends can be compared with the paper's, not single cells."

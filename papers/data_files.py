@@ -21,7 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from dpaudit.engine.games.reference import CoinResponse, Reference
+from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.estimators.two_world.ratio import detectable_ceiling
+from papers.ml_audit_panels import TRAININGS
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"
@@ -136,13 +141,16 @@ SCORES = {
 
 
 def randomized_response(folder: Path) -> Iterator[Row]:
+    means: list[bool] = []
     for guessed, item in (("0.1 %", "figure-2"), ("1 %", "figure-3")):
         for row in reproduced_table(folder, "observational-label", item):
             key = setting({"guessed": guessed, "k": row["classes"], "epsilon": number(row["epsilon"])})
             spread = f"± {float(row['deviation']):.3f}"
             yield Row(key, SCORES[row["attack"], row["proxy"]], f"{float(row['mean']):.3f}", spread, "100")
+            means.append(float(row["mean"]) > float(row["epsilon"]))
             if row["attack"] == "likelihood ratio":
                 yield Row(key, "valid bound", bound(row["median_rule"]), "", "100")
+    yield Row("", "means above epsilon", str(sum(means)), "", str(len(means)))
 
 
 INTERVALS = {"clopper-pearson": "Clopper-Pearson", "jeffreys": "Jeffreys", "bayesian": "Bayesian"}
@@ -176,6 +184,37 @@ def _interval(data: str, row: Mapping[str, str]) -> Iterator[Row]:
 
 def _three(text: str) -> str:
     return "∞" if math.isinf(float(text)) else f"{float(text):.3g}"
+
+
+def bayesian_figures(folder: Path) -> Iterator[Row]:
+    rows = reproduced_table(folder, "bayesian", "figure-2")
+    alarms = [float(row["false alarms"]) for row in rows]
+    for curve in ("one point", "dp-sgd", "gaussian"):
+        share = 1 - 2 * float(np.trapezoid([float(row[curve]) for row in rows], alarms))
+        yield Row(setting({"figure": "2", "claim": curve}), "allowed share of the square, %", f"{100 * share:.1f}")
+    for row in reproduced_table(folder, "bayesian", "figure-3"):
+        key = setting({"figure": "3", "of": row["of"]})
+        yield Row(key, "posterior mass, %", f"{100 * float(row['posterior mass']):.1f}")
+        yield Row(key, "interval", "", f"({float(row['lower']):.3f}, {float(row['upper']):.3f})")
+    rows = reproduced_table(folder, "bayesian", "figure-4")
+    for method, name in INTERVALS.items():
+        wide = [float(row[f"{method} upper"]) - float(row[f"{method} lower"]) > 2 * 0.15 for row in rows]
+        enough = int(np.flatnonzero(wide).max()) + 1
+        yield Row(setting({"figure": "4", "method": name}), "samples for ± 0.15", rows[enough]["samples"])
+    rows = reproduced_table(folder, "bayesian", "figure-5")
+    for method in ("clopper-pearson", "jeffreys"):
+        shares = [1 - float(row["bayesian"]) / float(row[method]) for row in rows if _reached(row)]
+        key = setting({"figure": "5", "rates": "1 to 49 %"})
+        what = f"narrower than {INTERVALS[method]}, %"
+        yield Row(key, what, "", f"({100 * min(shares):.0f}, {100 * max(shares):.0f})")
+    for row in reproduced_table(folder, "bayesian", "figure-7"):
+        key = setting({"figure": "7", "trials": f"{float(row['trials']):,.0f}"})
+        yield Row(key, "interval", "", f"({float(row['lower']):.3f}, {float(row['upper']):.3f})")
+
+
+def _reached(row: Mapping[str, str]) -> bool:
+    """True if both rates of Figure 5 are at least 1 %."""
+    return min(float(row["fpr"]), float(row["fnr"])) >= 0.01
 
 
 MECHANISMS = {
@@ -232,6 +271,13 @@ def ml_audit(folder: Path) -> Iterator[Row]:
         each = int(row["trainings"]) // 2
         key = setting({"trainings": f"{each:,} + {each:,}", **_cell(row), "attack": row["attack"], **_claimed(row)})
         yield Row(key, "detected epsilon", bound(row["detected"]))
+    trainings = TRAININGS["paper"]
+    most = {
+        "Katz-log": float(detectable_ceiling(trainings // 2, confidence=0.95)),
+        "fair coins": ceiling_bound(FairCoins(), Reference(CoinResponse(), trainings, "trials")).lower,
+    }
+    for name, value in most.items():
+        yield Row(setting({"bound": name}), "ceiling", bound(str(value)))
 
 
 def ml_audit_seconds(folder: Path) -> Iterator[Row]:
@@ -319,7 +365,7 @@ def private_prediction(folder: Path) -> Iterator[Row]:
     yield from _leaks("3 and 4", folder, "figure-3", "figure-4")
     yield from _leaks("5", folder, "figure-5")
     yield from _leaks("5", folder / "own", "figure-5", on="digits (no `--data`)")
-    yield from _leaks("3 and 4, 1,000 queries", folder / "paper", "figure-3", "figure-4")
+    yield from _leaks("3 and 4", folder, "lenet-5")
     yield from _leaks("5, 1,000 queries", folder / "paper", "figure-5")
 
 
@@ -337,10 +383,11 @@ def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row
         for row in (row for row in rows if (row["algorithm"], row["data"]) == (algorithm, data)):
             who = row["adversary"] if row["adversary"] in ADVERSARIAL else f"Pois-NatQ ({row['adversary']})"
             key = setting({"figure": figure, "system": system, "adversary": who})
+            size = f"{row['queries']} queries, {int(row['answers']):,} answers"
             for kind in ("claim", "data-dependent", "exact", "2-cut"):
                 if row[kind] not in ("", "nan"):
-                    yield Row(key, kind, f"{float(row[kind]):.3f}")
-            yield Row(key, "exact RDP / claimed", f"{float(row['exact share of claim']):.3f}")
+                    yield Row(key, kind, f"{float(row[kind]):.3f}", "", size)
+            yield Row(key, "exact RDP / claimed", f"{float(row['exact share of claim']):.3f}", "", size)
 
 
 def private_prediction_orders(folder: Path) -> Iterator[Row]:
@@ -350,6 +397,8 @@ def private_prediction_orders(folder: Path) -> Iterator[Row]:
             key = setting({"figure": row["figure"], **who, "order": number(row["order"])})
             for what in ("claim", "exact", "2-cut"):
                 yield Row(key, what, f"{float(row[what]):.6f}")
+    figures = {row["figure"] for row in reproduced_table(folder, "private-prediction", "figures-7-to-31")}
+    yield Row("", "figures", str(len(figures)))
 
 
 def runs(paper: str, *items: str, with_: str = "", into: str = "") -> str:
@@ -366,13 +415,16 @@ FILES = {
     "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1"), attacks_compared),
     "paper-bayesian.csv": Source(
         f"{runs('bayesian', 'table-2', with_=MODEL)}; "
-        f"{runs('bayesian', 'table-2', with_=f'{REAL}/fashion_mnist', into='fashion')}",
+        f"{runs('bayesian', 'table-2', with_=f'{REAL} --only fashion_mnist', into='fashion')}",
         bayesian,
     ),
+    "paper-bayesian-figures.csv": Source(
+        runs("bayesian", *(f"figure-{number}" for number in (2, 3, 4, 5, 7))), bayesian_figures
+    ),
     "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5"), clicks),
-    "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=f"{REAL}/cifar10"), pictures("")),
+    "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
     "paper-images.csv": Source(
-        runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")
+        runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")
     ),
     "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=REAL), label_inference),
     "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=REAL), label_inference_figure_1),
@@ -397,9 +449,8 @@ FILES = {
         "; ".join(
             (
                 runs(PRIVATE, "figure-2", "figure-6"),
-                runs(PRIVATE, *VOTED, "figure-5", with_=REAL),
+                runs(PRIVATE, *VOTED, "figure-5", "lenet-5", with_=REAL),
                 runs(PRIVATE, "figure-5", into="own"),
-                runs(PRIVATE, *VOTED, with_=f"{PAPER}{REAL} --only PromptPATE", into="paper"),
                 runs(PRIVATE, "figure-5", with_=f'{PAPER}{REAL} --only SST-2 --only "AG News"', into="paper"),
             )
         ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.data.bundled import Digits
@@ -20,6 +19,7 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import WIDE_RESNET, PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
 from dpaudit.registry import register
+from papers.data.picture_strips import Cifar10Strips, cifar10
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
 from papers.reproduction import Options, Reproduction
 
@@ -90,11 +90,14 @@ def table_4(options: Options) -> Reproduction:
     return utility_table(results, ACCURACY, metric, name="table-4", title=title, options=options)
 
 
+PICTURES = ("cifar10", "fashion_mnist")
+
+
 def study(options: Options) -> Study:
     """Return the study behind both tables."""
     small = options.scale == "small"
     data, split = _data(options)
-    colour = isinstance(data, Cifar10)
+    colour = isinstance(data, Cifar10 | Cifar10Strips)
     network, small_proxy = (RESIDUAL, RESIDUAL_PROXY) if colour else (SMALL, SMALL_PROXY)
     return Study(
         name=f"images-{options.scale}",
@@ -133,19 +136,25 @@ def _learners(
 
 
 def _data(options: Options) -> tuple[Any, Partition]:
-    """Return CIFAR-10's binary batches or Fashion-MNIST's idx files; digits without --data."""
-    if options.data is None:
-        if options.scale == "paper":
-            options.data_path("the binary version of CIFAR-10")
+    """Return CIFAR-10 or, without it or if --only says so, Fashion-MNIST; digits if --data has neither."""
+    if options.scale == "paper":
+        options.needed(*PICTURES)
+    present = [name for name in PICTURES if options.data_set(name) is not None]
+    if not present:
         return Digits(), SMALL_SPLIT
-    path = Path(options.data)
-    batches = [*path.glob("data_batch_1.bin*"), *path.glob("cifar-10-batches-bin")]
-    kind, test = (Cifar10, "test") if batches else (FashionMnist, "t10k")
+    name, *_ = options.chosen_parts(present, str, must="cifar10 or fashion_mnist")
+    folder = options.needed(name)
+    clothes = name == "fashion_mnist"
     if options.scale == "small":
-        return kind(str(path), rows=SMALL_IMAGES), SMALL_SPLIT
-    train = 50 if batches else 60
+        few = FashionMnist(str(folder), rows=SMALL_IMAGES) if clothes else cifar10(folder, rows=SMALL_IMAGES)
+        return few, SMALL_SPLIT
+    train = 60 if clothes else 50
     share = train / (train + 10) / 2
-    both = Joined(kind(str(path)), kind(str(path), part=test))
+    both = (
+        Joined(FashionMnist(str(folder)), FashionMnist(str(folder), part="t10k"))
+        if clothes
+        else Joined(cifar10(folder), cifar10(folder, part="test"))
+    )
     return both, Partition(reference=share, target=share, test=1 - 2 * share, order="given")
 
 
@@ -190,7 +199,7 @@ def _forward_flops(network: Network, shape: tuple[int, ...]) -> int:
 
 def _differences(options: Options) -> tuple[str, ...]:
     notes = []
-    if options.data is None:
+    if not any(options.data_set(name) for name in PICTURES):
         notes.append("Data: 1,797 digits of 8x8 pixels instead of CIFAR-10; with this few canaries, power is low.")
     else:
         notes.append("Data: the images at the given path; the paper's are CIFAR-10, 25,000 a half.")

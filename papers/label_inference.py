@@ -112,8 +112,9 @@ def frontier_settings(*, small: bool) -> list[Any]:
 
 @register("reproduction", "label-inference equivalence", source="Busa-Fekete et al. (2024), section 4; ours")
 def equivalence(options: Options) -> Reproduction:
-    """Bag sizes equivalent to an epsilon: Beta(2, 30) priors, or the column `prior` of a CSV file at --data."""
-    source = BetaPriors(rows=ROWS[options.scale]) if options.data is None else OwnPriors(str(options.data))
+    """Bag sizes equivalent to an epsilon: Beta(2, 30) priors, or the column `prior` of priors/priors.csv in --data."""
+    folder = options.data_set("priors")
+    source = BetaPriors(rows=ROWS[options.scale]) if folder is None else OwnPriors(str(folder / "priors.csv"))
     prior = source.posterior(source.load(seed=options.seed).features)[:, 1]
     sizes = [size for size in SIZES if size <= prior.size]
     equivalents = equivalent_epsilons(prior, sizes, seed=options.seed)
@@ -175,20 +176,14 @@ def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]
 
 
 def real_data(path: Path, rows: int) -> Mapping[str, Any]:
-    """Return the data sets at a path: files or folders `higgs`, `adult` and `criteo` inside it, or one of these.
-
-    A CSV file is taken for Higgs, with labels in a column `label`.
-    """
+    """Return the data sets in the folders `higgs`, `adult` and `criteo` of a folder; Higgs has a column `label`."""
     data_sets: dict[str, Any] = {}
-    for folder in (path, *(path / name for name in ("higgs", "adult", "criteo"))):
-        if folder.is_file() and ".csv" in folder.name:
-            data_sets["Higgs"] = Csv(str(folder), label="label", rows=rows)
-        for file in sorted(folder.glob("higgs*sample*.csv*"))[:1] if folder.is_dir() else []:
-            data_sets["Higgs"] = Csv(str(file), label="label", rows=rows)
-        if any(folder.glob("adult.data*")):
-            data_sets["adult"] = Adult(str(folder), rows=rows)
-        for file in sorted(folder.glob("train.txt*"))[:1]:
-            data_sets["Criteo"] = Criteo(str(file), rows=rows)
+    for file in sorted((path / "higgs").glob("higgs*sample*.csv*"))[:1]:
+        data_sets["Higgs"] = Csv(str(file), label="label", rows=rows)
+    if any((path / "adult").glob("adult.data*")):
+        data_sets["adult"] = Adult(str(path / "adult"), rows=rows)
+    for file in sorted((path / "criteo").glob("train.txt*"))[:1]:
+        data_sets["Criteo"] = Criteo(str(file), rows=rows)
     return data_sets
 
 

@@ -146,7 +146,37 @@ def figure_2_seeds(options: Options) -> Reproduction:
             if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)
         )
         lines.append(f"  {data:<17}{learner:<23}{attack:<20}{numbers}")
-    return Reproduction("\n".join(lines), (table,))
+    style.save(_draw_seeds(rows), folder, "figure-2-seeds")
+    return Reproduction("\n".join(lines), (table, folder / "figure-2-seeds.png"))
+
+
+def _draw_seeds(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the median of seeds against the claim, bars from least to largest, a panel for each data set and learner."""
+    cells = list(dict.fromkeys((row["data"], row["learner"]) for row in rows))
+    columns = min(4, len(cells))
+    figure, grid = style.grid(
+        -(-len(cells) // columns), columns, width=3.4 * columns + 0.6, height=0.6 + 3.1 * -(-len(cells) // columns)
+    )
+    panels = [axes for panel_row in grid for axes in panel_row]
+    for axes in panels[len(cells) :]:
+        axes.set_axis_off()
+    for cell, axes in zip(cells, panels, strict=False):
+        shown = [row for row in rows if (row["data"], row["learner"]) == cell]
+        for attack, colour in zip(dict.fromkeys(row["attack"] for row in shown), palette.COLOURS, strict=False):
+            line = [row for row in shown if row["attack"] == attack]
+            median = np.array([row["median"] for row in line])
+            spread = [median - [row["least"] for row in line], [row["largest"] for row in line] - median]
+            claims = [row["epsilon"] for row in line]
+            axes.errorbar(claims, median, spread, fmt="o-", color=colour, markersize=3.5, capsize=2.5, label=attack)
+        claims = sorted({row["epsilon"] for row in shown})
+        axes.plot(claims, claims, color=palette.INK, linewidth=1)
+        axes.set_xscale("log")
+        style.set_ticks(axes.xaxis, claims)
+        axes.set_title(", ".join(cell), fontsize=9.5)
+        axes.set_xlabel("claimed ε (line: the claim)")
+        axes.set_ylabel("detected ε of one record")
+        style.finish(axes, fontsize=7.5)
+    return figure
 
 
 def seeds_compared(detected: NDArray[np.float64], fixed: int) -> dict[str, Any]:

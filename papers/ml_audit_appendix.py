@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +53,30 @@ def coverage(options: Options) -> Reproduction:
         + "".join(f"{100 * row[method]:>18.2f}" for method in METHODS)
         for row in rows
     ]
-    return Reproduction("\n".join(lines), (folder / "coverage.csv",))
+    _draw_coverage(rows, options)
+    return Reproduction("\n".join(lines), (folder / "coverage.csv", folder / "coverage.png"))
+
+
+def _draw_coverage(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
+    """Draw how often a bound is too high, a panel for each number of trainings and a point for each pair of rates."""
+    figure, panels = style.canvases(len(RUNS), width=3.2 * len(RUNS) + 0.8, height=3.6)
+    for runs, axes in zip(RUNS, panels, strict=True):
+        shown = [row for row in rows if row["runs"] == runs]
+        for method, marker, colour in zip(METHODS, "os", palette.COLOURS, strict=False):
+            for p0 in dict.fromkeys(row["p0"] for row in shown):
+                line = [row for row in shown if row["p0"] == p0]
+                label = f"{method}, p0 = 0.001 (pale) to 0.4" if p0 == RATES[0][0] else None
+                shade = 0.3 + 0.7 * [p for p, _ in dict.fromkeys((p, 0) for p, _ in RATES)].index(p0) / 3
+                ratios, errors = [row["ratio"] for row in line], [100 * row[method] for row in line]
+                axes.plot(ratios, errors, f"{marker}-", color=colour, alpha=shade, markersize=4, label=label)
+        axes.axhline(100 * (1 - CONFIDENCE), color=palette.INK, linewidth=1, linestyle="--")
+        axes.set_xscale("log", base=2)
+        style.set_ticks(axes.xaxis, [1, 1.5, 2, 8])
+        axes.set_xlabel("p1 / p0")
+        axes.set_title(f"{runs:,} trainings a world", fontsize=10)
+    panels[0].set_ylabel("bound too high, % (dashed: stated)")
+    style.legend_below(figure)
+    style.save(figure, options.output / "coverage", "coverage")
 
 
 def too_high(runs: int, p0: float, ratio: float, method: str) -> float:

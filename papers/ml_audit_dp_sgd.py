@@ -22,7 +22,7 @@ from scipy import special
 
 from dpaudit.engine import drawing as style
 from dpaudit.engine import palette
-from dpaudit.engine.data.images import Cifar10, FashionMnist
+from dpaudit.engine.data.images import FashionMnist
 from dpaudit.engine.games.neighbours.game import Neighbours, Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
@@ -40,6 +40,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.registry import register
+from papers.data.picture_strips import cifar10
 from papers.ml_audit_panels import WHOLE
 from papers.reproduction import Options, Reproduction
 
@@ -161,10 +162,14 @@ MINUTES = "9 minutes of one core at the small scale with both data sets and all 
 
 
 def _data_sets(options: Options) -> dict[str, Any]:
-    """Return the data sets in the folder at --data: `fashion_mnist` in idx files, `cifar10` in binary batches."""
-    folder, rows = options.data_path("a folder that holds fashion_mnist and cifar10"), ROWS[options.scale]
-    kinds = {"Fashion-MNIST": (FashionMnist, "fashion_mnist"), "CIFAR-10": (Cifar10, "cifar10")}
-    return {name: TwoClasses(kind(f"{folder}/{place}"), rows) for name, (kind, place) in kinds.items()}
+    """Return the data sets of pictures in the folder at --data."""
+    options.needed("fashion_mnist", "cifar10")
+    data_sets: dict[str, Any] = {}
+    if (folder := options.data_set("fashion_mnist")) is not None:
+        data_sets["Fashion-MNIST"] = FashionMnist(str(folder))
+    if (folder := options.data_set("cifar10")) is not None:
+        data_sets["CIFAR-10"] = cifar10(folder)
+    return {name: TwoClasses(data, ROWS[options.scale]) for name, data in data_sets.items()}
 
 
 def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audit]:

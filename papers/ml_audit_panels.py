@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -135,10 +134,9 @@ def data_sets(options: Options) -> dict[str, Any]:
         data_sets["wine"] = first_class(Wine())
     if options.data is None:
         return data_sets
-    folder = Path(options.data)
-    if (folder / "adult").is_dir() or (folder / "adult.data").exists() or (folder / "adult.data.gz").exists():
-        place = folder / "adult" if (folder / "adult").is_dir() else folder
-        data_sets["adult"] = Adult(str(place), rows=None if paper else ADULT_ROWS)
+    folder = options.data
+    if (folder / "adult").is_dir():
+        data_sets["adult"] = Adult(str(folder / "adult"), rows=None if paper else ADULT_ROWS)
     files: dict[str, tuple[str, dict[str, Any]]] = {
         "credit": ("credit_german/german.data", {"label": "column-21", "delimiter": " ", "header": False}),
         "banknote": ("banknote/banknote.csv", {"label": "class"}),

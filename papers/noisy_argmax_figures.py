@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,13 +79,33 @@ def cuts(options: Options) -> Reproduction:
     folder = options.output / "cuts"
     folder.mkdir(parents=True, exist_ok=True)
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "cuts.csv")
+    style.save(_draw_cuts([row for row in rows if row["answers"] == ANSWERS], methods), folder, "cuts")
     lines = [f"{'votes':<16}{'answers':>12}{'order':>7}{'exact':>10}{'published':>11}{'2-cut':>10}{'k-cut':>10}"]
     lines += [
         f"{row['votes']:<16}{row['answers']:>12,}{row['order']:>7}{row['exact']:>10.5f}{row[TERMWISE]:>11.5f}"
         f"{row['2-cut']:>10.5f}{row['k-cut']:>10.5f}"
         for row in rows
     ]
-    return Reproduction("\n".join(lines), (folder / "cuts.csv",))
+    return Reproduction("\n".join(lines), (folder / "cuts.csv", folder / "cuts.png"))
+
+
+def _draw_cuts(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> Figure:
+    """Draw the bounds as a share of the exact divergence, a panel for each histogram."""
+    figure, panels = style.canvases(len(SIX), width=8.6, height=3.6)
+    for (name, (_, sigma)), axes in zip(SIX.items(), panels, strict=True):
+        shown = [row for row in rows if row["votes"] == name]
+        for place, method in enumerate(methods):
+            at = np.arange(len(shown)) + (place - 1) * 0.26
+            shares = [row[method] / row["exact"] for row in shown]
+            bars = axes.bar(at, shares, 0.26, color=palette.COLOURS[place], label=method)
+            axes.bar_label(bars, [f"{share:.2f}" for share in shares], fontsize=7.5, padding=1)
+        axes.axhline(1, color=palette.INK, linewidth=1)
+        axes.set_xticks(np.arange(len(shown)), [f"order {row['order']}" for row in shown])
+        axes.set_title(f"votes {name}, σ = {sigma:g}", fontsize=10)
+        axes.set_ylim(0, 1.12)
+    panels[0].set_ylabel("lower bound over exact divergence")
+    style.legend_below(figure, columns=len(methods))
+    return figure
 
 
 def _words(histogram: Ints) -> str:

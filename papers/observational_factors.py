@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.images import FashionMnist, Mnist
@@ -134,20 +137,38 @@ def factors(options: Options) -> Reproduction:
     table = pa.Table.from_pylist(
         [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in audited]
     )
-    files = (folder / "factors.md", folder / "factors.csv")
+    style.save(_draw(table.to_pylist()), folder, "factors")
+    files = (folder / "factors.md", folder / "factors.csv", folder / "factors.png")
     write_atomically(files[0], lambda file: file.write(text.encode()))
     write_atomically(files[1], lambda file: pacsv.write_csv(table, file))
     return Reproduction(text, files)
 
 
+def _draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw three bounds of each setting as bars from left to right."""
+    figure, axes = style.canvas(8.6, 1.4 + 0.42 * len(rows))
+    at = np.arange(len(rows))[::-1]
+    for place, (what, colour) in enumerate(zip(BARS, palette.COLOURS, strict=False)):
+        widths = [0.0 if row[what] is None or math.isnan(row[what]) else row[what] for row in rows]
+        axes.barh(at + (1 - place) * 0.27, widths, 0.27, color=colour, label=what)
+    axes.margins(y=0.02)
+    style.set_ticks(axes.yaxis, at.tolist(), [row["setting"] for row in rows])
+    axes.set_xlabel("lower bound on ε, nats")
+    style.legend_below(figure, columns=len(BARS))
+    return figure
+
+
+BARS = ("as published", "valid bound", "rows never seen")
+
+
 def _images(options: Options) -> list[Setting]:
     """Return the settings of images: proxies, LP-1ST at epsilon 1 with networks that fit their labels, PATE-FM."""
-    if options.data is None:
+    if options.data_set("fashion_mnist") is None:
         few: Any = Digits()
         many: Any = few
         digits: Any = few
     else:
-        clothes, written = str(options.data / "fashion_mnist"), str(options.data / "mnist")
+        clothes, written = str(options.needed("fashion_mnist")), str(options.needed("mnist"))
         few, many = FashionMnist(clothes, rows=10_000), FashionMnist(clothes)
         digits = Mnist(written, part="t10k")
     split = Partition(target=0.4, reference=0.2, test=0.4)

@@ -22,7 +22,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine import drawing as style
 from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
+from dpaudit.engine.data.images import FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
@@ -33,24 +33,27 @@ from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, P
 from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.errors import RunError, require
+from dpaudit.errors import RunError
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.local import LocalTransformer
 from dpaudit.mechanisms.language_models.stand_in import StandIn
-from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
+from dpaudit.mechanisms.models.networks import LeNet5, Mlp, Network, WideResNet16x4
+from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
+from papers.data.encoded_sentences import EncodedSentences, middle_layer
+from papers.data.picture_strips import cifar10
 from papers.data.texts import AgNews, DBpedia, Trec
+from papers.needs import missing
 from papers.reproduction import Options, Reproduction
 
 Floats = NDArray[np.float64]
 
 DELTA = 1e-6
-TOTAL = 1_000
-"""Answers behind every bar: answers to one query, or to natural queries with the average query's leak."""
+ANSWERS, PROMPTED_ANSWERS = 1_000, 200
+"""Answers behind a bar (appendix D): answers to one query, or to natural queries with the average query's leak."""
 KINDS = {"claim": palette.CLAIM, "data-dependent": palette.OTHER, "exact": palette.INK, "2-cut*": palette.MEMBER}
 
 ADVERSARIAL = {"Nat-AdvQ": NatAdvQ(), "Pois-AdvQ": PoisAdvQ()}
@@ -81,6 +84,8 @@ class Size:
 SIZES = {"small": Size(10_000, 200, 4, 16, 20), "paper": Size(60_000, 1_000, 10, 100, 30)}
 
 
+FEW_QUERIES = {"CIFAR-10": 50, "MNIST, LeNet-5": 20}
+"""Queries at small scale to teachers that take long to train: each takes 16 trainings for each adversary."""
 MODEL_QUERIES = 20
 """Queries to a language model at small scale; each is 200 prompts, at half a second of one core for 135 M weights."""
 OWN_QUERIES = 100
@@ -96,6 +101,7 @@ class Subject:
         data: The data set.
         on: Name of the data set.
         predictor: The algorithm at the paper's setting, or at a proportional one.
+        answers: Number of answers behind its bar.
         relation: Neighbouring relation.
     """
 
@@ -103,6 +109,7 @@ class Subject:
     data: Any
     on: str
     predictor: Any
+    answers: int = ANSWERS
     relation: Relation = Relation.ADD_REMOVE
 
     @property
@@ -130,14 +137,15 @@ class Leak:
     @property
     def worst(self) -> int:
         """Index of the query with the largest epsilon converted from the 2-cut; the finding has one for each order."""
-        return int(np.argmax(rdp_to_epsilon(self.finding.orders, TOTAL * self.finding.bound.larger, delta=DELTA)))
+        rdp = self.subject.answers * self.finding.bound.larger
+        return int(np.argmax(rdp_to_epsilon(self.finding.orders, rdp, delta=DELTA)))
 
     def rdp(self, values: Directions) -> Floats:
-        """Return the RDP of `TOTAL` answers at every order: to the worst query, or to average natural queries."""
+        """Return the RDP of the subject's answers at every order: to the worst query, or to average natural queries."""
         if self.finding.together:
             sums = [each.mean(axis=0) for each in (values.forward, values.backward)]
-            return np.asarray(TOTAL * np.maximum(*sums))
-        return np.asarray(TOTAL * values.larger[self.worst])
+            return np.asarray(self.subject.answers * np.maximum(*sums))
+        return np.asarray(self.subject.answers * values.larger[self.worst])
 
     def by_order(self, values: Directions, query: str) -> Floats:
         """Return the RDP of one answer at every order: to the "worst" query, or averaged over queries."""
@@ -148,7 +156,7 @@ class Leak:
     def epsilons(self) -> dict[str, float]:
         """Return epsilons of all kinds, converted as in the paper; the observed one is then not a bound."""
         finding = self.finding
-        kinds = (TOTAL * self.claimed, *map(self.rdp, (finding.dependent, finding.exact, finding.bound)))
+        kinds = (self.subject.answers * self.claimed, *map(self.rdp, (finding.dependent, finding.exact, finding.bound)))
         finite = {kind: rdp for kind, rdp in zip(KINDS, kinds, strict=True) if np.isfinite(rdp).all()}
         return {kind: float(rdp_to_epsilon(finding.orders, rdp, delta=DELTA)) for kind, rdp in finite.items()}
 
@@ -157,7 +165,7 @@ class Leak:
         exact, orders = self.rdp(self.finding.exact), self.finding.orders
         by_order = [float(rdp_to_epsilon(order, rdp, delta=DELTA)) for order, rdp in zip(orders, exact, strict=True)]
         at = int(np.argmin(by_order))
-        return float(self.rdp(values)[at] / (TOTAL * self.claimed[at]))
+        return float(self.rdp(values)[at] / (self.subject.answers * self.claimed[at]))
 
 
 @register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
@@ -172,6 +180,20 @@ def figure_4(options: Options) -> Reproduction:
     """Natural queries against PATE, CaPC and PromptPATE: Pois-NatQ, the best crafter of each."""
     leaks = [leak for leak in _run_subjects(options, voting_subjects(options)) if leak.adversary not in ADVERSARIAL]
     return _write_figure(options, "figure-4", _best(leaks), "natural queries, the best crafter")
+
+
+@register("reproduction", "private-prediction lenet-5", source="Chadha et al. (2024), Figures 3 and 4, appendix D.1")
+def lenet_5(options: Options) -> Reproduction:
+    """PATE and CaPC on MNIST with the paper's teachers, LeNet-5: adversarial and natural queries."""
+    pictures = mnist(options.needed("mnist"), SIZES[options.scale].rows)
+    subjects = [
+        Subject(algorithm, pictures, "MNIST, LeNet-5", make(**_votes("MNIST"), model=lenet(options)))
+        for algorithm, make in (("PATE", PatePredictor), ("CaPC", CaPC))
+    ]
+    leaks = _run_subjects(options, subjects)
+    adversarial = [leak for leak in leaks if leak.adversary in ADVERSARIAL]
+    natural = _best([leak for leak in leaks if leak.adversary not in ADVERSARIAL])
+    return _write_figure(options, "lenet-5", [*adversarial, *natural], "PATE and CaPC with LeNet-5 as teachers")
 
 
 @register("reproduction", "private-prediction figure-5", source="Chadha et al. (2024), Figure 5")
@@ -285,57 +307,92 @@ def _best(leaks: Sequence[Leak]) -> list[Leak]:
 def voting_subjects(options: Options) -> list[Subject]:
     """Return PATE and CaPC on pictures and PromptPATE on texts: data sets at --data, else digits and made phrases.
 
-    A causal language model in the same folder, as `save_pretrained` writes it, replaces the stand-in.
+    A causal language model in --data, as `save_pretrained` writes it, replaces the stand-in.
     """
-    size, real = SIZES[options.scale], options.data
-    network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
-    # With 1,797 digits, a fifth of the teachers and of the noise.
-    teachers, sigma = (50, 8.0) if real is None else (250, 40.0)
+    size = SIZES[options.scale]
     subjects = [
-        Subject(algorithm, pictures, name, make(teachers=teachers, sigma=sigma, model=network))
-        for name, pictures in _pictures(real, size.rows)
+        Subject(algorithm, pictures, name, make(**_votes(name), model=_teacher(name, options)))
+        for name, pictures in _pictures(options)
         for algorithm, make in (("PATE", PatePredictor), ("CaPC", CaPC))
     ]
-    folder = options.folder_with("model*.safetensors")
+    folder = options.language_model()
     model = LocalTransformer(path=str(folder), chat=True, max_tokens=2)
-    for name, texts, public in _texts(real, size.rows):
+    for name, texts, public in _texts(options.data, size.rows):
         language_model = StandIn(public=public) if folder is None else model
         predictor = PromptPate(teachers=200, sigma=30.0, model=language_model)
         data_name = name if folder is None else f"{name}, {folder.name}"
-        subjects.append(Subject("PromptPATE", texts, data_name, predictor, Relation.REPLACE))
+        subjects.append(Subject("PromptPATE", texts, data_name, predictor, PROMPTED_ANSWERS, Relation.REPLACE))
     return subjects
+
+
+def _votes(name: str) -> dict[str, Any]:
+    """Return the number of teachers and the noise on a data set of pictures (appendix D.1).
+
+    With 1,797 digits, a fifth of the teachers and of the noise.
+    """
+    teachers, sigma = {"digits": (50, 8.0), "CIFAR-10": (200, 25.0)}.get(name, (250, 40.0))
+    return {"teachers": teachers, "sigma": sigma}
+
+
+def _teacher(name: str, options: Options) -> Network:
+    """Return a teacher: a small perceptron, or at the paper's scale the paper's network (appendix D.1)."""
+    epochs = SIZES[options.scale].epochs
+    if options.scale == "small" or name == "digits":
+        return Mlp(hidden=(64,), epochs=epochs, learning_rate=0.1, batch_size=16)
+    return lenet(options) if name == "MNIST" else WideResNet16x4(**_adam(epochs))
+
+
+def lenet(options: Options) -> LeNet5:
+    """Return the paper's teacher on MNIST, at the small scale with a tenth of its learning rate.
+
+    That rate is for 240 images a teacher. From 36 images, 18 % of the votes are right with it, 65 % with a tenth.
+    """
+    network = LeNet5(**_adam(SIZES[options.scale].epochs))
+    return replace(network, learning_rate=0.003) if options.scale == "small" else network
+
+
+def _adam(epochs: int) -> dict[str, Any]:
+    """Return the paper's settings of training."""
+    return {"epochs": epochs, "learning_rate": 0.03, "batch_size": 16, "optimizer": "adam"}
 
 
 def neighbour_subjects(options: Options) -> list[Subject]:
-    """Return Private-kNN on pixels, and on word counts of the texts at --data."""
-    size, real = SIZES[options.scale], options.data
-    if real is None:
+    """Return Private-kNN on pixels, and on the texts at --data.
+
+    Texts are the states of a language model in --data, without one word counts.
+    """
+    size = SIZES[options.scale]
+    if options.data is None:
         return [Subject("Private-kNN", Digits(flat=True), "digits", PrivateKnn(sigma=30.0 / 4, neighbours=50))]
-    subjects = [
-        Subject("Private-kNN", pictures, name, PrivateKnn(sigma=30.0)) for name, pictures in _pictures(real, size.rows)
-    ]
-    for name, texts, public in _texts(real, size.rows):
-        words = CountedWords(texts, public, dimensions=64)
-        subjects.append(Subject("Private-kNN", words, name, PrivateKnn(sigma=20.0)))
+    subjects = [Subject("Private-kNN", pictures, name, PrivateKnn(sigma=30.0)) for name, pictures in _pictures(options)]
+    model = options.language_model()
+    for name, texts, public in _texts(options.data, size.rows):
+        features: Any = CountedWords(texts, public, dimensions=64)
+        if model is not None:
+            features = EncodedSentences(texts, str(model), layer=middle_layer(model), public=public)
+            name = f"{name}, {model.name}"
+        subjects.append(Subject("Private-kNN", features, name, PrivateKnn(sigma=20.0)))
     return subjects
 
 
-def _pictures(real: Path | None, rows: int) -> list[tuple[str, Any]]:
-    """Return the data sets of pictures at --data, by name.
-
-    CIFAR-10 is read from its binary batches. MNIST's test part replaces a missing training part.
-    """
-    if real is None:
+def _pictures(options: Options) -> list[tuple[str, Any]]:
+    """Return the data sets of pictures at --data, by name. MNIST's test part replaces a missing training part."""
+    rows = SIZES[options.scale].rows
+    if options.data is None:
         return [("digits", Digits(flat=True))]
     data_sets: list[tuple[str, Any]] = []
-    if (folder := real / "mnist").is_dir():
-        part = "train" if any(folder.glob("train-images*")) else "t10k"
-        data_sets.append(("MNIST", Mnist(str(folder), part=part, rows=rows)))
-    if (folder := real / "fashion_mnist").is_dir():
+    if (folder := options.data_set("mnist")) is not None:
+        data_sets.append(("MNIST", mnist(folder, rows)))
+    if (folder := options.data_set("fashion_mnist")) is not None:
         data_sets.append(("Fashion-MNIST", FashionMnist(str(folder), rows=rows)))
-    if any((real / "cifar10").glob("data_batch_1.bin*")):
-        data_sets.append(("CIFAR-10", Cifar10(str(real / "cifar10"), rows=rows)))
+    if (folder := options.data_set("cifar10")) is not None:
+        data_sets.append(("CIFAR-10", cifar10(folder, rows=rows)))
     return data_sets
+
+
+def mnist(folder: Path, rows: int) -> Mnist:
+    """Return MNIST's training part, or its test part where the folder holds no other."""
+    return Mnist(str(folder), part="train" if any(folder.glob("train-images*")) else "t10k", rows=rows)
 
 
 def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
@@ -365,7 +422,8 @@ def _run_subjects(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
 
     Raises: RunError if an audit has no result.
     """
-    require(bool(subjects), "--data must hold a folder such as mnist or sst2", data=options.data)
+    if not subjects:
+        raise missing(options.data, ("mnist", "sst2"))
     chosen = options.chosen_parts(subjects, lambda subject: subject.name, must="an algorithm or a data set")
     size = SIZES[options.scale]
     for subject in chosen:
@@ -378,8 +436,14 @@ def _queries(subject: Subject, options: Options) -> int:
     queries = SIZES[options.scale].queries
     if options.data is None:
         queries = min(queries, OWN_QUERIES)
-    slow = isinstance(subject.predictor, PromptPate) and isinstance(subject.predictor.model, LocalTransformer)
-    return min(queries, MODEL_QUERIES) if slow and options.scale == "small" else queries
+    prompted, trained = (isinstance(subject.predictor, kind) for kind in (PromptPate, Ensemble))
+    if prompted:
+        queries = min(queries, PROMPTED_ANSWERS)
+    if options.scale == "paper":
+        return queries
+    if prompted and isinstance(subject.predictor.model, LocalTransformer):
+        return min(queries, MODEL_QUERIES)
+    return min(queries, FEW_QUERIES.get(subject.on, queries)) if trained else queries
 
 
 def _run_subject(options: Options, subject: Subject, size: Size) -> list[Leak]:
@@ -424,6 +488,8 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
             "algorithm": leak.subject.algorithm,
             "data": leak.subject.on,
             "adversary": leak.adversary,
+            "queries": _queries(leak.subject, options),
+            "answers": leak.subject.answers,
             **{kind.rstrip("*"): leak.epsilons().get(kind, np.nan) for kind in KINDS},
             "exact share of claim": leak.share(leak.finding.exact),
             "2-cut share of claim": leak.share(leak.finding.bound),
@@ -432,7 +498,8 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
     ]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
     lines = [
-        f"{title}: epsilon at delta {DELTA:g} of {TOTAL:,} answers, converted as in the paper (2-cut: not a bound)"
+        f"{title}: epsilon at delta {DELTA:g} of {_answers(leaks)} answers, converted as in the paper "
+        "(2-cut: not a bound)"
     ]
     for leak, row in zip(leaks, rows, strict=True):
         kinds = "  ".join(f"{kind} {value:.3f}" for kind, value in leak.epsilons().items())
@@ -442,6 +509,14 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
     if any(isinstance(getattr(leak.subject.predictor, "model", None), StandIn) for leak in leaks):
         lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
     return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+
+
+def _answers(leaks: Sequence[Leak]) -> str:
+    """Return the number of answers behind the bars, such as "1,000 (PromptPATE: 200)"."""
+    counts = {leak.subject.algorithm: leak.subject.answers for leak in leaks}
+    usual = max(counts.values())
+    others = [f"{algorithm}: {count:,}" for algorithm, count in counts.items() if count != usual]
+    return f"{usual:,}" + (f" ({', '.join(others)})" if others else "")
 
 
 def _bars(leaks: Sequence[Leak], title: str) -> Figure:
@@ -454,7 +529,7 @@ def _bars(leaks: Sequence[Leak], title: str) -> Figure:
         bars = axes.bar(at, values, width, color=colour, label=kind)
         axes.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=6.5, padding=1)
     axes.set_xticks(range(len(leaks)), [f"{leak.subject.name}\n{leak.adversary}" for leak in leaks], fontsize=8)
-    axes.set_ylabel(f"ε at δ = {DELTA:g}, {TOTAL:,} answers")
+    axes.set_ylabel(f"ε at δ = {DELTA:g}, {_answers(leaks)} answers")
     axes.set_title(f"{title} (* converted as in the paper, not a bound)", fontsize=9)
     axes.margins(y=0.25)
     axes.legend(fontsize=8, ncols=len(kinds), loc="upper center")

@@ -10,21 +10,11 @@ from typing import Literal, TypeVar
 from dpaudit.actors.events import Listener
 from dpaudit.engine.exits import tell
 from dpaudit.engine.request.audit_spec import RunOptions
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import require
+from papers.needs import missing
 
 Part = TypeVar("Part")
 Scale = Literal["small", "paper"]
-IN_PARTS = (
-    "ml-audit figure-2",
-    "ml-audit figure-2-seeds",
-    "ml-audit figure-8",
-    "observational-label factors",
-    "private-prediction figure-3",
-    "private-prediction figure-4",
-    "private-prediction figure-5",
-    "private-prediction figures-7-to-31",
-)
-"""Reproductions that accept --only."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Options:
 
     Attributes:
         output: Folder for tables, figures and run folders; finished units in it are reused.
-        data: Path of real data, for reproductions that need it.
+        data: Folder that holds every data set in a folder of its own, such as `adult` and `cifar10`.
         scale: "small" runs on two cores; "paper" has the paper's size.
         run: Runner and workers.
         listeners: Callbacks for every event.
@@ -51,21 +41,26 @@ class Options:
     say: Callable[[str], None] = tell
     only: tuple[str, ...] = ()
 
-    def data_path(self, needed: str) -> str:
-        """Return the path of the real data.
+    def data_set(self, name: str) -> Path | None:
+        """Return the folder of a data set; None without --data or if --data does not hold it."""
+        folder = None if self.data is None else self.data / name
+        return folder if folder is not None and folder.is_dir() else None
 
-        Raises: SpecError without --data.
+    def needed(self, *names: str) -> Path:
+        """Return the folder of the first of these data sets that is there.
+
+        Raises: SpecError if none is there, with the names in --data that are nearest.
         """
-        if self.data is None:
-            raise SpecError(f"this needs {needed}: give --data PATH")
-        return str(self.data)
+        folder = next((folder for name in names if (folder := self.data_set(name)) is not None), None)
+        if folder is None:
+            raise missing(self.data, names)
+        return folder
 
-    def folder_with(self, pattern: str) -> Path | None:
-        """Return the data folder or its first subfolder with a file that matches `pattern`; None if there is none."""
-        if self.data is None or not self.data.is_dir():
+    def language_model(self) -> Path | None:
+        """Return the first folder in --data that `save_pretrained` of a model wrote; None if there is none."""
+        if self.data is None:
             return None
-        inside = sorted(entry for entry in self.data.iterdir() if entry.is_dir())
-        return next((folder for folder in (self.data, *inside) if any(folder.glob(pattern))), None)
+        return next((file.parent for file in sorted(self.data.glob("*/model*.safetensors"))), None)
 
     def chosen_parts(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
         """Return the parts whose name contains a text of `only`, or all parts if `only` is empty.

@@ -394,7 +394,9 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
 @main.command()
 @click.argument("paper", required=False)
 @click.argument("what", required=False)
-@click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, if the result needs any.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The folder that holds all data sets."
+)
 @click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), help="Units at a time.  [default: as many as fit]")
@@ -406,30 +408,28 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of PAPER.
 
-    For instance: `dpaudit reproduce observational-label figure-2`. Without arguments, list all tables and figures. An
-    interrupted command resumes when it is run again. Reproductions need a checkout of dpaudit: a package installed from
-    an index has none.
+    For instance: `dpaudit reproduce observational-label figure-2`. Without arguments, list all tables and figures, with
+    the time and the data that each takes. An interrupted command resumes when it is run again. Reproductions need a
+    checkout of dpaudit: a package installed from an index has none.
     """
     from dpaudit.registry import catalogue, import_module, load
 
-    if paper is None or what is None:
-        entries = catalogue("reproduction") or import_module(
-            "papers.reproduction"
-        )  # its error explains why there are none
-        for entry in entries.values():
-            if paper is None or entry.name.startswith(f"{paper} "):
-                show(f"  {entry.name:<36} {entry.summary}")
+    needs = import_module("papers.needs")  # its error explains why there are none
+    entries = catalogue("reproduction")
+    names = list(entries) if paper is None else needs.chosen(entries, paper, what)
+    if what is None:
+        show_lines(needs.listed(entries[name] for name in names))
         return
-    papers = import_module("papers.reproduction")
-    make = load("reproduction", f"{paper} {what}")
+    (name,) = names
+    papers, make = import_module("papers.reproduction"), load("reproduction", name)
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions
 
-    if options["only"] and f"{paper} {what}" not in papers.IN_PARTS:
-        raise click.BadParameter(f"{paper} {what} has no parts", param_hint="--only")
+    if options["only"] and not needs.NEEDS[name].parts:
+        raise click.BadParameter(f"{name} has no parts", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        reproduction = make(papers.Options(output / paper, run=run_options, listeners=[progress], **options))
+        reproduction = make(papers.Options(output / str(paper), run=run_options, listeners=[progress], **options))
     show_lines(reproduction.text)
     for path in reproduction.files:
         show(str(path))

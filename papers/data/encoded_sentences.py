@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,3 +66,9 @@ class EncodedSentences:
     def _encoded(self, examples: Examples) -> NDArray[np.float32]:
         texts = [self.prompt.replace("{text}", text) for text in texts_of(examples.features)]
         return encode_sentences(texts, self.path, length=self.length, layer=self.layer, device=self.device)
+
+
+def middle_layer(model: Path) -> int:
+    """Return the middle layer of a language model's folder; its states carry the most information about a text."""
+    layers: int = json.loads((model / "config.json").read_bytes())["num_hidden_layers"]
+    return layers // 2

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from dpaudit.engine.request.audit_spec import RunOptions
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, SpecError
 from papers import noisy_argmax_figures, private_prediction
 from papers.reproduction import Options, Reproduction
 from tests import nightly
@@ -121,5 +123,72 @@ def test_only_must_name_something(tmp_path: Path) -> None:
 
 
 def test_data_must_hold_what_the_figures_take(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--data must hold a folder such as mnist or sst2"):
-        private_prediction.figure_3(replace(options(tmp_path / "out"), data=tmp_path))
+    with pytest.raises(SpecError, match="with mnist or sst2/ in it"):
+        private_prediction.figure_3(replace(options(tmp_path / "out"), data=tmp_path / "out"))
+    with pytest.raises(SpecError, match="needs the data set mnist: give --data"):
+        private_prediction.lenet_5(options(tmp_path))
+
+
+def test_teachers_noise_answers_and_networks_are_the_papers(tmp_path: Path) -> None:
+    """Appendix D.1 and D.2: 250 teachers and sigma 40, for CIFAR-10 200 and 25; 200 answers of PromptPATE."""
+    for name in ("mnist", "fashion_mnist", "cifar10", "sst2"):
+        (tmp_path / name).mkdir()
+    requested = replace(options(tmp_path), data=tmp_path)
+    subjects = {subject.name: subject for subject in private_prediction.voting_subjects(requested)}
+    settings = {name: (subject.predictor.teachers, subject.predictor.sigma) for name, subject in subjects.items()}
+    assert settings == {
+        **{f"{who}\n{on}": (250, 40.0) for who in ("PATE", "CaPC") for on in ("MNIST", "Fashion-MNIST")},
+        **{f"{who}\nCIFAR-10": (200, 25.0) for who in ("PATE", "CaPC")},
+        "PromptPATE\nSST-2": (200, 30.0),
+    }
+    assert {subject.algorithm: subject.answers for subject in subjects.values()} == {
+        "PATE": 1_000,
+        "CaPC": 1_000,
+        "PromptPATE": 200,
+    }
+    queries = {name: private_prediction._queries(subject, requested) for name, subject in subjects.items()}
+    assert (queries["PATE\nMNIST"], queries["CaPC\nCIFAR-10"], queries["PromptPATE\nSST-2"]) == (200, 50, 200)
+    paper = replace(requested, scale="paper")
+    networks = {
+        subject.on: type(subject.predictor.model).__name__
+        for subject in private_prediction.voting_subjects(paper)
+        if subject.algorithm == "PATE"
+    }
+    assert networks == {"MNIST": "LeNet5", "Fashion-MNIST": "WideResNet16x4", "CIFAR-10": "WideResNet16x4"}
+    assert [private_prediction._queries(subject, paper) for subject in private_prediction.voting_subjects(paper)] == [
+        *[1_000] * 6,
+        200,
+    ]
+
+
+def test_texts_are_the_states_of_a_language_model_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "sst2").mkdir()
+    requested = replace(options(tmp_path), data=tmp_path)
+    (counted,) = private_prediction.neighbour_subjects(requested)
+    assert (counted.on, type(counted.data).__name__) == ("SST-2", "CountedWords")
+    (tmp_path / "small-model").mkdir()
+    (tmp_path / "small-model" / "model.safetensors").touch()
+    (tmp_path / "small-model" / "config.json").write_text('{"num_hidden_layers": 30}')
+    (encoded,) = private_prediction.neighbour_subjects(requested)
+    assert (encoded.on, encoded.data.layer) == ("SST-2, small-model", 15)
+    (prompted,) = private_prediction.voting_subjects(requested)
+    assert (prompted.on, private_prediction._queries(prompted, requested)) == ("SST-2, small-model", 20)
+
+
+@pytest.mark.nightly
+def test_lenet_5_teaches_on_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up images in MNIST's files; PATE and CaPC give both adversarial bars and the best natural one."""
+    monkeypatch.setitem(private_prediction.SIZES, "small", private_prediction.Size(300, 6, 2, 2, 1))
+    monkeypatch.setattr(private_prediction, "_votes", lambda name: {"teachers": 10, "sigma": 4.0})
+    (tmp_path / "mnist").mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (300, 28, 28), dtype=np.uint8)
+    (tmp_path / "mnist" / "t10k-images-idx3-ubyte").write_bytes(
+        struct.pack(">4I", 0x803, *images.shape) + images.tobytes()
+    )
+    labels = bytes(number % 10 for number in range(300))
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 300) + labels)
+    reproduction = private_prediction.lenet_5(replace(options(tmp_path / "out"), data=tmp_path))
+    check_bars(reproduction, {"PATE": 3, "CaPC": 3})
+    assert {(row["data"], row["queries"], row["answers"]) for row in rows_of(reproduction)} == {
+        ("MNIST, LeNet-5", "6", "1000")
+    }

@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import RunOptions
-from dpaudit.errors import DataError, SpecError
+from dpaudit.errors import DataError, InputError, SpecError, UnknownNameError
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
-from papers import criteo_tables, image_tables, label_tables
+from papers import criteo_tables, image_tables, label_tables, needs
+from papers.data.picture_strips import Cifar10Strips
 from papers.reproduction import Options, Reproduction
 
 ROOT = Path(__file__).parents[2]
@@ -159,17 +162,67 @@ def test_the_paper_scale_needs_data_and_states_its_cost(tmp_path: Path) -> None:
     for module in (criteo_tables, image_tables):
         with pytest.raises(SpecError, match="--data"):
             module.study(Options(tmp_path, scale="paper"))
+    for name in ("cifar10", "criteo"):
+        (tmp_path / name).mkdir()
     study = image_tables.study(Options(tmp_path, data=tmp_path, scale="paper"))
     assert "613 trainings" in study.cost
     assert "GPU hours" in study.cost
     for number in (0, 1):
-        (tmp_path / f"day_{number}.gz").touch()
+        (tmp_path / "criteo" / f"day_{number}.gz").touch()
     days = criteo_tables.study(Options(tmp_path, data=tmp_path, scale="paper"))
     assert [part.path for part in (days.data.first, days.data.second)] == [
-        str(tmp_path / f"day_{n}.gz") for n in (0, 1)
+        str(tmp_path / "criteo" / f"day_{n}.gz") for n in (0, 1)
     ]
     assert days.canaries == 200_000
     assert days.split.target * 2_000_000 == 800_000
+
+
+def test_pictures_are_chosen_by_name(tmp_path: Path) -> None:
+    assert isinstance(image_tables.study(Options(tmp_path, data=tmp_path)).data, Digits)
+    for name in ("fashion_mnist", "cifar10"):
+        (tmp_path / name).mkdir()
+    options = Options(tmp_path, data=tmp_path)
+    assert isinstance(image_tables.study(options).data, Cifar10)
+    assert isinstance(image_tables.study(replace(options, only=("fashion_mnist",))).data, FashionMnist)
+    (tmp_path / "cifar10" / "train").mkdir()
+    (tmp_path / "cifar10" / "train" / "000.webp").touch()
+    assert isinstance(image_tables.study(options).data, Cifar10Strips)
+    with pytest.raises(InputError, match="--only must name cifar10 or fashion_mnist"):
+        image_tables.study(replace(options, only=("svhn",)))
+
+
+def test_every_reproduction_states_its_time_and_data() -> None:
+    assert [*needs.NEEDS] == [*catalogue("reproduction")]
+    lines = needs.listed(catalogue("reproduction").values()).splitlines()
+    assert len(lines) == 2 + 2 * len(needs.NEEDS)
+    for name, entry in needs.NEEDS.items():
+        assert any(line.split()[:2] == name.split() and entry.line() in line for line in lines)
+    assert needs.Needs("9 min", "3 h", "mnist").line() == "small 9 min, paper 3 h; data: mnist"
+    assert needs.Needs("2 s", adds=("sst2",)).line() == "one size, 2 s; data: none; uses sst2 if there"
+
+
+def test_names_that_are_not_there_have_three_near_ones() -> None:
+    names = list(catalogue("reproduction"))
+    assert needs.chosen(names, "bayesian", "table-2") == ["bayesian table-2"]
+    assert len(needs.chosen(names, "bayesian", None)) == 7
+    with pytest.raises(UnknownNameError, match="its nearest are bayesian, label-inference, private-prediction"):
+        needs.chosen(names, "bayes", None)
+    with pytest.raises(
+        UnknownNameError, match=r"no 'table-3'; its nearest are table-\d, table-\d, table-\d\. `dpaudit"
+    ):
+        needs.chosen(names, "observational-label", "table-3")
+
+
+def test_data_that_are_not_there_have_three_near_names(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="needs the data set mnist: give --data DATA"):
+        Options(tmp_path).needed("mnist")
+    with pytest.raises(SpecError, match=f"with mnist/ in it; {tmp_path} holds no folder"):
+        Options(tmp_path, data=tmp_path).needed("mnist")
+    for name in ("adult", "fashion_mnist", "Mnist", "sst2"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(SpecError, match=r"its nearest names are Mnist, fashion_mnist, \w+\. Give the folder of all"):
+        Options(tmp_path, data=tmp_path).needed("mnist")
+    assert Options(tmp_path, data=tmp_path).needed("higgs", "adult") == tmp_path / "adult"
 
 
 def test_flops_are_counted_from_the_layers() -> None:

@@ -1,0 +1,127 @@
+"""Time and data of every reproduction, its list, and the errors for names and data sets that are not there.
+
+Nothing heavy is imported here, so that `dpaudit reproduce` lists at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpaudit.errors import SpecError, UnknownNameError, nearest, shortened
+from dpaudit.registry import Entry
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Time and data of a reproduction, for the list of `dpaudit reproduce`.
+
+    Attributes:
+        time: Time at the small scale, of one core.
+        paper: Time at the paper's scale; "" if the scale changes nothing.
+        data: Data sets that it cannot do without, alternatives joined by " or "; "none" if it needs none.
+        adds: Data sets that it adds, or replaces generated data with, if --data holds them.
+        parts: True if it accepts --only.
+    """
+
+    time: str
+    paper: str = ""
+    data: str = "none"
+    adds: tuple[str, ...] = ()
+    parts: bool = False
+
+    def line(self) -> str:
+        """Return time, scale and data in one line."""
+        size = f"small {self.time}, paper {self.paper}" if self.paper else f"one size, {self.time}"
+        more = f"; uses {', '.join(self.adds)} if there" if self.adds else ""
+        return f"{size}; data: {self.data}{more}"
+
+
+PICTURES, TEXTS = ("mnist", "fashion_mnist", "cifar10"), ("sst2", "ag_news", "dbpedia", "trec")
+TABLES = ("adult", "credit_german", "banknote", "thoracic", "credit_default (paper)")
+A_MODEL = "a language model"
+GPUS = "for GPUs"
+NEEDS: Mapping[str, Needs] = {
+    "bayesian figure-1": Needs("1 s", adds=("cifar10 or fashion_mnist",)),
+    "bayesian figure-2": Needs("1 s"),
+    "bayesian figure-3": Needs("1 s"),
+    "bayesian figure-4": Needs("1 s"),
+    "bayesian figure-5": Needs("1 s"),
+    "bayesian figure-7": Needs("1 s"),
+    "bayesian table-2": Needs("6 min", GPUS, adds=("cifar10 (40 min) or fashion_mnist", "sst2", A_MODEL), parts=True),
+    "label-inference equivalence": Needs("1 s", "1 s", adds=("priors",)),
+    "label-inference figure-1": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
+    "label-inference figure-2": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
+    "label-inference figure-3": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
+    "ml-audit copies": Needs("1 s", "1 s"),
+    "ml-audit coverage": Needs("1 s"),
+    "ml-audit figure-2": Needs("1 s", "1 s", adds=TABLES, parts=True),
+    "ml-audit figure-2-seeds": Needs("1 s", "1 s", adds=TABLES, parts=True),
+    "ml-audit figure-3": Needs("1 s", "1 s", adds=TABLES),
+    "ml-audit figure-4": Needs("1 s", "1 s"),
+    "ml-audit figure-4b": Needs("1 s", "1 s"),
+    "ml-audit figure-8": Needs("9 min", "1 s", data="fashion_mnist or cifar10", parts=True),
+    "observational-label factors": Needs("26 min", adds=("fashion_mnist and mnist",), parts=True),
+    "observational-label figure-1": Needs("1 s", "1 s", adds=("criteo", "cifar10 or fashion_mnist"), parts=True),
+    "observational-label figure-2": Needs("1 s"),
+    "observational-label figure-3": Needs("1 s"),
+    "observational-label table-1": Needs("5 min", GPUS, adds=("cifar10 (1 h) or fashion_mnist (14 min)",), parts=True),
+    "observational-label table-2": Needs("30 min", "3 h", adds=("criteo",)),
+    "observational-label table-4": Needs("as table-1", GPUS, adds=("cifar10 or fashion_mnist",), parts=True),
+    "observational-label table-5": Needs("as table-2", "3 h", adds=("criteo",)),
+    "private-prediction cuts": Needs("1 s"),
+    "private-prediction figure-2": Needs("1 s"),
+    "private-prediction figure-3": Needs("1 s", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction figure-4": Needs("as figure-3", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction figure-5": Needs("1 s", "1 s", adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction figure-6": Needs("1 s"),
+    "private-prediction figures-7-to-31": Needs("1 s", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction lenet-5": Needs("20 min", GPUS, data="mnist", parts=True),
+}
+"""Time and data of every reproduction; times are processor time on an ordinary core, with all data sets in --data."""
+
+
+def listed(entries: Iterable[Entry]) -> str:
+    """Return the list of reproductions, two lines each."""
+    lines = [
+        "Time is that of one core. --data DATA is the folder that holds every data set in a folder of its own.",
+        "--scale paper has the paper's size. --output FOLDER, by default `reproduced`, gets tables and pictures.",
+    ]
+    for entry in entries:
+        lines += [f"  {entry.name:<36} {NEEDS[entry.name].line()}", f"  {'':<36} {entry.summary}"]
+    return "\n".join(lines)
+
+
+def chosen(names: Iterable[str], paper: str, item: str | None) -> list[str]:
+    """Return the reproductions of a paper, or the one of an item.
+
+    Raises: UnknownNameError with the three nearest names.
+    """
+    items: dict[str, list[str]] = {}
+    for name in names:
+        items.setdefault(name.partition(" ")[0], []).append(name.partition(" ")[2])
+    if paper not in items:
+        near, got = ", ".join(nearest(paper, items)), shortened(repr(paper))
+        raise UnknownNameError(f"PAPER must be one of {', '.join(items)}, got {got}; its nearest are {near}")
+    if item is not None and item not in items[paper]:
+        near = ", ".join(nearest(item, items[paper]))
+        raise UnknownNameError(
+            f"{paper} has no {shortened(repr(item))}; its nearest are {near}. `dpaudit reproduce {paper}` lists all"
+        )
+    return [f"{paper} {name}" for name in items[paper] if item in (None, name)]
+
+
+def missing(data: Path | None, names: Sequence[str]) -> SpecError:
+    """Return the error that --data holds none of the data sets `names`."""
+    wanted = " or ".join(names)
+    if data is None:
+        return SpecError(f"this needs the data set {wanted}: give --data DATA, the folder that holds {names[0]}/")
+    present = sorted(entry.name for entry in data.iterdir() if entry.is_dir()) if data.is_dir() else []
+    if not present:
+        return SpecError(f"--data must be the folder of all data sets, with {wanted}/ in it; {data} holds no folder")
+    near = ", ".join(nearest(names[0], present))
+    return SpecError(
+        f"--data must hold the folder {wanted}, {data} does not; its nearest names are {near}. Give the folder of all "
+        f"data sets, and put {names[0]} into it"
+    )

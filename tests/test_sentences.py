@@ -1,0 +1,124 @@
+"""Numbers in the sentences of the pages: each is held by its data file or by a passage of the paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import sentences
+from benchmarks.rows import DATA, Row, read_rows
+from benchmarks.sentences import Sentence, faults, holds, numbers, of_overview, of_page, parsed
+from tests.loops import Cases
+
+PAGE = DATA.parent / "results" / "reproductions.md"
+OVERVIEW = read_rows(DATA / sentences.OVERVIEW)
+
+
+def test_every_number_of_a_sentence_is_held() -> None:
+    assert faults(sentences.all_sentences()) == [], "see `python -m benchmarks.sentences`"
+
+
+def test_a_false_number_of_any_cell_is_found() -> None:
+    """Every number of the overview is changed in turn; the changed one lacks its pin or passage."""
+    with Cases() as cases:
+        for sentence in of_overview(OVERVIEW):
+            for number in set(numbers(sentence.text)):
+                with cases.case(f"{sentence.place}: {number}"):
+                    wrong = number + "7" if "." in number else number + ".7"
+                    assert faults([replace(sentence, text=f"measured {wrong}")])
+
+
+def test_a_number_that_moved_in_its_file_is_found() -> None:
+    """A pin names its row: another row with the same digits does not hold the number."""
+    sentence = next(cell for cell in of_overview(OVERVIEW) if "99.9" in cell.text)
+    assert faults([sentence]) == []
+    pins = (*parsed("99.9 = gaussian | allowed share of the square, %"), *sentence.pins[1:])
+    (line,) = faults([replace(sentence, pins=pins)])
+    assert line.startswith("99.9 in '99.9 % of the square")
+    assert line.endswith("of paper-bayesian-figures.csv is 76.1")
+
+
+def test_a_false_number_of_a_paragraph_is_found() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert faults(of_page(PAGE, text)) == []
+    for right, wrong in (("lists 18 printed", "lists 19 printed"), ("is 3.12437, not", "is 3.12438, not")):
+        assert text.count(right) == 1
+        (line,) = faults(of_page(PAGE, text.replace(right, wrong)))
+        assert wrong.split()[1].rstrip(",") in line
+        assert "printed-figures.csv" in line
+
+
+def test_a_number_without_a_pin_names_the_rows_that_have_it() -> None:
+    sentence = Sentence("page", "our bound is 99.9", ("paper-bayesian-figures.csv",))
+    (line,) = faults([sentence])
+    assert line == (
+        "99.9 in 'our bound is 99.9' (page): no pin holds it; add to `numbers` one of "
+        "99.9 = 2 | one point | allowed share of the square, %"
+    )
+    (line,) = faults([replace(sentence, text="our bound is 12.3")])
+    assert line.endswith("no value of paper-bayesian-figures.csv has it")
+
+
+def test_a_pin_names_one_row_or_says_how_it_takes_several() -> None:
+    sentence = Sentence("page", "up to 99.9", ("paper-bayesian-figures.csv",))
+    several = "allowed share of the square, %"
+    (line,) = faults([replace(sentence, pins=parsed(f"99.9 = {several}"))])
+    assert "must name one row of paper-bayesian-figures.csv, names 3" in line
+    assert faults([replace(sentence, pins=parsed(f"99.9 = max | {several}"))]) == []
+    assert faults([replace(sentence, pins=parsed(f"99.9 = {several} | not gaussian | not dp-sgd"))]) == []
+    assert faults([replace(sentence, text="3", pins=parsed(f"3 = count | {several}"))]) == []
+    assert faults([replace(sentence, text="from 64.3", pins=parsed(f"64.3 = max | {several}"))]) != []
+
+
+def test_a_printed_number_needs_a_passage() -> None:
+    passage = "lower bounds at 10^{-6} for 1,000 queries"
+    printed = Sentence("cell", "1,000 queries at δ = 1e-6", quotations=(passage,))
+    assert faults([printed]) == []
+    (line,) = faults([replace(printed, text="200 queries")])
+    assert line.endswith("no passage of quotations.csv for it has that number")
+
+
+def test_a_condition_of_the_file_needs_no_pin() -> None:
+    sentence = Sentence("cell", "after 4,000 trials", ("paper-bayesian-figures.csv",))
+    assert faults([sentence]) == []
+    assert faults([replace(sentence, text="after 5,000 trials")]) != []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CIFAR-10, LP-1ST, 2-cut, KDD12, SmolLM2-135M, `table-2`", []),
+        ("Figures 2 and 3, Theorem 16, appendix D.1, section 4.3, Tables 1 and 2", []),
+        ("[a](../data/a-1.csv) of 2026-11-27, Lu et al. (2022)", []),
+        ("at ε = 1 and 4: 0.83, (4.18, 6.05)", ["1", "4", "0.83", "4.18", "6.05"]),
+        ("1,080 of 1e-6, 31 % at 10.", ["1,080", "1e-6", "31", "10"]),
+    ],
+)
+def test_numbers_are_read_without_those_in_names(text: str, expected: list[str]) -> None:
+    assert numbers(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "expected"),
+    [
+        ("2.97", 2.974, True),
+        ("2.97", 2.965, True),
+        ("2.97", 2.979, True),  # a bound is rounded down
+        ("2.97", 2.98, False),
+        ("2.97", 2.964, False),
+        ("46", 46.4, True),
+        ("46", 47.0, False),
+        ("1,080", 1080, True),
+        ("1e-6", 1e-6, True),
+        ("1e-6", 2e-6, False),
+        ("0.00", 0.0, True),
+        ("0.00", 0.01, False),
+    ],
+)
+def test_digits_are_compared_after_rounding(written: str, value: float, expected: bool) -> None:
+    assert holds(written, value) is expected
+
+
+def test_a_row_holds_the_ends_of_its_interval_and_its_trials() -> None:
+    assert sentences.values(Row("a=1", "b", "−31%", "(0.10, 0.34)", "1,024 trials")) == [31, 0.10, 0.34, 1024]
