@@ -20,9 +20,13 @@ from papers.label_tables import Metric, Printed, Study, bounds_table, run_study,
 from papers.reproduction import Options, Reproduction
 
 EPSILONS = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.1)
-SMALL_ROWS = 100_000
+SMALL_ROWS = 10_000
+SMALL_SPLIT = Partition(reference=0.4, validation=0.016, target=0.32, test=0.264, order="given")
+"""The share of rows never seen is large: with fewer, the control of the proxy has little power."""
+SMALL_SEEDS = 5
 SMALL_TEACHERS, SMALL_CLUSTERS = 25, 10
 PAPER_ROWS = 1_000_000
+PAPER_SPLIT = Partition(reference=0.5, validation=0.02, target=0.4, test=0.08, order="given")
 MODEL = CatBoost()
 PROXY = CatBoost(iterations=100, learning_rate=0.1, depth=4)
 
@@ -76,12 +80,13 @@ def study(options: Options) -> Study:
         name=f"criteo-{options.scale}",
         learners=learners,
         epsilons=EPSILONS,
-        data=_data(options),
-        split=Partition(reference=0.5, validation=0.02, target=0.4, test=0.08, order="given"),
+        data=click_log(options),
+        split=SMALL_SPLIT if small else PAPER_SPLIT,
         proxy=ModelProxy(PROXY),
         canaries=None if small else 200_000,
         cost=_cost(options, trainings),
         differences=_differences(options, teachers, clusters),
+        seeds=SMALL_SEEDS if small else 1,
     )
 
 
@@ -90,22 +95,31 @@ def _domain_prior(epsilon: float, clusters: int) -> Any:
     return NonPrivate(MODEL) if math.isinf(epsilon) else LP1STDomainPrior(epsilon, clusters=clusters, model=MODEL)
 
 
-def _data(options: Options) -> Any:
-    """Return the log of the day before, then the day; a log without days is split into its two halves."""
-    rows = SMALL_ROWS // 2 if options.scale == "small" else PAPER_ROWS
+def click_log(options: Options) -> Any:
+    """Return the log of the day before, then the day itself; with --data real rows, else generated ones.
+
+    The folder holds `day_0` and `day_1`, or `train` and `extra`, of which the second is never trained on; another file
+    or folder is read as one log in the given order.
+    """
+    small = options.scale == "small"
+    before, after = (round(share * SMALL_ROWS) for share in (0.4, 0.6)) if small else (PAPER_ROWS, PAPER_ROWS)
     if options.data is None:
-        if options.scale == "paper":
+        if not small:
             options.data_path("day_0 and day_1 of the Criteo 1TB log, in one folder")
-        return Joined(CriteoSynthetic(rows, day=0), CriteoSynthetic(rows, day=1))
-    days = [_day(options.data, number) for number in (0, 1)]
-    if None not in days:
+        return Joined(CriteoSynthetic(before, day=0), CriteoSynthetic(after, day=1))
+    path = options.data / "criteo" if (options.data / "criteo").is_dir() else options.data
+    days = _files(path, "day_0", "day_1")
+    if days:
         # The paper's source keeps one row in twenty, from the start of the day.
-        return Joined(*(Criteo(str(day), rows, keep=0.05) for day in days))
-    return Criteo(str(options.data), 2 * rows)
+        return Joined(*(Criteo(str(day), rows, keep=0.05) for day, rows in zip(days, (before, after), strict=True)))
+    parts = _files(path, "train", "extra")
+    return Joined(*(Criteo(str(part)) for part in parts)) if parts else Criteo(str(path), before + after)
 
 
-def _day(folder: Path, number: int) -> Path | None:
-    return next(iter(sorted(folder.glob(f"day_{number}*"))), None) if folder.is_dir() else None
+def _files(folder: Path, *starts: str) -> list[Path]:
+    """Return the first file whose name starts with each text; [] if one is missing."""
+    files = [next(iter(sorted(folder.glob(f"{start}*"))), None) for start in starts] if folder.is_dir() else [None]
+    return [file for file in files if file is not None] if None not in files else []
 
 
 def _cost(options: Options, trainings: int) -> str:
