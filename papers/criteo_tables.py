@@ -75,7 +75,8 @@ def study(options: Options) -> Study:
         "LP-2ST": lambda epsilon: LP2ST(epsilon, model=MODEL),
         "PATE": lambda epsilon: PATE(epsilon, teachers=teachers, accounting="moments", model=MODEL),
     }
-    trainings = len(EPSILONS) * (1 + 1 + 1 + 2 + teachers + 1) + 1
+    seeds = SMALL_SEEDS if small else 1
+    trainings = seeds * (len(EPSILONS) * (1 + 1 + 1 + 2 + teachers + 1) + 1)
     return Study(
         name=f"criteo-{options.scale}",
         learners=learners,
@@ -86,7 +87,7 @@ def study(options: Options) -> Study:
         canaries=None if small else 200_000,
         cost=_cost(options, trainings),
         differences=_differences(options, teachers, clusters),
-        seeds=SMALL_SEEDS if small else 1,
+        seeds=seeds,
     )
 
 
