@@ -114,7 +114,11 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
     )
     report = audit(_spec(comparison, options, name), output=folder, listeners=options.listeners)
     cells = itertools.product(comparison.learners, comparison.epsilons, METHODS)
-    table = pa.Table.from_pylist([_row(*cell, result) for cell, result in zip(cells, report.results, strict=True)])
+    rows = [
+        _row(learner, epsilon, method, result)
+        for (learner, epsilon, method), result in zip(cells, report.results, strict=True)
+    ]
+    table = pa.Table.from_pylist(rows)
     style.save(_draw(table, report.results[0].data), folder, name)
     pacsv.write_csv(table, folder / f"{name}.csv")
     lines = [

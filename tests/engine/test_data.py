@@ -167,10 +167,17 @@ KAGGLE_CATEGORIES = (
 def test_synthetic_criteo_has_as_many_categories_as_the_kaggle_log() -> None:
     """A count has a standard deviation below its square root; the seed is fixed."""
     table = CriteoSynthetic(rows=8_000).load(seed=5).features
+    assert isinstance(table, pa.Table)
     for name, count in zip(CATEGORICAL, KAGGLE_CATEGORIES, strict=True):
         if count is not None:
             distinct = len(set(table[name].to_pylist()) - {"unknown"})
             assert abs(distinct - count) <= max(0.1 * count, 4 * math.sqrt(count)), name
+
+
+def test_synthetic_criteo_has_few_clicks_at_a_lower_intercept() -> None:
+    """False failure < 1e-6: 2.5 % to 3.5 % widened by the sampling error."""
+    clicks = int(CriteoSynthetic(rows=20_000, intercept=-4.9).load(seed=3).labels.sum())
+    assert binom.ppf(5e-7, 20_000, 0.025) <= clicks <= binom.ppf(1 - 5e-7, 20_000, 0.035)
 
 
 def test_synthetic_criteo_can_be_learned() -> None:
@@ -323,6 +330,7 @@ def test_options_out_of_range_are_refused() -> None:
         (lambda: Parquet(path="x", label="y", rows=0), "rows must be >= 1"),
         (lambda: GaussianMixture(classes=1), "classes must be >= 2, got 1"),
         (lambda: CriteoSynthetic(day=-1), "day must be >= 0, got -1"),
+        (lambda: CriteoSynthetic(intercept=math.inf), "intercept must be finite, got inf"),
     ]
     for make, message in cases:
         with pytest.raises(InputError, match=message):
