@@ -59,7 +59,7 @@ def table_2(options: Options) -> Reproduction:
 def table_5(options: Options) -> Reproduction:
     """Log-loss of five label-private learners of click logs, from the trainings of table 2."""
     results = run_study(study(options), options)
-    metric = Metric("test_log_loss", "log-loss, nats", 1.0, 3)
+    metric = Metric("test_log_loss", "log-loss, nats", 1.0, 3, "log")
     title = "Table 5 of arXiv:2511.14084: log-loss of learners of click logs"
     return utility_table(results, LOG_LOSS, metric, name="table-5", title=title, options=options)
 

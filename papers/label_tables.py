@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -338,12 +338,14 @@ class Metric:
         label: Label in the table.
         factor: Factor from the run's unit to the table's.
         digits: Number of decimals.
+        scale: Scale of its axis, "linear" (from 0) or "log".
     """
 
     key: str
     label: str
     factor: float
     digits: int
+    scale: Literal["linear", "log"] = "linear"
 
     def formatted(self, value: float) -> str:
         """Return a value as text in the table's unit."""
@@ -489,7 +491,7 @@ def _draw_utility(results: StudyResults, printed: Printed, metric: Metric) -> Fi
         trained = [[cell for cell in cells if not cell.failed] for cells in results.of(learner)]
         return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_drawn(trained, value, None))]
 
-    return _panels(results, series, metric.label, claims=False)
+    return _panels(results, series, metric.label, claims=False, scale=metric.scale)
 
 
 def _drawn(
@@ -511,7 +513,9 @@ def _paper(row: Sequence[tuple[float, float] | None]) -> Series:
     return "paper", palette.INK, "s", [value for value, _ in points], bars
 
 
-def _panels(results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
+def _panels(
+    results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool, scale: str = "linear"
+) -> Figure:
     """Draw one panel for each learner, epsilon from small to infinite."""
     learners = list(results.study.learners)
     epsilons = results.study.epsilons[::-1]
@@ -532,6 +536,7 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
                 linewidth=1.3,
                 label=name,
             )
+        axes.set_yscale(scale)
         axes.set_title(learner, fontsize=9)
         axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])
     top = panels[0].get_ylim()[1]  # shared by all panels
@@ -539,7 +544,8 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:
                 axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=palette.CLAIM, linewidth=2, label="claim")
-        axes.set_ylim(0, top)
+        if scale == "linear":
+            axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)
     entries = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
