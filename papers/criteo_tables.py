@@ -99,8 +99,8 @@ def _domain_prior(epsilon: float, clusters: int) -> Any:
 def click_log(options: Options) -> Any:
     """Return the log of the day before, then the day itself; with --data real rows, else generated ones.
 
-    The folder `criteo` holds `day_0` and `day_1`, or `train` and `extra`, of which the second is never trained on. Other
-    files are read as one log.
+    The folder `criteo` holds `day_0` and `day_1`, or `train` and `extra`, of which the second is never trained on.
+    Other files are read as one log.
     """
     small = options.scale == "small"
     before, after = (round(share * SMALL_ROWS) for share in (0.4, 0.6)) if small else (PAPER_ROWS, PAPER_ROWS)
