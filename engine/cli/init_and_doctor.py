@@ -218,7 +218,7 @@ def _ray() -> Iterator[tuple[bool, str, str]]:
 
             from dpaudit.actors.pool import Nodes
 
-            ray.get(ray.remote(os.getpid).remote())
+            ray.get(ray.remote(lambda: os.getpid()).remote())  # Ray refuses the built-in function
             seconds, nodes = time.monotonic() - began, Nodes.of_session()
     except Exception as err:  # Ray raises errors of many types
         yield False, "Ray session", f"{type(err).__name__}: {err}"

@@ -108,9 +108,14 @@ def _kinds_of_some(plan: Plan) -> frozenset[Resources]:
 
     A configuration whose units fit on no node then fails alone. If no configuration fits, nothing runs.
     """
-    if plan.spec.sweep is None:
+    if plan.spec.sweep is not None:
+        configurations = [(*entry.units, *entry.bounds) for entry in plan.audits]
+    elif not plan.audits:  # the trainings of a rung
+        needed = {need for unit in plan.units for need in unit.needs}
+        configurations = [plan.needed([unit.key]) for unit in plan.units if unit.key not in needed]
+    else:
         return frozenset()
-    kinds = [frozenset(unit.resources for unit in (*entry.units, *entry.bounds)) for entry in plan.audits]
+    kinds = [frozenset(unit.resources for unit in units) for units in configurations]
     return frozenset().union(*kinds) - frozenset.intersection(*kinds)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener
+from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.storage.mirror import FileStore
@@ -511,11 +511,12 @@ class Explorer:
             plans.append((plan, dict(zip(group, firsts, strict=True))))
         if not plans:
             return {}
-        finished = self.run(_merge_trainings(plans)).finished
+        outcome = self.run(_merge_trainings(plans))
         utility: dict[int, dict[str, float]] = {}
         for number, training in ((number, key) for _, trainings in plans for number, key in trainings.items()):
-            if training and training not in finished:
-                why = f"the training at a rung failed, see units/{training}.failed"
+            if training and training not in outcome.finished:
+                reason = last_line(outcome.failed.get(training, ""))
+                why = f"the training at a rung failed, see units/{training}.failed: {reason}"
                 configurations[number] = _failed(configurations[number], why)
                 continue
             utility[number] = dict(outcome_metadata(self.store.schema(training)).metrics) if training else {}

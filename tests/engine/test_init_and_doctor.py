@@ -144,6 +144,14 @@ def test_doctor_reports_installed_packages() -> None:
         assert f"ok      {detail}: " in result.output
 
 
+@pytest.mark.ray
+def test_doctor_runs_a_task_on_ray_and_lists_its_nodes(ray_cluster: None) -> None:
+    result = dpaudit("doctor", "--ray")
+    assert result.exit_code == 0, result.output
+    assert "ok      Ray session: started and ran a task in " in result.output
+    assert "ok      Ray nodes: 1 with 2 CPUs" in result.output
+
+
 def test_doctor_names_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     version = importlib.metadata.version
     absent = {"opacus", "mlflow-skinny", "mlflow", "diffprivlib", "aiohttp-cors"}

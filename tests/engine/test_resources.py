@@ -214,6 +214,9 @@ def test_only_resources_of_some_configurations_may_fail_alone() -> None:
     assert Resources() not in _kinds_of_some(mixed)
     assert _kinds_of_some(sweep_plan({"mechanism.epsilon": [1.0, 2.0]}, resources=request)) == frozenset()
     assert _kinds_of_some(make_plan(load_spec(SPEC))) == frozenset(), "only a sweep has configurations"
+    trainings = [key for entry in mixed.audits for key in entry.trainings]
+    rung = replace(mixed, spec=load_spec(SPEC), audits=(), units=mixed.needed(trainings))
+    assert Resources(1, custom=(("made_up_gpu", 0.5),)) in _kinds_of_some(rung)
 
 
 def sweep_plan(grid: dict[str, Any], **fields: Any) -> Plan:
@@ -235,9 +238,12 @@ def test_a_request_that_no_node_meets_is_refused_before_anything_runs(ray_cluste
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_configuration_that_fits_on_no_node_does_not_end_the_others(ray_cluster: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"rungs": {"field": "split.target", "values": [0.2, 0.4]}}])
+def test_a_configuration_that_fits_on_no_node_does_not_end_the_others(
+    ray_cluster: None, tmp_path: Path, settings: dict[str, Any]
+) -> None:
     grid = {"mechanism.epsilon,resources.custom": [[1.0, {}], [2.0, {"made_up_gpu": 0.5}]]}
-    result = sweep({**SWEPT, "grid": grid}, output=tmp_path / "run", quiet=True)
+    result = sweep({**SWEPT, "grid": grid, "sweep": settings}, output=tmp_path / "run", quiet=True)
     assert [trial.row.configuration.state for trial in result] == ["audited", "failed"]
     (error,) = result.errors
     assert "a unit needs 1 CPU and 0.5 made_up_gpu on one node, the largest has 2 CPUs and 0 made_up_gpu" in str(error)
