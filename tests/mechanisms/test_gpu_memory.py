@@ -28,13 +28,13 @@ from dpaudit.mechanisms.gpu_memory import (
     resident_bytes,
     shared_examples,
 )
-from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.training import inputs
 from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
 from dpaudit.mechanisms.training.inputs import scaling_of
 from dpaudit.mechanisms.training.kernels import compiled_or_plain
-from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -311,6 +311,27 @@ def test_bags_are_trained_on_data_that_stay(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_array_equal(trained(GPU), trained(CPU))
     trained(GPU)
     assert len(gpu.moved) == 1
+
+
+def test_predictions_use_the_data_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit trains and predicts on one copy of its features; other features are copied once a call, not a model."""
+    gpu, examples = FakeGpu(monkeypatch), from_store(EXAMPLES)
+    assert isinstance(examples.features, np.ndarray)
+    recipe = SmallCnn(epochs=1)
+    images = np.random.default_rng(1).random((9, 1, 8, 8)).astype(np.float32)
+    plan = StackPlan("looped")
+    tasks = [TrainingTask(np.arange(9), LABELS[:9], SeedSequence(1))] * 2
+    cnns = train_stack(recipe, images, tasks, classes=2, compute=CPU, plan=plan)
+    models = [outcome for outcome in cnns if isinstance(outcome, NetworkModel)]
+    expected = stack_logits(models, images, compute=CPU)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with shared_examples({"target": examples}):
+        (model,) = train_stack(RECIPE, examples.features, tasks_of(1), classes=2, compute=GPU)
+        assert isinstance(model, NetworkModel)
+        stack_logits([model], examples.features, compute=GPU)
+    assert len(gpu.moved) == 1
+    np.testing.assert_array_equal(stack_logits(models, images, compute=GPU), expected)
+    assert len(gpu.moved) == 2
 
 
 @pytest.mark.parametrize("shape", [(1,), (2,), (5,), (3, 4, 4)])
