@@ -353,6 +353,16 @@ def test_scaling_is_that_of_numpy(shape: tuple[int, ...], has_missing: bool, mon
             assert ours.dtype == np.float32
 
 
+def test_blocks_of_rows_are_added_in_numpy_s_order() -> None:
+    """In 64 bits, where another order shows."""
+    rows = RNG.normal(size=(999, 7)) * 10 ** RNG.normal(size=(999, 7))
+    total = None
+    for block in torch.from_numpy(rows).split(100):
+        total = inputs._added(total, block)
+    assert total is not None
+    np.testing.assert_array_equal(total.numpy(), rows.sum(0))
+
+
 def numpy_scaling(features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return mean and deviation of features in memory, in 64 bits."""
     wide = features.astype(np.float64)
