@@ -102,8 +102,7 @@ def on_device(array: NDArray[np.float32], compute: Compute, digest: str | None =
     if key in _resident:
         _resident.move_to_end(key)
         return _resident[key]
-    limit = RESIDENT_SHARE * unit_bytes(compute)
-    keeps = digest is not None and array.nbytes <= limit
+    limit, keeps = RESIDENT_SHARE * unit_bytes(compute), digest is not None and may_stay(array, compute)
     while _resident and sum(resident_bytes().values()) + (array.nbytes if keeps else 0) > limit:
         _resident.popitem(last=False)
     tensor = _moved_if_it_fits(array, compute.device)
@@ -117,6 +116,11 @@ def on_device(array: NDArray[np.float32], compute: Compute, digest: str | None =
     if keeps:
         _resident[key] = tensor
     return tensor
+
+
+def may_stay(array: NDArray[np.float32], compute: Compute) -> bool:
+    """True if the unit has a GPU of which `array` takes at most `RESIDENT_SHARE`."""
+    return _on_gpu(compute) and array.nbytes <= RESIDENT_SHARE * unit_bytes(compute)
 
 
 def moved(array: NDArray[np.float32], device: str) -> Tensor:

@@ -63,6 +63,7 @@ LONG: Mapping[str, str] = {
         "starts the Ray session that all tests share"
     ),
     "tests/actors/test_parcels.py::test_processes_give_the_same_bytes": "starts child processes",
+    "tests/mechanisms/test_gpu_script.py::test_two_workers_finish_at_the_same_time": "two child processes train",
     "tests/test_blocks.py::test_the_functions_of_the_guide_are_refuted": "three checks of functions, in full",
     "tests/engine/test_leaky_predictors.py::test_honest_twins_are_rejected_as_seldom_as_stated": (
         "seven honest predictors, each with a search"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from scipy.special import softmax
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.gpu_memory import digest_if_shared, may_stay, on_device
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, scale_inputs, stack_scaling
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped
 from dpaudit.mechanisms.training.recipe import Recipe
@@ -50,7 +51,9 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     )
     torch.set_num_threads(compute.threads)
     # A model trained on a GPU may predict on a machine without one.
-    device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
+    compute = compute if torch.cuda.is_available() else replace(compute, device="cpu")
+    data = on_device(array, compute, digest_if_shared(features)) if may_stay(array, compute) else None
+    device = torch.device(compute.device) if data is None else data.device
     module = models[0].recipe.meta_module(shape, models[0].classes)
     batched = models[0].recipe.batched_kernel(module)
     group = MODELS_PER_PASS if batched else 1
@@ -61,11 +64,11 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
         parameters = torch.from_numpy(np.stack([model.parameters for model in stack])).to(device)
         scaling = stack_scaling([model.scaling for model in stack], device)
         for row in range(0, len(array), ROWS_PER_PASS):
-            inputs = torch.as_tensor(np.array(array[row : row + ROWS_PER_PASS]), device=device)[None].expand(
-                len(stack), *[-1] * array.ndim
-            )
-            logits = kernel.logits(parameters, scale_inputs(inputs, scaling))
-            answers[first : first + group, row : row + ROWS_PER_PASS] = logits.double().cpu().numpy()
+            rows = slice(row, row + ROWS_PER_PASS)
+            inputs = torch.as_tensor(np.array(array[rows]), device=device) if data is None else data[rows]
+            repeated = inputs[None].expand(len(stack), *[-1] * array.ndim)
+            logits = kernel.logits(parameters, scale_inputs(repeated, scaling))
+            answers[first : first + group, rows] = logits.double().cpu().numpy()
     return answers
 
 

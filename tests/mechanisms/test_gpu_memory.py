@@ -28,12 +28,12 @@ from dpaudit.mechanisms.gpu_memory import (
     resident_bytes,
     shared_examples,
 )
-from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.training import checkpoint, inputs
 from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
 from dpaudit.mechanisms.training.inputs import scaling_of
 from dpaudit.mechanisms.training.kernels import compiled_or_plain
-from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -312,6 +312,27 @@ def test_bags_are_trained_on_data_that_stay(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(gpu.moved) == 1
 
 
+def test_predictions_use_the_data_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit trains and predicts on one copy of its features; other features are copied once a call, not a model."""
+    gpu, examples = FakeGpu(monkeypatch), from_store(EXAMPLES)
+    assert isinstance(examples.features, np.ndarray)
+    recipe = SmallCnn(epochs=1)
+    images = np.random.default_rng(1).random((9, 1, 8, 8)).astype(np.float32)
+    plan = StackPlan("looped")
+    tasks = [TrainingTask(np.arange(9), LABELS[:9], SeedSequence(1))] * 2
+    cnns = train_stack(recipe, images, tasks, classes=2, compute=CPU, plan=plan)
+    models = [outcome for outcome in cnns if isinstance(outcome, NetworkModel)]
+    expected = stack_logits(models, images, compute=CPU)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with shared_examples({"target": examples}):
+        (model,) = train_stack(RECIPE, examples.features, tasks_of(1), classes=2, compute=GPU)
+        assert isinstance(model, NetworkModel)
+        stack_logits([model], examples.features, compute=GPU)
+    assert len(gpu.moved) == 1
+    np.testing.assert_array_equal(stack_logits(models, images, compute=GPU), expected)
+    assert len(gpu.moved) == 2
+
+
 @pytest.mark.parametrize("shape", [(1,), (2,), (5,), (3, 4, 4)])
 @pytest.mark.parametrize("has_missing", [True, False])
 def test_scaling_is_that_of_numpy(shape: tuple[int, ...], has_missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +350,16 @@ def test_scaling_is_that_of_numpy(shape: tuple[int, ...], has_missing: bool, mon
         for ours, numpys in zip((scaling.mean, scaling.deviation), expected, strict=True):
             np.testing.assert_array_equal(ours, numpys)
             assert ours.dtype == np.float32
+
+
+def test_blocks_of_rows_are_added_in_numpy_s_order() -> None:
+    """In 64 bits, where another order shows."""
+    rows = RNG.normal(size=(999, 7)) * 10 ** RNG.normal(size=(999, 7))
+    total = None
+    for block in torch.from_numpy(rows).split(100):
+        total = inputs._added(total, block)
+    assert total is not None
+    np.testing.assert_array_equal(total.numpy(), rows.sum(0))
 
 
 def numpy_scaling(features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
