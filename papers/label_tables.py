@@ -131,7 +131,7 @@ class StudyResults:
 def run_study(study: Study, options: Options) -> StudyResults:
     """State the cost, run the unfinished units, and return the cells."""
     options.say(study.cost)
-    plan = make_plan(_spec(study, options))
+    plan = make_plan(requested_audits(study, options))
     folder = options.output / study.name
     report = run_plan(plan, folder, options.listeners)
     store = UnitStore(folder / "units")
@@ -143,7 +143,7 @@ def run_study(study: Study, options: Options) -> StudyResults:
     return StudyResults(study, cells, report)
 
 
-def _spec(study: Study, options: Options) -> AuditSpec:
+def requested_audits(study: Study, options: Options) -> AuditSpec:
     """Build the spec: two audits for each cell on the same training, the paper's selection and the valid one."""
     estimators = {"as published": OneRun(DELTA, selection=AsPublished()), "valid": OneRun(DELTA)}
     audits = [

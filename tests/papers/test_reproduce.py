@@ -27,6 +27,7 @@ from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables
 from papers.reproduction import Options, Reproduction
+from papers.training_operations import forward_flops
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,7 +121,7 @@ def test_tables_1_and_4_come_from_the_same_trainings(tmp_path: Path) -> None:
 def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
     options = Options(tmp_path, run=RunOptions(runner="in-process"))
     study = replace(criteo_tables.study(options), data=CriteoSynthetic(2000))
-    spec = label_tables._spec(study, options)
+    spec = label_tables.requested_audits(study, options)
     planned = make_plan(spec).audits
     for published, valid in zip(planned[::2], planned[1::2], strict=True):
         assert published.game.trainings == valid.game.trainings
@@ -175,7 +176,7 @@ def test_the_paper_scale_needs_data_and_states_its_cost(tmp_path: Path) -> None:
 def test_flops_are_counted_from_the_layers() -> None:
     """A 3x3 convolution from 1 to 16 channels on 8x8, one from 16 to 32 on 4x4, a linear layer from 128 to 10."""
     by_hand = 2 * (9 * 1 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 10)
-    assert image_tables._forward_flops(SmallCnn(), (1, 8, 8)) == by_hand
+    assert forward_flops(SmallCnn(), (1, 8, 8)) == by_hand
 
 
 def test_joined_data_are_one_after_the_other() -> None:
