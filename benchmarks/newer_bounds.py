@@ -214,7 +214,7 @@ def betting_pairs(members: Floats, others: Floats, *, epsilon: float, confidence
     truth = np.tile([True, False], members.size)
     state = estimator.update(estimator.start(), Scores(scores, truth))
     needed = math.floor(epsilon * 512) + 1  # grid epsilons up to the claim, which must all be rejected
-    reached = np.flatnonzero(state.rejected > needed)
+    reached = np.flatnonzero(state.rejected >= needed)
     return int(reached[0]) + 1 if reached.size else None
 
 

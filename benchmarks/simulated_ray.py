@@ -1,9 +1,9 @@
 """Ray with a virtual clock: the real schedule and pool run units on simulated nodes.
 
-`actors/schedule.py` and `actors/pool.py` run unchanged: they decide which unit runs next, on which worker and in which
-parcel, and what runs again. Only Ray, the clock and the units are replaced: a unit takes the seconds that are stated for
-it. Nodes die at stated times. Their workers' units run again, from the last checkpoint if they write any. Transfers take
-no time; their bytes are counted.
+`actors/schedule.py` and `actors/pool.py` run unchanged: they decide which unit runs next, on which worker and in
+which parcel, and what runs again. Only Ray, the clock and the units are replaced. A unit takes the seconds that are
+stated for it. Nodes die at stated times. The units of their workers run again, from the last checkpoint if they write
+any. Transfers take no time; their bytes are counted.
 """
 
 from __future__ import annotations

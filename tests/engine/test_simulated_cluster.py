@@ -87,6 +87,13 @@ def test_a_dead_node_costs_what_ran_on_it() -> None:
     assert without.busy_gpu_s == pytest.approx(16.5 * HOUR_S, abs=1)
 
 
+def test_trainings_do_not_wait_behind_others_while_a_worker_is_free() -> None:
+    """Eight trainings of ten hours on nine nodes, of which one dies after three; the ninth takes its training over."""
+    played = play(work(trainings(8), 10 * HOUR_S), Cluster(9, deaths={2: 3 * HOUR_S}), FREE)
+    assert played.reruns == 1
+    assert played.makespan_s == pytest.approx(13 * HOUR_S, abs=60)
+
+
 def test_a_unit_on_ever_dying_nodes_fails_after_four_losses() -> None:
     """The schedule takes the unit to be the cause; the units that need it do not run."""
     (first,) = trainings(1)
