@@ -33,6 +33,8 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, resource_
 from dpaudit.errors import RunError
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
+# Median seconds from which a unit is not queued behind another one: another worker may be free long before.
+LONG_UNIT_S = 60.0
 # Target duration of a parcel in seconds. After twice that time a worker returns the units that it has not started.
 PARCEL_S = 2.0
 # Maximum parcels per second, for which many workers get longer parcels. The driver spends about 2 ms on each parcel.
@@ -194,13 +196,18 @@ class RayPool:
         if kind in self._refused:
             return ready
         self._schedulable[kind] = ready or self._schedulable.get(kind, 0)
-        free = sum(PARCELS_PER_WORKER - len(slot.parcels) for slot in self._workers_for(kind))
+        places = self._places(does)
+        free = sum(max(0, places - len(slot.parcels)) for slot in self._workers_for(kind))
         return free * self._size(does, self._share(kind)) - len(self._waiting[kind])
 
     def _share(self, kind: Resources) -> int:
         """Maximum units of a parcel: half of a worker's share of the waiting units, so all workers end together."""
         waiting = len(self._waiting[kind]) + self._schedulable.get(kind, 0)
         return waiting // max(1, PARCELS_PER_WORKER * len(self._workers_for(kind)))
+
+    def _places(self, does: str) -> int:
+        """Largest number of parcels of a worker: units of a function that is long, or was not timed, are not queued."""
+        return PARCELS_PER_WORKER if not does or self._median_s.get(does, math.inf) < LONG_UNIT_S else 1
 
     def _size(self, does: str, share: int) -> int:
         """Number of units of this function in a parcel; 1 until one was timed."""
@@ -277,7 +284,9 @@ class RayPool:
             share, workers = self._share(kind), self._workers_for(kind)
             for parcels in range(PARCELS_PER_WORKER):
                 for slot in workers:
-                    if waiting and len(slot.parcels) == parcels:
+                    if not waiting or self._places(waiting[0][0].function_name) <= parcels:
+                        break
+                    if len(slot.parcels) == parcels:
                         self._send(slot, self._parcel(waiting, share))
 
     def _parcel(self, waiting: deque[_SubmittedUnit], share: int) -> list[_SubmittedUnit]:

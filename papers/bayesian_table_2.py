@@ -45,6 +45,7 @@ from dpaudit.registry import register
 from papers.data.encoded_sentences import EncodedSentences, middle_layer
 from papers.data.picture_strips import Cifar10Strips, cifar10
 from papers.reproduction import Options, Reproduction
+from papers.training_operations import SUSTAINED_FLOPS, training_flops
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 DELTA, ALPHA, EPSILON = 1e-5, 0.1, 8.0
@@ -111,8 +112,6 @@ CONVOLVED_ROWS = 1000
 """Colour pictures used at small scale: a stack of 64 convolutional networks takes about a minute of a core."""
 SPLIT = Partition(target=0.45, reference=0.0, test=0.55)
 PAPER_SPLIT = Partition(target=0.9, reference=0.0, test=0.1)
-SUSTAINED_FLOPS = 2e13
-"""Assumed training speed of one GPU in the cost estimate: 20 TFLOP/s."""
 
 
 class Line(NamedTuple):
@@ -191,19 +190,29 @@ class Audited(NamedTuple):
 
 def _run_audits(options: Options) -> Audited:
     """State the cost, then train and audit the missing models."""
-    size = SIZES[options.scale]
-    studies = (_images(options, size), _text(options, size))
+    size, studies = SIZES[options.scale], table_studies(options)
     cost = _cost(studies, size, options)
     options.say(cost)
-    run = options.run
-    if options.scale == "paper" and not run.resources.gpus:
-        run = replace(run, resources=replace(run.resources, gpus=1.0))
-    folder = options.output / f"table-2-{options.scale}"
-    spec = AuditSpec(_audits(studies, size), name=f"Bayesian estimation, {folder.name}", seed=options.seed, run=run)
+    folder, spec = options.output / f"table-2-{options.scale}", requested_audits(studies, size, options)
     report = audit(spec, output=folder, listeners=options.listeners)
     pairs = zip(report.results[::2], report.results[1::2], strict=True)
     cells = zip(itertools.product(studies, LEARNERS), pairs, strict=True)
     return Audited(folder, studies, size, cost, {(study.kind, learner): pair for (study, learner), pair in cells})
+
+
+def requested_audits(studies: tuple[Study, ...], size: Size, options: Options) -> AuditSpec:
+    """Return the spec of all cells, at the paper's scale with one GPU for each worker unless `run` sets a share."""
+    run = options.run
+    if options.scale == "paper" and not run.resources.gpus:
+        run = replace(run, resources=replace(run.resources, gpus=1.0))
+    name = f"Bayesian estimation, table-2-{options.scale}"
+    return AuditSpec(_audits(studies, size), name=name, seed=options.seed, run=run)
+
+
+def table_studies(options: Options) -> tuple[Study, ...]:
+    """Return the studies of images and of texts."""
+    size = SIZES[options.scale]
+    return _images(options, size), _text(options, size)
 
 
 def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
@@ -302,18 +311,10 @@ CONVOLVED_MINUTES = "about 40 minutes of one core"
 
 
 def _training_flops(study: Study) -> float:
-    """Return the operations of one training: three forward passes per example, counted on a network without weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
+    """Return the operations of one training."""
     examples = study.data.load()
-    shape = examples.features.shape[1:]
-    network = study.private.model
-    with torch.device("meta"):
-        module, example = network.module(shape, examples.classes), torch.empty(1, *shape)
-    with FlopCounterMode(display=False) as counter:
-        module(example)
-    return 3.0 * float(counter.get_total_flops()) * network.epochs * len(examples) * study.split.target / 2
+    rows = round(len(examples) * study.split.target / 2)
+    return training_flops(study.private, rows, examples.features.shape[1:], examples.classes)
 
 
 def _lines(results: CellResults) -> list[Line]:

@@ -16,12 +16,13 @@ from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.learners.pate import WIDE_RESNET, PateFm
+from dpaudit.mechanisms.learners.pate import PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
 from dpaudit.registry import register
 from papers.data.picture_strips import Cifar10Strips, cifar10
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
 from papers.reproduction import Options, Reproduction
+from papers.training_operations import SUSTAINED_FLOPS, training_flops
 
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000
@@ -55,9 +56,6 @@ RESNET = ResNet18(
 ALIBI_NET = WideResNet28x4(
     epochs=200, learning_rate=0.1, nesterov=True, weight_decay=1e-4, batch_size=128, schedule="warmup-fifths"
 )
-SUSTAINED_FLOPS = 2e13
-"""Assumed training speed of one GPU in the cost estimate: 20 TFLOP/s."""
-
 BOUNDS: Printed = {
     "LP-1ST": ((2.13, 0.22), (2.02, 0.33), (0.43, 0.05)),
     "LP-1ST (out-of-domain prior)": ((2.26, 0.22), (1.86, 0.25), (0.90, 0.07)),
@@ -76,7 +74,7 @@ ACCURACY: Printed = {
 @register("reproduction", "observational-label table-1", source="arXiv:2511.14084, Table 1")
 def table_1(options: Options) -> Reproduction:
     """Bounds on four label-private learners of images at three values of epsilon."""
-    results = run_study(study(options), _on_gpus(options))
+    results = run_study(study(options), on_gpus(options))
     title = "Table 1 of arXiv:2511.14084: bounds on ε of learners of images"
     return bounds_table(results, BOUNDS, name="table-1", title=title, options=options)
 
@@ -84,7 +82,7 @@ def table_1(options: Options) -> Reproduction:
 @register("reproduction", "observational-label table-4", source="arXiv:2511.14084, Table 4")
 def table_4(options: Options) -> Reproduction:
     """Test accuracy of four label-private learners of images, from the trainings of table 1."""
-    results = run_study(study(options), _on_gpus(options))
+    results = run_study(study(options), on_gpus(options))
     metric = Metric("test_accuracy", "test accuracy, %", 100.0, 1)
     title = "Table 4 of arXiv:2511.14084: test accuracy of learners of images"
     return utility_table(results, ACCURACY, metric, name="table-4", title=title, options=options)
@@ -114,7 +112,7 @@ def study(options: Options) -> Study:
     )
 
 
-def _on_gpus(options: Options) -> Options:
+def on_gpus(options: Options) -> Options:
     """Return options with one GPU for each worker at the paper's scale, unless `run` sets a share."""
     if options.scale == "small" or options.run.resources.gpus:
         return options
@@ -169,32 +167,17 @@ MINUTES = "about 14 minutes of one core for 10,000 images of clothes, an hour fo
 def _paper_cost() -> str:
     """Return the cost in a sentence, from counted operations: three forward passes for each training image."""
     half, shape = 25_000, (3, 32, 32)
-    resnet = (2 * len(EPSILONS) + 1) * RESNET.epochs * half * _forward_flops(RESNET, shape)
-    alibi = len(EPSILONS) * ALIBI_NET.epochs * half * _forward_flops(ALIBI_NET, shape)
     fm = PateFm(1.0)
-    # Labelled and strongly augmented images need gradients; weakly augmented images need a forward pass only.
-    images = fm.model.batch_size * (1 + fm.ratio + fm.ratio / 3)
-    steps = fm.teachers * fm.teacher_steps + fm.student_steps
-    pate_fm = len(EPSILONS) * steps * images * _forward_flops(WIDE_RESNET, shape)
-    hours = [round(3 * flops / SUSTAINED_FLOPS / 3600) for flops in (resnet, alibi, pate_fm)]
+    resnet = (2 * len(EPSILONS) + 1) * training_flops(NonPrivate(RESNET), half, shape)
+    alibi = len(EPSILONS) * training_flops(NonPrivate(ALIBI_NET), half, shape)
+    pate_fm = len(EPSILONS) * training_flops(fm, half, shape)
+    hours = [round(flops / SUSTAINED_FLOPS / 3600) for flops in (resnet, alibi, pate_fm)]
     trainings = len(EPSILONS) * (3 + fm.teachers + 1) + 1
     return (
         f"Cost: {trainings} trainings, for a GPU cluster: by counted operations at {SUSTAINED_FLOPS / 1e12:g} TFLOP/s "
         f"(an assumption, not measured) about {hours[0]} GPU hours for LP-1ST and the proxy, {hours[1]} for ALIBI and "
         f"{hours[2]:,} for PATE-FM, whose {fm.teachers} teachers of one epsilon are one unit, one after another."
     )
-
-
-def _forward_flops(network: Network, shape: tuple[int, ...]) -> int:
-    """Return the floating-point operations of one image's forward pass, counted on a network without weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.device("meta"):
-        module, image = network.module(shape, 10), torch.empty(1, *shape)
-    with FlopCounterMode(display=False) as counter:
-        module(image)
-    return int(counter.get_total_flops())
 
 
 def _differences(options: Options) -> tuple[str, ...]:

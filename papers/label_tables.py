@@ -150,7 +150,7 @@ def run_study(study: Study, options: Options) -> StudyResults:
 
 
 def _run_seed(study: Study, seed: int, options: Options) -> tuple[list[Cell], Report]:
-    plan = make_plan(_spec(study, seed, options))
+    plan = make_plan(requested_audits(study, seed, options))
     folder = options.output / study.name / f"seed-{seed}"
     report = run_plan(plan, folder, options.listeners)
     store = UnitStore(folder / "units")
@@ -162,7 +162,7 @@ def _run_seed(study: Study, seed: int, options: Options) -> tuple[list[Cell], Re
     return cells, report
 
 
-def _spec(study: Study, seed: int, options: Options) -> AuditSpec:
+def requested_audits(study: Study, seed: int, options: Options) -> AuditSpec:
     """Build the spec: one audit for each cell."""
     audits = [
         Audit(

@@ -115,8 +115,8 @@ def test_units_without_a_place_wait_in_order() -> None:
 def test_units_are_sent_one_by_one_until_one_was_timed() -> None:
     simulated, units = SimulatedPool(10, {}), some(500)
     simulated.submit_all(units)
-    assert simulated.parcels == [1] * 20
-    assert len(units) == 480
+    assert simulated.parcels == [1] * 10
+    assert len(units) == 490
 
 
 def units_of(*odd: Unit) -> list[Unit]:

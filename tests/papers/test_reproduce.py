@@ -32,6 +32,7 @@ from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables, needs
 from papers.data.picture_strips import Cifar10Strips
 from papers.reproduction import Options, Reproduction
+from papers.training_operations import forward_flops
 from papers.uncorrected_bounds import BEST_FRACTION, DELTA, PUBLISHED, uncorrected
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +130,7 @@ def test_tables_1_and_4_come_from_the_same_trainings(tmp_path: Path) -> None:
 def test_each_cell_is_one_training_with_its_claim(tmp_path: Path) -> None:
     options = Options(tmp_path, run=RunOptions(runner="in-process"))
     study = replace(criteo_tables.study(options), data=CriteoSynthetic(2000))
-    first, second = (make_plan(label_tables._spec(study, seed, options)).audits for seed in (0, 1))
+    first, second = (make_plan(label_tables.requested_audits(study, seed, options)).audits for seed in (0, 1))
     claims = [epsilon for _ in study.learners for epsilon in study.epsilons]
     assert [audit.effective_claim.epsilon for audit in first] == pytest.approx(claims)
     assert not {audit.game.trainings for audit in first} & {audit.game.trainings for audit in second}
@@ -276,7 +277,7 @@ def test_data_that_are_not_there_have_three_near_names(tmp_path: Path) -> None:
 def test_flops_are_counted_from_the_layers() -> None:
     """A 3x3 convolution from 1 to 16 channels on 8x8, one from 16 to 32 on 4x4, a linear layer from 128 to 10."""
     by_hand = 2 * (9 * 1 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 10)
-    assert image_tables._forward_flops(SmallCnn(), (1, 8, 8)) == by_hand
+    assert forward_flops(SmallCnn(), (1, 8, 8)) == by_hand
 
 
 def test_joined_data_are_one_after_the_other() -> None:
