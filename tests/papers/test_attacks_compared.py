@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow.csv as pacsv
 import pytest
@@ -19,7 +21,8 @@ from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import load
-from papers.attacks_compared import METHODS, Comparison, compare
+from papers import criteo_tables
+from papers.attacks_compared import METHODS, Comparison, _comparison, compare
 from papers.reproduction import Options
 from tests.nightly import nightly_games
 
@@ -66,6 +69,15 @@ def test_no_label_attack_exceeds_the_claim(rows: dict[str, dict[str, float]]) ->
 def test_only_planted_labels_touch_the_training_data(rows: dict[str, dict[str, float]]) -> None:
     for method, row in rows.items():
         assert bool(row["observational"]) == ("planted" not in method)
+
+
+def test_every_canary_on_clicks_has_a_fresh_point(tmp_path: Path) -> None:
+    options = Options(tmp_path)
+    study = criteo_tables.study(options)
+    comparison = _comparison(study, "criteo", options)
+    parts = comparison.split.divide(study.data.load(), np.random.default_rng(0))
+    assert comparison.canaries == min(len(parts.test), len(parts.target)) - 1
+    assert comparison.split == study.split
 
 
 def test_figure_1_is_registered() -> None:

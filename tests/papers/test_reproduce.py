@@ -51,7 +51,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         "BOUNDS": column(criteo_tables.BOUNDS, 4),
         "LOG_LOSS": column(criteo_tables.LOG_LOSS, 4),
         "SMALL_ROWS": 3000,
-        "SMALL_SEEDS": 2,
+        "GENERATED_SEEDS": 2,
         "SMALL_TEACHERS": 2,
         "SMALL_CLUSTERS": 1,
         "MODEL": CatBoost(iterations=2, depth=3),
