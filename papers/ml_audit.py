@@ -161,14 +161,14 @@ def _draw_seeds(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for axes in panels[len(cells) :]:
         axes.set_axis_off()
     for cell, axes in zip(cells, panels, strict=False):
-        shown = [row for row in rows if (row["data"], row["learner"]) == cell]
-        for attack, colour in zip(dict.fromkeys(row["attack"] for row in shown), palette.COLOURS, strict=False):
-            line = [row for row in shown if row["attack"] == attack]
+        panel_rows = [row for row in rows if (row["data"], row["learner"]) == cell]
+        for attack, colour in zip(dict.fromkeys(row["attack"] for row in panel_rows), palette.COLOURS, strict=False):
+            line = [row for row in panel_rows if row["attack"] == attack]
             median = np.array([row["median"] for row in line])
             spread = [median - [row["least"] for row in line], [row["largest"] for row in line] - median]
             claims = [row["epsilon"] for row in line]
             axes.errorbar(claims, median, spread, fmt="o-", color=colour, markersize=3.5, capsize=2.5, label=attack)
-        claims = sorted({row["epsilon"] for row in shown})
+        claims = sorted({row["epsilon"] for row in panel_rows})
         axes.plot(claims, claims, color=palette.INK, linewidth=1)
         axes.set_xscale("log")
         style.set_ticks(axes.xaxis, claims)

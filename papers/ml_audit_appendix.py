@@ -61,10 +61,10 @@ def _draw_coverage(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
     """Draw how often a bound is too high, a panel for each number of trainings and a point for each pair of rates."""
     figure, panels = style.canvases(len(RUNS), width=3.2 * len(RUNS) + 0.8, height=3.6)
     for runs, axes in zip(RUNS, panels, strict=True):
-        shown = [row for row in rows if row["runs"] == runs]
+        panel_rows = [row for row in rows if row["runs"] == runs]
         for method, marker, colour in zip(METHODS, "os", palette.COLOURS, strict=False):
-            for p0 in dict.fromkeys(row["p0"] for row in shown):
-                line = [row for row in shown if row["p0"] == p0]
+            for p0 in dict.fromkeys(row["p0"] for row in panel_rows):
+                line = [row for row in panel_rows if row["p0"] == p0]
                 label = f"{method}, p0 = 0.001 (pale) to 0.4" if p0 == RATES[0][0] else None
                 shade = 0.3 + 0.7 * [p for p, _ in dict.fromkeys((p, 0) for p, _ in RATES)].index(p0) / 3
                 ratios, errors = [row["ratio"] for row in line], [100 * row[method] for row in line]

@@ -93,14 +93,14 @@ def _draw_cuts(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> Fig
     """Draw the bounds as a share of the exact divergence, a panel for each histogram."""
     figure, panels = style.canvases(len(SIX), width=8.6, height=3.6)
     for (name, (_, sigma)), axes in zip(SIX.items(), panels, strict=True):
-        shown = [row for row in rows if row["votes"] == name]
+        panel_rows = [row for row in rows if row["votes"] == name]
         for place, method in enumerate(methods):
-            at = np.arange(len(shown)) + (place - 1) * 0.26
-            shares = [row[method] / row["exact"] for row in shown]
+            at = np.arange(len(panel_rows)) + (place - 1) * 0.26
+            shares = [row[method] / row["exact"] for row in panel_rows]
             bars = axes.bar(at, shares, 0.26, color=palette.COLOURS[place], label=method)
             axes.bar_label(bars, [f"{share:.2f}" for share in shares], fontsize=7.5, padding=1)
         axes.axhline(1, color=palette.INK, linewidth=1)
-        axes.set_xticks(np.arange(len(shown)), [f"order {row['order']}" for row in shown])
+        axes.set_xticks(np.arange(len(panel_rows)), [f"order {row['order']}" for row in panel_rows])
         axes.set_title(f"votes {name}, σ = {sigma:g}", fontsize=10)
         axes.set_ylim(0, 1.12)
     panels[0].set_ylabel("lower bound over exact divergence")

@@ -84,8 +84,11 @@ class Size:
 SIZES = {"small": Size(10_000, 200, 4, 16, 20), "paper": Size(60_000, 1_000, 10, 100, 30)}
 
 
-FEW_QUERIES = {"CIFAR-10": 50, "MNIST, LeNet-5": 20}
-"""Queries at small scale to teachers that take long to train: each takes 16 trainings for each adversary."""
+SMALLER: dict[str, Size] = {
+    "CIFAR-10": replace(SIZES["small"], queries=50),
+    "MNIST, LeNet-5": Size(10_000, 20, 2, 8, 20),
+}
+"""Sizes at small scale of teachers that take long to train, by data set: a query takes `moved_runs` trainings."""
 MODEL_QUERIES = 20
 """Queries to a language model at small scale; each is 200 prompts, at half a second of one core for 135 M weights."""
 OWN_QUERIES = 100
@@ -425,29 +428,31 @@ def _run_subjects(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
     if not subjects:
         raise missing(options.data, ("mnist", "sst2"))
     chosen = options.chosen_parts(subjects, lambda subject: subject.name, must="an algorithm or a data set")
-    size = SIZES[options.scale]
     for subject in chosen:
         number, queries = len(_adversaries(subject)), _queries(subject, options)
         options.say(f"{subject.algorithm} on {subject.on}: {number} audits of {queries} queries.")
-    return [leak for subject in chosen for leak in _run_subject(options, subject, size)]
+    return [leak for subject in chosen for leak in _run_subject(options, subject)]
 
 
 def _queries(subject: Subject, options: Options) -> int:
-    queries = SIZES[options.scale].queries
+    queries = _size(subject, options).queries
     if options.data is None:
         queries = min(queries, OWN_QUERIES)
-    prompted, trained = (isinstance(subject.predictor, kind) for kind in (PromptPate, Ensemble))
-    if prompted:
-        queries = min(queries, PROMPTED_ANSWERS)
-    if options.scale == "paper":
+    if not isinstance(subject.predictor, PromptPate):
         return queries
-    if prompted and isinstance(subject.predictor.model, LocalTransformer):
-        return min(queries, MODEL_QUERIES)
-    return min(queries, FEW_QUERIES.get(subject.on, queries)) if trained else queries
+    slow = options.scale == "small" and isinstance(subject.predictor.model, LocalTransformer)
+    return min(queries, MODEL_QUERIES if slow else PROMPTED_ANSWERS)
 
 
-def _run_subject(options: Options, subject: Subject, size: Size) -> list[Leak]:
-    adversaries = _adversaries(subject)
+def _size(subject: Subject, options: Options) -> Size:
+    """Return the numbers of queries and trainings of an algorithm on a data set."""
+    size = SIZES[options.scale]
+    trained = options.scale == "small" and isinstance(subject.predictor, Ensemble)
+    return SMALLER.get(subject.on, size) if trained else size
+
+
+def _run_subject(options: Options, subject: Subject) -> list[Leak]:
+    adversaries, size = _adversaries(subject), _size(subject, options)
     game = PrivatePrediction(
         queries=_queries(subject, options), runs=size.runs, moved_runs=size.moved_runs, resamples=0
     )

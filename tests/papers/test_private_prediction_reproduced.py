@@ -178,7 +178,9 @@ def test_texts_are_the_states_of_a_language_model_in_the_folder(tmp_path: Path) 
 @pytest.mark.nightly
 def test_lenet_5_teaches_on_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up images in MNIST's files; PATE and CaPC give both adversarial bars and the best natural one."""
-    monkeypatch.setitem(private_prediction.SIZES, "small", private_prediction.Size(300, 6, 2, 2, 1))
+    size = private_prediction.Size(300, 6, 2, 2, 1)
+    monkeypatch.setitem(private_prediction.SIZES, "small", size)
+    monkeypatch.setitem(private_prediction.SMALLER, "MNIST, LeNet-5", size)
     monkeypatch.setattr(private_prediction, "_votes", lambda name: {"teachers": 10, "sigma": 4.0})
     (tmp_path / "mnist").mkdir()
     images = np.random.default_rng(0).integers(0, 256, (300, 28, 28), dtype=np.uint8)
