@@ -138,7 +138,7 @@ class Bench:
     def finish(self) -> None:
         """Wait for the GPU."""
         if self.on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.compute.device)
 
 
 @dataclass(frozen=True)
@@ -334,11 +334,11 @@ def data_on_device(bench: Bench) -> Iterator[Measured]:
     data = gpu_memory.on_device(images, bench.compute)
     rows = np.arange(0, len(images), 2)
     if bench.on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats(bench.compute.device)
+        before = torch.cuda.memory_allocated(bench.compute.device)
     yield Measured("seconds to standardise for one model", f"{bench.seconds(lambda: scaling_of(data, rows)):.4f}")
     if bench.on_gpu:
-        added = torch.cuda.max_memory_allocated() - before
+        added = torch.cuda.max_memory_allocated(bench.compute.device) - before
         yield Measured("bytes added on the GPU to standardise", f"{added:,}")
         yield check("standardising copies less than half of the rows", added < images.nbytes / 4)
 
@@ -411,7 +411,7 @@ class WorksOnHalf:
         bench.finish()
         row: dict[str, Any] = {"began": began, "ended": time.time(), "peak": 0, "limit": 0, "refused": False}
         if bench.on_gpu:
-            row |= {"peak": torch.cuda.max_memory_reserved(), "limit": unit_bytes(compute)}
+            row |= {"peak": torch.cuda.max_memory_reserved(compute.device), "limit": unit_bytes(compute)}
             torch.cuda.empty_cache()
             row["refused"] = is_refused(int(1.1 * unit_bytes(compute)), compute.device)
         return pa.table({name: [value] for name, value in row.items()})

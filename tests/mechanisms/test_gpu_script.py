@@ -93,12 +93,12 @@ def test_a_check_that_does_not_hold_fails_the_script(monkeypatch: pytest.MonkeyP
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """A GPU on which torch's functions on memory and time do nothing."""
     functions: dict[str, Callable[..., object]] = {
-        "synchronize": lambda: None,
+        "synchronize": lambda device: None,
         "init": lambda: None,
-        "reset_peak_memory_stats": lambda: None,
-        "memory_allocated": lambda: 0,
-        "max_memory_allocated": lambda: 1000,
-        "max_memory_reserved": lambda: 4000,
+        "reset_peak_memory_stats": lambda device: None,
+        "memory_allocated": lambda device: 0,
+        "max_memory_allocated": lambda device: 1000,
+        "max_memory_reserved": lambda device: 4000,
         "get_device_name": lambda device: "a stand-in",
     }
     for name, function in functions.items():
