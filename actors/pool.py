@@ -376,7 +376,7 @@ class RayPool:
         room = nodes.worker_counts(demand)
         no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
         # Scarce resources first, before other kinds take the CPUs of their nodes.
-        for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
+        for kind in sorted(demand, key=lambda kind: (kind.gpus, len(kind.custom)), reverse=True):
             workers = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
             # Pending workers make the cluster add a node. While a GPU or a custom resource is pending, other kinds must

@@ -292,7 +292,8 @@ def _plan_audit(
         after=after,
         first_seed=Seed(spec.seed),
         measures_ceiling=spec.sweep is not None,
-        reference_resources=spec.run.resources.per_unit(),
+        # Equal CPUs, so that a worker of any unit of the audit can run those that request less of the others.
+        reference_resources=dataclasses.replace(spec.run.resources.per_unit(), cpus=resources.cpus),
     )
     work = Work()
     game: Played = audit.game.play(setting, work)

@@ -50,7 +50,7 @@ class SimulatedPool:
         pool._slots = dict.fromkeys(self.slots)
         pool._median_s, pool._schedulable, pool._flights = takes, {}, {}
         pool._waiting = defaultdict(deque)
-        pool._alone, pool._shared = set(), {}
+        pool._alone, pool._shared, pool._refused = set(), {}, {}
         pool._send = self._record  # type: ignore[method-assign]
         self.parcels: list[int] = []
 

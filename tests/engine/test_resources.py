@@ -104,12 +104,20 @@ def test_units_that_use_no_device_hold_no_gpu() -> None:
     """In every game; a unit whose functions do not ask for a device cannot use one."""
     holders = set()
     for name, words in yaml.safe_load(GOLDEN.read_text())["specs"].items():
-        fields = {"name": name, "seed": 11, **words, "run": {"resources": {"gpus": 0.5, "custom": {H100: 0.001}}}}
-        for unit in make_plan(load_spec(fields)).units:
+        requests = {"cpus": 2, "gpus": 0.5, "custom": {H100: 0.001}}
+        for unit in make_plan(load_spec({"name": name, "seed": 11, **words, "run": {"resources": requests}})).units:
+            assert unit.resources.cpus == 2, "a worker of another kind could not run it, and might hold all CPUs"
             uses_device = any("compute" in _signature(call.function).parameters for call in _calls(unit.task))
             assert uses_device or unit.resources == unit.resources.without_gpu, (name, unit.label)
             holders |= {unit.function_name} if unit.resources.gpus else set()
     assert {"train_model", "train_trials", "train_and_ask", "proxy_predictions"} <= holders
+
+
+def test_all_units_of_an_audit_have_equal_cpus() -> None:
+    """Workers with other threads cannot run them: they would wait for CPUs that idle workers hold."""
+    entry = {**SPEC["audits"][0], "resources": {"cpus": 4}}
+    plan = make_plan(load_spec({**SPEC, "audits": [entry]}))
+    assert {unit.resources.cpus for unit in plan.units} == {4}
 
 
 def test_a_request_next_to_a_mechanism_replaces_the_fields_that_it_states() -> None:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
@@ -354,7 +353,9 @@ class OpposingGradients(TrialGame):
                 **setting.unit_options,
             )
         )
-        chosen = work.add(take_crowd, mechanism, search, label="choice of a crowd", resources=Resources())
+        chosen = work.add(
+            take_crowd, mechanism, search, label="choice of a crowd", resources=setting.resources.without_gpu
+        )
         fresh = work.split(
             train_crowd,
             self.trials,
