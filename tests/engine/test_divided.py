@@ -241,7 +241,7 @@ def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monk
         "the driver computes small bounds itself"
     )
     monkeypatch.setattr(plan, "WORTH_S", 0.0)
-    monkeypatch.setattr(plan, "PART_S", 1e-2)
+    monkeypatch.setattr(Estimator, "part_s", 1e-2)
     monkeypatch.setattr(world_scores, "MIN_PARALLEL_SAMPLES", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
