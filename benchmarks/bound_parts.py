@@ -3,6 +3,7 @@
     python -m benchmarks.bound_parts | python -m benchmarks.rows bounds-in-parts.csv --keys 2 \\
         --program "python -m benchmarks.bound_parts"
     python -m benchmarks.bound_parts --costs     # constants of the cost model, measured beside those in the code
+    python -m benchmarks.bound_parts --wall      # wall time of the first bound on one and on two child processes
 
 The parts are the units of a plan: they read tallies from Arrow tables and return Arrow tables. Four workers take the
 longest unit first. Their time includes that of the driver, which reads all parts and states the finding, and is
@@ -13,12 +14,15 @@ benchmark ends with an error if a finding from parts differs in a digit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import itertools
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
@@ -26,6 +30,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.bench_one_run import gaussian_scores
+from dpaudit.actors.backend import Deadlines
+from dpaudit.actors.children import ChildProcesses
+from dpaudit.actors.events import EventStream
+from dpaudit.actors.schedule import run_units
+from dpaudit.actors.storage.store import UnitStore, encode_unit
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import make_call, unit, value_of
@@ -148,14 +157,19 @@ class Measured:
         return makespan(self.parts, workers) + self.driver
 
 
+def planned_units(case: Case) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
+    """Return the units that counted, and those that compute the bound."""
+    call = make_call(counted, returns=GenericAlias(list, case.estimator.tally_type))
+    units = tuple(Unit(call, f"counting {at}", key=f"counted-{at}") for at in range(case.units))
+    game = Played(units, reference=case.reference, replays=case.pieces)
+    return units, bound_units(case.estimator, game, units, Reading.PER_REPLAY, "audit", Resources())
+
+
 def measured(case: Case) -> Measured:
     """Measure a case and compare the digits of both findings."""
     estimator, kind = case.estimator, case.estimator.tally_type
     tables = case.tables()
-    call = make_call(counted, returns=GenericAlias(list, kind))
-    units = tuple(Unit(call, f"counting {at}", key=f"counted-{at}") for at in range(len(tables)))
-    game = Played(units, reference=case.reference, replays=case.pieces)
-    planned = bound_units(estimator, game, units, Reading.PER_REPLAY, "audit", Resources())
+    units, planned = planned_units(case)
     stored = dict(zip((unit.key for unit in units), tables, strict=True))
     planned[0].task.run(Inputs({}, {key: stored[key] for key in planned[0].needs}), Compute(threads=1))  # compiles
 
@@ -208,7 +222,7 @@ def name_of(estimator: Any) -> str:
     words = [word for word in more if word != "signed"]
     if isinstance(getattr(estimator, "selection", None), AsPublished):
         words.append("100 fractions")
-    return " ".join([f"`{estimator.registered_name}`", *words])
+    return " ".join([estimator.registered_name, *words])
 
 
 def costs() -> Iterator[str]:
@@ -231,8 +245,27 @@ def costs() -> Iterator[str]:
         yield f"{seconds:12.3f}{stated:12.3f}  {case.name}, {name_of(estimator)}: stated {ratio:.1f} times the measured"
 
 
+def wall() -> Iterator[str]:
+    """Yield the wall time of all units of the first bound on one and on two child processes that have run before."""
+    case = CASES[0]
+    units, planned = planned_units(case)
+    tables = dict(zip((unit.key for unit in units), case.tables(), strict=True))
+    for count in (1, 2):
+        children = ChildProcesses({}, None, EventStream(), Deadlines(), count)
+        with contextlib.closing(children), tempfile.TemporaryDirectory() as folder:
+            for attempt in ("the first, with imports", "the second"):
+                store = UnitStore(Path(folder) / attempt)
+                for key, stored in tables.items():
+                    store.write(key, encode_unit(key, stored))
+                began = time.perf_counter()
+                run_units([*units, *planned], children, store, EventStream())
+                yield f"{time.perf_counter() - began:8.2f} s  {count} processes, {attempt}: {len(planned)} parts"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--costs", action="store_true", help="measure the constants of the cost model instead")
-    for line in costs() if parser.parse_args().costs else table():
+    parser.add_argument("--wall", action="store_true", help="measure wall time on processes instead")
+    options = parser.parse_args()
+    for line in costs() if options.costs else wall() if options.wall else table():
         print(line, flush=True)

@@ -72,7 +72,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
-    candidate_s: ClassVar[float] = 2e-6  # seconds for the bound at a candidate at delta = 0
+    candidate_s: ClassVar[float] = 4e-6  # seconds for the bound at a candidate at delta = 0
     # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
     delta_s: ClassVar[float] = 7e-6
 
@@ -361,6 +361,9 @@ class OneRun(_ShiftedOneRun):
 @dataclass(frozen=True)
 class OneRunTheorem16(OneRunEstimator):
     """One training run by Theorem 16: the binomial tail plus a term in delta for all canaries."""
+
+    candidate_s: ClassVar[float] = 1.7e-4
+    delta_s: ClassVar[float] = 1.7e-4
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = one_run_epsilon(
