@@ -76,7 +76,7 @@ def sweep() -> list[tuple[str, float, str]]:
             truth = rng.random(SCORES) < 0.5
             scored_rows = scored(0, truth, rng.normal(size=SCORES) + 1.5 * truth)
             store.write(scores.key, encode_unit(scores.key, encode([scored_rows], Scores)))
-            units = [counting(estimator, scores, "sweep", Resources()) for estimator in estimators]
+            units = [counting(estimator, scores, keep_evidence=True) for estimator in estimators]
 
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:
                 run_units([scores, *units], pool, store, events)

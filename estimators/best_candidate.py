@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -83,16 +82,22 @@ class CellBounds:
     def by_replay(parts: Sequence[CellBounds]) -> ReplayBounds:
         """Return the bounds of the replays of which all shares are in `parts`, ascending by number."""
         names = ("replay", "share", "shares", "best", "candidate", "alone")
-        cells = [cell for part in parts for cell in zip(*(getattr(part, name).tolist() for name in names), strict=True)]
-        rows = []
-        for replay, group in groupby(sorted(cells), key=lambda cell: cell[0]):
-            of_replay = list(group)
-            _, _, shares, best, candidate, _ = max(of_replay, key=lambda cell: cell[3])  # of equal bounds the first one
-            if len(of_replay) == shares:
-                rows.append((replay, best, candidate, max(cell[5] for cell in of_replay)))
-        columns = zip(*rows, strict=True) if rows else [()] * 4
-        kinds = np.int64, np.float64, np.int64, np.float64
-        return ReplayBounds(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+        joined = [np.concatenate([np.empty(0), *(getattr(part, name) for part in parts)]) for name in names]
+        order = np.lexsort((joined[1], joined[0]))
+        replay, _, shares, best, candidate, alone = (column[order] for column in joined)
+        first = np.flatnonzero(np.diff(replay, prepend=-1))
+        sizes = np.diff(first, append=replay.size)
+        if not first.size:
+            return ReplayBounds(*(np.empty(0, kind) for kind in (np.int64, np.float64, np.int64, np.float64)))
+        largest, of_replay = np.maximum.reduceat(best, first), np.repeat(np.arange(first.size), sizes)
+        winners = np.flatnonzero(best == largest[of_replay])
+        # Of equal bounds the first candidate counts, as in one piece.
+        winner = winners[np.unique(of_replay[winners], return_index=True)[1]]
+        complete = sizes == shares[first]
+        numbers = (column[complete].astype(np.int64) for column in (replay[first], candidate[winner]))
+        bounds = (column[complete] for column in (largest, np.maximum.reduceat(alone, first)))
+        (replay, candidate), (best, alone) = numbers, bounds
+        return ReplayBounds(replay, best, candidate, alone)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,13 @@ class Estimator(ABC, Generic[E, T]):
         evidence: Type of the evidence, `E`.
         tally_type: Type of the tallies, `T`: a dataclass of numbers and arrays.
         part_type: Type of a part of the bound: a dataclass of numbers and arrays. None if there are no parts.
+        part_s: Seconds that one part should take; more if a part computes once what several pieces need.
     """
 
     evidence: ClassVar[type[Any]]
     tally_type: ClassVar[type[Any]]
     part_type: ClassVar[type[Any] | None] = None
+    part_s: ClassVar[float] = 0.5
 
     @abstractmethod
     def tally(self, evidence: E) -> T:

@@ -361,7 +361,6 @@ def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
 
 WORTH_S = 1.0
 """Bounds that take less are computed by the driver: a unit costs milliseconds there, a second in the worst case."""
-PART_S = 1.0  # how long one part should take
 FEWEST_PARTS, MAX_PARTS = 4, 256
 SHARING = 8
 """Largest number of parts that take the same tallies. Replays with close bounds share work in one part, and more
@@ -423,7 +422,7 @@ def bound_units(
     in_one_bound = reading is Reading.TOGETHER and (len(tallies), game.replays) != (1, 1)
     if estimator.part_type is None or reading is Reading.IN_ORDER or in_one_bound:
         return ()
-    parts, work = _parts(bound_seconds(estimator, game)), Work()
+    parts, work = _parts(estimator, game), Work()
     groups = min(len(tallies), math.ceil(parts / SHARING))
     for group in range(groups):
         shares = len(share_of(range(parts), group, groups))
@@ -442,10 +441,9 @@ def bound_units(
     return tuple(work.units.values())
 
 
-def bound_seconds(estimator: Estimator[Any, Any], game: Played) -> float:
-    """Return the approximate seconds on one core that the bounds of a game take."""
-    return estimator.seconds(game.replays, 0 if game.reference is None else game.reference.rows)
-
-
-def _parts(seconds: float) -> int:
-    return min(MAX_PARTS, max(FEWEST_PARTS, math.ceil(seconds / PART_S))) if seconds >= WORTH_S else 0
+def _parts(estimator: Estimator[Any, Any], game: Played) -> int:
+    """Return the number of parts of the bounds of a game; 0 if the driver is as quick."""
+    seconds = estimator.seconds(game.replays, 0 if game.reference is None else game.reference.rows)
+    if seconds < WORTH_S:
+        return 0
+    return min(MAX_PARTS, max(FEWEST_PARTS, math.ceil(seconds / estimator.part_s)))

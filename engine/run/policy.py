@@ -22,7 +22,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.planning.plan import Plan, PlannedAudit
+from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.reading.gather import read_audit
 from dpaudit.engine.reading.joint import rejects_without_proxy
 from dpaudit.engine.reading.record import Confirmation
@@ -238,9 +238,12 @@ class Policy:
             reader.advance(finished, failed)
             return bool(reader.reason) or len(reader.tallies) == len(entry.tallies)
         # In a check, an audit is read without its failed units. Elsewhere, failed units stop its confirmatory run.
-        ceilings = entry.ceilings if self._is_check else ()
-        awaited = self._awaited.setdefault(entry.audit.name, [*ceilings, *entry.controls, *entry.tallies])
-        while awaited and (awaited[-1] in finished or (self._is_check and awaited[-1] in failed)):
+        # A part of its bound that failed is computed when the audit is read.
+        ceilings, bounds = entry.ceilings if self._is_check else (), keys_of(entry.bounds)
+        awaited = self._awaited.setdefault(entry.audit.name, [*bounds, *ceilings, *entry.controls, *entry.tallies])
+        while awaited and (
+            awaited[-1] in finished or (awaited[-1] in failed and (self._is_check or awaited[-1] in bounds))
+        ):
             awaited.pop()
         return not awaited
 

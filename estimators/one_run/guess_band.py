@@ -612,6 +612,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     tally_type: ClassVar[type[Any]] = GuessTally
     part_type: ClassVar[type[Any]] = CellBounds
+    part_s: ClassVar[float] = 3.0
 
     delta: float = 0.0
     confidence: float = 0.95

@@ -383,8 +383,8 @@ class OneRunOrderStatistics(OneRunEstimator):
         steps: Number of steps of DP-SGD, >= 1.
     """
 
-    candidate_s: ClassVar[float] = 0.02
-    delta_s: ClassVar[float] = 0.02
+    candidate_s: ClassVar[float] = 0.01
+    delta_s: ClassVar[float] = 0.01
 
     delta: float = 1e-5
     selection: Selection = field(default_factory=lambda: Grid(FRACTIONS))

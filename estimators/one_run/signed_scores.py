@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import BestCandidate, ReplayBounds, in_order
+from dpaudit.estimators.best_candidate import BestCandidate, CellBounds, ReplayBounds, in_order
 from dpaudit.estimators.bound import Bound, curve_comparison, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.estimator import share_of
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
@@ -71,7 +72,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
-    candidate_s: ClassVar[float] = 2e-6  # seconds for the bound at a candidate at delta = 0
+    candidate_s: ClassVar[float] = 4e-6  # seconds for the bound at a candidate at delta = 0
     # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
     delta_s: ClassVar[float] = 7e-6
 
@@ -111,10 +112,16 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return Validity.FINITE_SAMPLE
 
     def seconds(self, pieces: int, rows: int) -> float:
+        """Return the approximate seconds on one core.
+
+        Where candidates are bounded singly, a bound is computed once for equal counts, and the right guesses of replays
+        take about three standard deviations of values to each side of their mean.
+        """
         if not rows:
             return 0.0
-        each = self.delta_s if self.delta or self._shift() else self.candidate_s
-        return 2 * each * pieces * len(self.candidates(rows))  # as part of the median, and alone
+        each, guesses = self.delta_s if self.delta or self._shift() else self.candidate_s, self.candidates(rows)
+        bounds = float(np.minimum(pieces, 3 * np.sqrt(guesses)).sum()) if self._bounds_candidates_singly() else 0.0
+        return 2 * each * (bounds or pieces * guesses.size)  # as part of the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
         """Return a bound for each row of counts, whose number of guesses was fixed beforehand."""
@@ -220,6 +227,38 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def unshifted(self) -> OneRunEstimator:
         return self
 
+    def _bounds_candidates_singly(self) -> bool:
+        """Return True if `best` computes the bound of each candidate by itself."""
+        return True
+
+    def part(self, tallies: Sequence[OneRunTally], *, pieces: int, share: int, shares: int) -> CellBounds:
+        """Return the bounds of some replays, or if possible of single candidates.
+
+        Equal counts come to one part, which computes their bound once.
+        """
+        if not self._bounds_candidates_singly():
+            return super().part(tallies, pieces=pieces, share=share, shares=shares)
+        ordered = in_order(tallies)
+        sizes = [tally.guesses.size for tally in ordered]
+        about = np.array([(tally.replay, tally.canaries, tally.guesses.size) for tally in ordered], np.int64)
+        replay, canaries, candidates = np.repeat(about, sizes, axis=0).T
+        candidate = np.concatenate([np.arange(size) for size in sizes])
+        guesses, correct = (
+            np.concatenate([getattr(tally, name) for tally in ordered]) for name in ("guesses", "correct")
+        )
+        columns = np.stack([candidates, canaries, candidate, correct])
+        _, number = np.unique(columns, axis=1, return_inverse=True)
+        distinct = share_of(range(int(number.max()) + 1), share, shares)
+        cells = np.flatnonzero((number >= distinct.start) & (number < distinct.stop))
+        best, alone = np.empty(cells.size), np.empty(cells.size)
+        for size, count in {(candidates[cell], canaries[cell]) for cell in cells}:
+            some = np.flatnonzero((candidates[cells] == size) & (canaries[cells] == count))
+            counts = guesses[cells[some]], correct[cells[some]]
+            for bounds, replays in ((best, pieces), (alone, 1)):
+                error = self._candidate_error(int(size), replays)
+                bounds[some] = self.unique_epsilon(*counts, int(count), 1 - error)
+        return CellBounds(pieces, replay[cells], candidate[cells], candidates[cells], best, candidate[cells], alone)
+
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         """Compute `epsilon` once for each distinct pair of counts and copy it to the replays that share the pair."""
         pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
@@ -309,8 +348,11 @@ class OneRun(_ShiftedOneRun):
         bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
         return np.asarray(bounds, dtype=np.float64)
 
+    def _bounds_candidates_singly(self) -> bool:
+        return self.delta == 0 and not self.tau
+
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        if self.delta == 0 and not self.tau:
+        if self._bounds_candidates_singly():
             return super().best(guesses, correct, canaries, confidence)
         return self._best_by_family("approx-dp", guesses, correct, canaries, confidence)
 
@@ -319,6 +361,9 @@ class OneRun(_ShiftedOneRun):
 @dataclass(frozen=True)
 class OneRunTheorem16(OneRunEstimator):
     """One training run by Theorem 16: the binomial tail plus a term in delta for all canaries."""
+
+    candidate_s: ClassVar[float] = 1.7e-4
+    delta_s: ClassVar[float] = 1.7e-4
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = one_run_epsilon(
@@ -360,6 +405,9 @@ class OneRunFDP(_ShiftedOneRun):
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         return self._by_family(self.family, guesses, correct, canaries, confidence)
+
+    def _bounds_candidates_singly(self) -> bool:
+        return False
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
         return self._best_by_family(self.family, guesses, correct, canaries, confidence)

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 
 from dpaudit import audit, load_spec
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, make_call, unit
 from dpaudit.engine.games.neighbours import world_scores
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_part, make_plan
+from dpaudit.engine.run.policy import Policy
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.best_candidate import CellBounds
 from dpaudit.estimators.estimator import Estimator
@@ -241,7 +243,7 @@ def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monk
         "the driver computes small bounds itself"
     )
     monkeypatch.setattr(plan, "WORTH_S", 0.0)
-    monkeypatch.setattr(plan, "PART_S", 1e-2)
+    monkeypatch.setattr(Estimator, "part_s", 1e-2)
     monkeypatch.setattr(world_scores, "MIN_PARALLEL_SAMPLES", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
@@ -256,3 +258,15 @@ def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monk
     second = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     assert (first.executed, second.executed) == (first.units, 1)
     assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")
+
+    divided = make_plan(load_spec(SPEC))
+    store = UnitStore(tmp_path / "divided" / "units")
+    keys, parts_of_first = set(divided.audits[0].keys), {unit.key for unit in divided.audits[0].bounds}
+
+    def read(finished: set[str], failed: set[str]) -> Any:
+        return Policy(divided, store)._result(divided.audits[0], finished, failed)
+
+    assert read(keys - parts_of_first, set()) is None, "the policy waits for the parts"
+    finding = read(keys, set()).finding
+    without_parts = read(keys - parts_of_first, parts_of_first).finding
+    assert as_plain(without_parts) == as_plain(finding), "failed parts are computed again"
