@@ -67,6 +67,11 @@ def test_trainings_hold_what_stands_next_to_their_mechanism_and_other_units_cpus
         assert {units[label] for label in scoring} == {alone}
 
 
+def test_a_label_mechanism_that_is_called_often_holds_cpus_alone() -> None:
+    entry = {**SPEC["audits"][2], "game": "label-crafted"}
+    assert {unit.resources for unit in make_plan(load_spec({**SPEC, "audits": [entry]})).units} == {Resources(2)}
+
+
 def test_a_proxy_that_trains_nothing_holds_cpus_alone() -> None:
     plan = make_plan(load_spec({**SPEC, "proxy": "true-posterior", "run": {"resources": {"gpus": 1}}}))
     units = resources_by_label(plan, 0)
