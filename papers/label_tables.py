@@ -399,11 +399,11 @@ def _written(
     folder = options.output / name
     svg = style.save(figure, folder, name)
     rows = results.report.results[0].rows
-    seeds = ", ".join(str(options.seed + place) for place in range(results.study.seeds))
+    seeds = [str(options.seed + place) for place in range(results.study.seeds)]
     setting = (
         f"{options.scale} scale on {results.report.results[0].data.partition(':')[0]}: "
         f"{rows['target']:,} rows trained on, {rows['reference']:,} for the proxy, {rows['test']:,} held out; "
-        f"{REPLAYS} replays; seed {seeds}"
+        f"{REPLAYS} replays; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
     )
     heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in results.study.epsilons)]
     notes = (*reading, *results.study.differences, results.study.cost)

@@ -115,7 +115,9 @@ def factors(options: Options) -> Reproduction:
     """Factors behind the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
     every = (*_images(options), *_clicks(options))
     settings = options.chosen_parts(every, lambda setting: setting.name, must="words of a setting, as `PATE-FM`")
-    options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in at most 26 minutes of one core.")
+    options.say(
+        f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in at most 26 minutes of one core."
+    )
     audited = [(setting.name, _run_setting(setting, options)) for setting in settings]
     text = "\n".join(
         [
