@@ -91,17 +91,17 @@ def _cell_of(row: Mapping[str, str]) -> tuple[str, str]:
 
 def _bounds_of(trained: Table) -> dict[str, tuple[str, str, str]]:
     """Return value, interval and trials of each kind of bound at one epsilon."""
-    shown = [row for row in trained if row["failed"] == "" and row["constant_model"] == "false"]
-    trials = "100 replays" if len(trained) == 1 else f"{len(shown)} trainings, 100 replays each"
+    informative = [row for row in trained if row["failed"] == "" and row["constant_model"] == "false"]
+    trials = "100 replays" if len(trained) == 1 else f"{len(informative)} trainings, 100 replays each"
     cells = {"paper": (*_printed(trained[0]), "")}
     for source, column in BOUNDS.items():
-        if not shown:
+        if not informative:
             cells[source] = (NONE, "", trials)
             continue
         digits = (lambda value: f"{value:.2f}") if column in UNCORRECTED else (lambda value: bound(str(value), 2))
-        middle, least, largest = map(digits, spread([float(row[column]) for row in shown]))
+        middle, least, largest = map(digits, spread([float(row[column]) for row in informative]))
         deviation = f"{column}_deviation"
-        single = f"± {float(shown[0][deviation]):.2f}" if deviation in shown[0] else ""
+        single = f"± {float(informative[0][deviation]):.2f}" if deviation in informative[0] else ""
         cells[source] = (middle, single if len(trained) == 1 else f"({least}, {largest})", trials)
     return cells
 

@@ -117,7 +117,7 @@ class Cell:
     failed: str
 
     @property
-    def shown(self) -> bool:
+    def informative(self) -> bool:
         """True if there is a model, and it depends on the features."""
         return not self.constant and not self.failed
 
@@ -297,14 +297,14 @@ class KindOfBound:
 
     def entry(self, cells: Sequence[Cell]) -> str:
         """Return the text for the trainings at one epsilon: value ± deviation, or median (least, largest)."""
-        shown = [cell for cell in cells if cell.shown]
-        if not shown or any(math.isnan(self.value(cell)) for cell in shown):
+        informative = [cell for cell in cells if cell.informative]
+        if not informative or any(math.isnan(self.value(cell)) for cell in informative):
             return NONE
-        middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in shown]))
-        mark = "!" if self.label == VALID and any(cell.violation for cell in shown) else ""
+        middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in informative]))
+        mark = "!" if self.label == VALID and any(cell.violation for cell in informative) else ""
         if len(cells) > 1:
             return f"{middle} ({least}, {largest}){mark}"
-        return middle + (f" ± {self.deviation(shown[0]):.2f}" if self.deviation else "") + mark
+        return middle + (f" ± {self.deviation(informative[0]):.2f}" if self.deviation else "") + mark
 
     def _formatted(self, value: float) -> str:
         return format_lower(value, 2) if self.lower else f"{value:.2f}"
@@ -471,11 +471,11 @@ Series = tuple[str, str, str, Sequence[float], Sequence[tuple[float, float]]]
 
 def _draw_bounds(results: StudyResults, printed: Printed) -> Figure:
     def series(learner: str) -> list[Series]:
-        shown = [[cell for cell in cells if cell.shown] for cells in results.of(learner)]
+        informative = [[cell for cell in cells if cell.informative] for cells in results.of(learner)]
         return [
             _paper(printed[learner]),
             *(
-                (kind.label, colour, "o", *_drawn(shown, kind.value, kind.deviation))
+                (kind.label, colour, "o", *_points(informative, kind.value, kind.deviation))
                 for kind, colour in zip(KINDS_OF_BOUND, COLOURS, strict=False)
             ),
         ]
@@ -489,12 +489,12 @@ def _draw_utility(results: StudyResults, printed: Printed, metric: Metric) -> Fi
 
     def series(learner: str) -> list[Series]:
         trained = [[cell for cell in cells if not cell.failed] for cells in results.of(learner)]
-        return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_drawn(trained, value, None))]
+        return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_points(trained, value, None))]
 
     return _panels(results, series, metric.label, claims=False, scale=metric.scale)
 
 
-def _drawn(
+def _points(
     cells: Sequence[Sequence[Cell]], value: Callable[[Cell], float], deviation: Callable[[Cell], float] | None
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Return the median over trainings and its bar: least to largest, or the deviation of a single training."""
