@@ -69,7 +69,7 @@ def bound(text: str, digits: int = 3) -> str:
     return format_lower(float(text), digits)
 
 
-def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
+def studied(name: str, utility: str, folder: Path, tables: tuple[str, str], **conditions: str) -> Iterator[Row]:
     """Yield the bounds of learners at several values of epsilon, and the utility of the same models.
 
     One training has its deviation over replays. Several have the median over trainings, and (least, largest).
@@ -79,10 +79,11 @@ def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> I
         trained, predicted = ([row for row in rows if _cell_of(row) == cell] for rows in (bounds, utilities))
         learner, epsilon = cell[0], number(cell[1])
         for source, (value, interval, trials) in _bounds_of(trained).items():
-            key = setting({"learner": learner, "source": source, "epsilon": epsilon})
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
             yield Row(key, "bound on epsilon", value, interval, trials)
         for source, value, interval in _utilities_of(predicted, utility):
-            yield Row(setting({"learner": learner, "source": source, "epsilon": epsilon}), utility, value, interval)
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
+            yield Row(key, utility, value, interval)
 
 
 def _cell_of(row: Mapping[str, str]) -> tuple[str, str]:
@@ -135,14 +136,14 @@ def _printed(row: Mapping[str, str]) -> tuple[str, str]:
     return (NONE, "") if math.isnan(value) else (f"{value:.2f}", f"± {float(row['paper_deviation']):.2f}")
 
 
-def clicks(name: str) -> Callable[[Path], Iterator[Row]]:
-    return lambda folder: studied(name, "log-loss", folder, ("table-2", "table-5"))
+def clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
+    released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
+    yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
 
 
-def real_clicks(folder: Path) -> Iterator[Row]:
-    yield from clicks("")(folder)
-    key = setting({"source": "the authors' package, nothing shown", "largest noise": f"{LARGEST_NOISE:g}"})
-    yield Row(key, "bound on epsilon", bound(str(RELEASED_FLOOR)))
+def generated_clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("generated", "log-loss", folder, ("table-2", "table-5"), log="generated, 3,200 rows")
 
 
 def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
@@ -408,8 +409,8 @@ FILES = {
         f"{runs('bayesian', 'table-2', with_=f'{REAL}/fashion_mnist', into='fashion')}",
         bayesian,
     ),
-    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), real_clicks),
-    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), clicks("generated")),
+    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
+    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), generated_clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=f"{REAL}/cifar10"), pictures("")),
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")

@@ -524,9 +524,10 @@ def _panels(
         figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
-        for name, colour, marker, values, bars in series(learner):
+        all_series = series(learner)
+        for place, (name, colour, marker, values, bars) in enumerate(all_series):
             axes.errorbar(
-                places,
+                places + 0.09 * (place - (len(all_series) - 1) / 2),  # so that bars do not cover each other
                 np.array(values[::-1], dtype=np.float64),
                 np.array(bars[::-1], dtype=np.float64).T,
                 color=colour,
