@@ -525,9 +525,9 @@ def _panels(
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
         all_series = series(learner)
-        for place, (name, colour, marker, values, bars) in enumerate(all_series):
+        for at, (name, colour, marker, values, bars) in enumerate(all_series):
             axes.errorbar(
-                places + 0.09 * (place - (len(all_series) - 1) / 2),  # so that bars do not cover each other
+                places + 0.09 * (at - (len(all_series) - 1) / 2),  # so that bars do not cover each other
                 np.array(values[::-1], dtype=np.float64),
                 np.array(bars[::-1], dtype=np.float64).T,
                 color=colour,
