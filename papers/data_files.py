@@ -28,6 +28,7 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
 from papers.label_tables import spread
 from papers.ml_audit_panels import TRAININGS
+from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"
@@ -73,7 +74,7 @@ def bound(text: str, digits: int = 3) -> str:
     return format_lower(float(text), digits)
 
 
-def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
+def studied(name: str, utility: str, folder: Path, tables: tuple[str, str], **conditions: str) -> Iterator[Row]:
     """Yield the bounds of learners at several values of epsilon, and the utility of the same models.
 
     One training has its deviation over replays. Several have the median over trainings, and (least, largest).
@@ -83,10 +84,11 @@ def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> I
         trained, predicted = ([row for row in rows if _cell_of(row) == cell] for rows in (bounds, utilities))
         learner, epsilon = cell[0], number(cell[1])
         for source, (value, interval, trials) in _bounds_of(trained).items():
-            key = setting({"learner": learner, "source": source, "epsilon": epsilon})
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
             yield Row(key, "bound on epsilon", value, interval, trials)
         for source, value, interval in _utilities_of(predicted, utility):
-            yield Row(setting({"learner": learner, "source": source, "epsilon": epsilon}), utility, value, interval)
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
+            yield Row(key, utility, value, interval)
 
 
 def _cell_of(row: Mapping[str, str]) -> tuple[str, str]:
@@ -95,17 +97,17 @@ def _cell_of(row: Mapping[str, str]) -> tuple[str, str]:
 
 def _bounds_of(trained: Table) -> dict[str, tuple[str, str, str]]:
     """Return value, interval and trials of each kind of bound at one epsilon."""
-    shown = [row for row in trained if row["failed"] == "" and row["constant_model"] == "false"]
-    trials = "100 replays" if len(trained) == 1 else f"{len(shown)} trainings, 100 replays each"
+    informative = [row for row in trained if row["failed"] == "" and row["constant_model"] == "false"]
+    trials = "100 replays" if len(trained) == 1 else f"{len(informative)} trainings, 100 replays each"
     cells = {"paper": (*_printed(trained[0]), "")}
     for source, column in BOUNDS.items():
-        if not shown:
+        if not informative:
             cells[source] = (NONE, "", trials)
             continue
         digits = (lambda value: f"{value:.2f}") if column in UNCORRECTED else (lambda value: bound(str(value), 2))
-        middle, least, largest = map(digits, spread([float(row[column]) for row in shown]))
+        middle, least, largest = map(digits, spread([float(row[column]) for row in informative]))
         deviation = f"{column}_deviation"
-        single = f"± {float(shown[0][deviation]):.2f}" if deviation in shown[0] else ""
+        single = f"± {float(informative[0][deviation]):.2f}" if deviation in informative[0] else ""
         cells[source] = (middle, single if len(trained) == 1 else f"({least}, {largest})", trials)
     return cells
 
@@ -139,8 +141,14 @@ def _printed(row: Mapping[str, str]) -> tuple[str, str]:
     return (NONE, "") if math.isnan(value) else (f"{value:.2f}", f"± {float(row['paper_deviation']):.2f}")
 
 
-def clicks(name: str) -> Callable[[Path], Iterator[Row]]:
-    return lambda folder: studied(name, "log-loss", folder, ("table-2", "table-5"))
+def clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
+    released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
+    yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
+
+
+def generated_clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("generated", "log-loss", folder, ("table-2", "table-5"), log="generated, 3,200 rows")
 
 
 def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
@@ -453,8 +461,8 @@ FILES = {
     "paper-bayesian-figures.csv": Source(
         runs("bayesian", *(f"figure-{number}" for number in (2, 3, 4, 5, 7))), bayesian_figures
     ),
-    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks("")),
-    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), clicks("generated")),
+    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
+    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), generated_clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")

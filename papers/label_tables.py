@@ -117,7 +117,7 @@ class Cell:
     failed: str
 
     @property
-    def shown(self) -> bool:
+    def informative(self) -> bool:
         """True if there is a model, and it depends on the features."""
         return not self.constant and not self.failed
 
@@ -297,14 +297,14 @@ class KindOfBound:
 
     def entry(self, cells: Sequence[Cell]) -> str:
         """Return the text for the trainings at one epsilon: value ± deviation, or median (least, largest)."""
-        shown = [cell for cell in cells if cell.shown]
-        if not shown or any(math.isnan(self.value(cell)) for cell in shown):
+        informative = [cell for cell in cells if cell.informative]
+        if not informative or any(math.isnan(self.value(cell)) for cell in informative):
             return NONE
-        middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in shown]))
-        mark = "!" if self.label == VALID and any(cell.violation for cell in shown) else ""
+        middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in informative]))
+        mark = "!" if self.label == VALID and any(cell.violation for cell in informative) else ""
         if len(cells) > 1:
             return f"{middle} ({least}, {largest}){mark}"
-        return middle + (f" ± {self.deviation(shown[0]):.2f}" if self.deviation else "") + mark
+        return middle + (f" ± {self.deviation(informative[0]):.2f}" if self.deviation else "") + mark
 
     def _formatted(self, value: float) -> str:
         return format_lower(value, 2) if self.lower else f"{value:.2f}"
@@ -399,11 +399,11 @@ def _written(
     folder = options.output / name
     svg = style.save(figure, folder, name)
     rows = results.report.results[0].rows
-    seeds = ", ".join(str(options.seed + place) for place in range(results.study.seeds))
+    seeds = [str(options.seed + place) for place in range(results.study.seeds)]
     setting = (
         f"{options.scale} scale on {results.report.results[0].data.partition(':')[0]}: "
         f"{rows['target']:,} rows trained on, {rows['reference']:,} for the proxy, {rows['test']:,} held out; "
-        f"{REPLAYS} replays; seed {seeds}"
+        f"{REPLAYS} replays; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
     )
     heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in results.study.epsilons)]
     notes = (*reading, *results.study.differences, results.study.cost)
@@ -471,11 +471,11 @@ Series = tuple[str, str, str, Sequence[float], Sequence[tuple[float, float]]]
 
 def _draw_bounds(results: StudyResults, printed: Printed) -> Figure:
     def series(learner: str) -> list[Series]:
-        shown = [[cell for cell in cells if cell.shown] for cells in results.of(learner)]
+        informative = [[cell for cell in cells if cell.informative] for cells in results.of(learner)]
         return [
             _paper(printed[learner]),
             *(
-                (kind.label, colour, "o", *_drawn(shown, kind.value, kind.deviation))
+                (kind.label, colour, "o", *_points(informative, kind.value, kind.deviation))
                 for kind, colour in zip(KINDS_OF_BOUND, COLOURS, strict=False)
             ),
         ]
@@ -489,12 +489,12 @@ def _draw_utility(results: StudyResults, printed: Printed, metric: Metric) -> Fi
 
     def series(learner: str) -> list[Series]:
         trained = [[cell for cell in cells if not cell.failed] for cells in results.of(learner)]
-        return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_drawn(trained, value, None))]
+        return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_points(trained, value, None))]
 
     return _panels(results, series, metric.label, claims=False, scale=metric.scale)
 
 
-def _drawn(
+def _points(
     cells: Sequence[Sequence[Cell]], value: Callable[[Cell], float], deviation: Callable[[Cell], float] | None
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Return the median over trainings and its bar: least to largest, or the deviation of a single training."""
@@ -524,9 +524,10 @@ def _panels(
         figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
-        for name, colour, marker, values, bars in series(learner):
+        all_series = series(learner)
+        for at, (name, colour, marker, values, bars) in enumerate(all_series):
             axes.errorbar(
-                places,
+                places + 0.09 * (at - (len(all_series) - 1) / 2),  # so that bars do not cover each other
                 np.array(values[::-1], dtype=np.float64),
                 np.array(bars[::-1], dtype=np.float64).T,
                 color=colour,

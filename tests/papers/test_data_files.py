@@ -69,7 +69,8 @@ def measured(folder: Path, *cells: str) -> dict[tuple[str, str, str], Row]:
         lines = [cell.format("nan,nan" if cell == CONSTANT else paper) for cell in cells]
         (place / f"{item}.csv").write_text(CELL + "".join(lines), encoding="utf-8")
     return {
-        (row.settings()["learner"], row.settings()["source"], row.what): row for row in data_files.clicks("")(folder)
+        (row.settings().get("learner", ""), row.settings()["source"], row.what): row
+        for row in data_files.clicks(folder)
     }
 
 
@@ -85,7 +86,7 @@ def test_a_bound_is_rounded_down_and_a_constant_model_shows_none(tmp_path: Path)
     assert cells["B", "ours", "log-loss"] == ("0.319 (constant)", "")
     assert (
         by_cell["A", "ours, valid bound", "bound on epsilon"].setting
-        == "learner=A; source=ours, valid bound; epsilon=∞"
+        == "log=Kaggle, 3,200 rows; learner=A; source=ours, valid bound; epsilon=∞"
     )
 
 
@@ -97,6 +98,7 @@ def test_several_trainings_have_a_median_and_a_range(tmp_path: Path) -> None:
     assert (published.value, published.interval) == ("1.15", "(1.05, 1.25)")
     assert by_cell["A", "ours", "log-loss"].interval == "(0.127, 0.129)"
     assert by_cell["A", "paper", "bound on epsilon"].interval == "± 0.14"
+    assert list(data_files.clicks(tmp_path))[-1].value == "0.341", "found by the authors' package, by bisection"
 
 
 def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:

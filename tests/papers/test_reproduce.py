@@ -137,7 +137,7 @@ def test_each_cell_is_one_training_with_its_claim(tmp_path: Path) -> None:
 
 
 def test_what_is_published_is_computed_from_the_counts_of_the_valid_audit() -> None:
-    """The same as an audit with the paper's selection, replay by replay."""
+    """Compare with an audit with the selection of the paper, replay by replay."""
     rng = np.random.default_rng(4)
     truths = rng.random((5, 400)) < 0.5
     replays = [Scores(truth + rng.normal(0, 0.8, 400) - 0.5, truth, replay=at) for at, truth in enumerate(truths)]
