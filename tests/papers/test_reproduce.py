@@ -225,6 +225,24 @@ def test_data_that_are_not_there_have_three_near_names(tmp_path: Path) -> None:
     assert Options(tmp_path, data=tmp_path).needed("higgs", "adult") == tmp_path / "adult"
 
 
+def test_a_folder_without_any_of_the_data_is_refused(tmp_path: Path) -> None:
+    """The folder of one data set is no folder of all: data that are generated instead would not be what was asked."""
+    with pytest.raises(SpecError, match=f"must be the folder of all data sets, {tmp_path}/none is no folder"):
+        needs.require_data("observational-label table-1", tmp_path / "none")
+    (tmp_path / "cifar10" / "train").mkdir(parents=True)
+    needs.require_data("observational-label table-1", tmp_path)
+    needs.require_data("bayesian figure-2", tmp_path / "cifar10")  # uses no data
+    with pytest.raises(
+        SpecError, match=r"folder cifar10 or fashion_mnist, .*cifar10 does not; its nearest names are train"
+    ):
+        needs.require_data("observational-label table-1", tmp_path / "cifar10")
+    with pytest.raises(SpecError, match="folder higgs or adult or criteo"):
+        needs.require_data("label-inference figure-1", tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    needs.require_data("bayesian table-2", tmp_path)
+
+
 def test_flops_are_counted_from_the_layers() -> None:
     """A 3x3 convolution from 1 to 16 channels on 8x8, one from 16 to 32 on 4x4, a linear layer from 128 to 10."""
     by_hand = 2 * (9 * 1 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 10)
