@@ -34,8 +34,8 @@ class Needs:
 
     def line(self) -> str:
         """Return time, scale and data in one line."""
-        size = f"small {self.time}, paper {self.paper}" if self.paper else f"one size, {self.time}"
-        more = f"; uses {', '.join(self.adds)} if there" if self.adds else ""
+        size = f"small {self.time}, paper's size {self.paper}" if self.paper else f"one size, {self.time}"
+        more = f"; optional: {', '.join(self.adds)}" if self.adds else ""
         return f"{size}; data: {self.data}{more}"
 
 
@@ -47,7 +47,7 @@ DATA_SETS = (
 )
 """Names of folders in --data."""
 A_MODEL = "a language model"
-GPUS, UNKNOWN = "for GPUs", "not measured"
+GPUS, UNKNOWN = "needs GPUs", "not measured"
 NEEDS: Mapping[str, Needs] = {
     "bayesian figure-1": Needs("10 s", adds=("cifar10 or fashion_mnist (as table-2)",)),
     "bayesian figure-2": Needs("5 s"),

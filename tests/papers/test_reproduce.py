@@ -197,8 +197,8 @@ def test_every_reproduction_states_its_time_and_data() -> None:
     assert len(lines) == 2 + 2 * len(needs.NEEDS)
     for name, entry in needs.NEEDS.items():
         assert any(line.split()[:2] == name.split() and entry.line() in line for line in lines)
-    assert needs.Needs("9 min", "3 h", "mnist").line() == "small 9 min, paper 3 h; data: mnist"
-    assert needs.Needs("2 s", adds=("sst2",)).line() == "one size, 2 s; data: none; uses sst2 if there"
+    assert needs.Needs("9 min", "3 h", "mnist").line() == "small 9 min, paper's size 3 h; data: mnist"
+    assert needs.Needs("2 s", adds=("sst2",)).line() == "one size, 2 s; data: none; optional: sst2"
 
 
 def test_names_that_are_not_there_have_three_near_ones() -> None:
