@@ -31,7 +31,7 @@ from benchmarks.rows import DATA, Row, read_rows
 HELD = ("results/reproductions.md",)
 """Pages in `docs` whose sentences are held."""
 OVERVIEW, QUOTATIONS = "paper-overview.csv", "quotations.csv"
-NUMBER = re.compile(r"(?<![\w.^-])(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:e[-−]?\d+)?(?![\w-])(?!\.\d)")
+NUMBER = re.compile(r"(?<![\w.^])(?<!\w[-−])(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:e[-−]?\d+)?(?![\w-])(?!\.\d)")
 LIST = r"(?:\d\w*(?:, | and | to )?)+"
 NAMED = re.compile(rf"(?:Figure|Table|Theorem|Algorithm|Footnote|[Ss]ection|Appendix|appendix)s? [A-Z]?\.?{LIST}")
 CODE = re.compile(r"`[^`]*`")
@@ -64,7 +64,7 @@ class Sentence:
 
 
 def numbers(text: str) -> list[str]:
-    """Return the numbers of a text in digits, as written, without those in names, dates, links and code."""
+    """Return the numbers of a text in digits, as written, without signs and those in names, dates, links and code."""
     for pattern in (CODE, LINK, NAMED, DATES):
         text = pattern.sub(" ", text)
     return NUMBER.findall(text)
