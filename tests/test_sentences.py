@@ -93,7 +93,7 @@ def test_a_condition_of_the_file_needs_no_pin() -> None:
         ("[a](../data/a-1.csv) of 2026-11-27, Lu et al. (2022)", []),
         ("at ε = 1 and 4: 0.83, (4.18, 6.05)", ["1", "4", "0.83", "4.18", "6.05"]),
         ("1,080 of 1e-6, 31 % at 10.", ["1,080", "1e-6", "31", "10"]),
-        ("slopes -0.492 and (−2.98)", ["0.492", "2.98"]),
+        ("slopes -0.492 and (−2.98), at most k^-0.5 (Theorems 3.3, 3.4 and 3.7)", ["0.492", "2.98"]),
     ],
 )
 def test_numbers_are_read_without_those_in_names(text: str, expected: list[str]) -> None:
