@@ -36,7 +36,7 @@ LIST = r"(?:\d(?:[\w.]*\w)?(?:, | and | to )?)+"
 NAMED = re.compile(rf"(?:Figure|Table|Theorem|Algorithm|Footnote|[Ss]ection|Appendix|appendix)s? [A-Z]?\.?{LIST}")
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\([^)]*\)")
-DATES = re.compile(r"\d{4}-\d\d-\d\d|\b(?:19|20)\d\d\b")
+DATES = re.compile(r"\d{4}-\d\d-\d\d|(?<![\d.,])(?:19|20)\d\d(?=\))")
 PINS = re.compile(r"<!-- numbers (\S+\.csv)?: *(.*?) *-->", re.DOTALL)
 TABLES = re.compile(r"<!-- (?:table|rules|list|strongest)[^>]*-->\n.*?<!-- end[^>]*-->", re.DOTALL)
 QUOTED = "quoted"
