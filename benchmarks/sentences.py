@@ -13,7 +13,7 @@ Every number in digits must be held by one of three things. Digits are compared 
 
 Pins are joined by ";". They stand in the overview's measurement `numbers`, for the files of its measurement `data`, and
 in a comment after a paragraph, `<!-- numbers FILE.csv: PINS -->`. Numbers in names (`CIFAR-10`, Figure 2, Theorem 16),
-in code and in generated tables are left out.
+exponents, code and generated tables are left out.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from benchmarks.rows import DATA, Row, read_rows
 HELD = ("results/reproductions.md",)
 """Pages in `docs` whose sentences are held."""
 OVERVIEW, QUOTATIONS = "paper-overview.csv", "quotations.csv"
-NUMBER = re.compile(r"(?<![\w.^-])(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:e[-−]?\d+)?(?![\w-])(?!\.\d)")
-LIST = r"(?:\d\w*(?:, | and | to )?)+"
+NUMBER = re.compile(r"(?<![\w.^])(?<![\w^][-−])(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:e[-−]?\d+)?(?![\w-])(?!\.\d)")
+LIST = r"(?:\d(?:[\w.]*\w)?(?:, | and | to )?)+"
 NAMED = re.compile(rf"(?:Figure|Table|Theorem|Algorithm|Footnote|[Ss]ection|Appendix|appendix)s? [A-Z]?\.?{LIST}")
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\([^)]*\)")
-DATES = re.compile(r"\d{4}-\d\d-\d\d|\b(?:19|20)\d\d\b")
+DATES = re.compile(r"\d{4}-\d\d-\d\d|(?<![\d.,])(?:19|20)\d\d(?=\))")
 PINS = re.compile(r"<!-- numbers (\S+\.csv)?: *(.*?) *-->", re.DOTALL)
 TABLES = re.compile(r"<!-- (?:table|rules|list|strongest)[^>]*-->\n.*?<!-- end[^>]*-->", re.DOTALL)
 QUOTED = "quoted"
@@ -64,7 +64,7 @@ class Sentence:
 
 
 def numbers(text: str) -> list[str]:
-    """Return the numbers of a text in digits, as written, without those in names, dates, links and code."""
+    """Return the numbers of a text in digits, as written, without signs and those in names, dates, links and code."""
     for pattern in (CODE, LINK, NAMED, DATES):
         text = pattern.sub(" ", text)
     return NUMBER.findall(text)

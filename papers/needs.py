@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that `dpaudit reproduce` lists at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,53 +34,60 @@ class Needs:
 
     def line(self) -> str:
         """Return time, scale and data in one line."""
-        size = f"small {self.time}, paper {self.paper}" if self.paper else f"one size, {self.time}"
-        more = f"; uses {', '.join(self.adds)} if there" if self.adds else ""
+        size = f"small {self.time}, paper's size {self.paper}" if self.paper else f"one size, {self.time}"
+        more = f"; optional: {', '.join(self.adds)}" if self.adds else ""
         return f"{size}; data: {self.data}{more}"
 
 
 PICTURES, TEXTS = ("mnist", "fashion_mnist", "cifar10"), ("sst2", "ag_news", "dbpedia", "trec")
 TABLES = ("adult", "credit_german", "banknote", "thoracic", "credit_default (paper)")
+DATA_SETS = (
+    *("adult", "ag_news", "banknote", "cifar10", "credit_default", "credit_german", "criteo", "dbpedia"),
+    *("fashion_mnist", "higgs", "mnist", "priors", "sst2", "thoracic", "trec"),
+)
+"""Names of folders in --data."""
 A_MODEL = "a language model"
-GPUS = "for GPUs"
+GPUS, UNKNOWN = "needs GPUs", "not measured"
 NEEDS: Mapping[str, Needs] = {
-    "bayesian figure-1": Needs("1 s", adds=("cifar10 or fashion_mnist",)),
-    "bayesian figure-2": Needs("1 s"),
-    "bayesian figure-3": Needs("1 s"),
-    "bayesian figure-4": Needs("1 s"),
-    "bayesian figure-5": Needs("1 s"),
-    "bayesian figure-7": Needs("1 s"),
-    "bayesian table-2": Needs("6 min", GPUS, adds=("cifar10 (40 min) or fashion_mnist", "sst2", A_MODEL), parts=True),
-    "label-inference equivalence": Needs("1 s", "1 s", adds=("priors",)),
-    "label-inference figure-1": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
-    "label-inference figure-2": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
-    "label-inference figure-3": Needs("1 s", "1 s", adds=("higgs", "adult", "criteo")),
-    "ml-audit copies": Needs("1 s", "1 s"),
-    "ml-audit coverage": Needs("1 s"),
-    "ml-audit figure-2": Needs("1 s", "1 s", adds=TABLES, parts=True),
-    "ml-audit figure-2-seeds": Needs("1 s", "1 s", adds=TABLES, parts=True),
-    "ml-audit figure-3": Needs("1 s", "1 s", adds=TABLES),
-    "ml-audit figure-4": Needs("1 s", "1 s"),
-    "ml-audit figure-4b": Needs("1 s", "1 s"),
-    "ml-audit figure-8": Needs("9 min", "1 s", data="fashion_mnist or cifar10", parts=True),
+    "bayesian figure-1": Needs("10 s", adds=("cifar10 or fashion_mnist (as table-2)",)),
+    "bayesian figure-2": Needs("5 s"),
+    "bayesian figure-3": Needs("3 s"),
+    "bayesian figure-4": Needs("3 s"),
+    "bayesian figure-5": Needs("4 s"),
+    "bayesian figure-7": Needs("4 s"),
+    "bayesian table-2": Needs("40 min", GPUS, adds=("cifar10 or fashion_mnist (6 min)", "sst2", A_MODEL), parts=True),
+    "label-inference equivalence": Needs("9 s", UNKNOWN, adds=("priors",)),
+    "label-inference figure-1": Needs(UNKNOWN, UNKNOWN, adds=("higgs", "adult", "criteo")),
+    "label-inference figure-2": Needs("1 min (no data)", UNKNOWN, adds=("higgs", "adult", "criteo")),
+    "label-inference figure-3": Needs(UNKNOWN, UNKNOWN, adds=("higgs", "adult", "criteo")),
+    "ml-audit copies": Needs("28 s", UNKNOWN),
+    "ml-audit coverage": Needs("4 s"),
+    "ml-audit figure-2": Needs(UNKNOWN, "88 min", adds=TABLES, parts=True),
+    "ml-audit figure-2-seeds": Needs(UNKNOWN, UNKNOWN, adds=TABLES, parts=True),
+    "ml-audit figure-3": Needs("4 s", UNKNOWN, adds=TABLES),
+    "ml-audit figure-4": Needs(UNKNOWN, "2 min"),
+    "ml-audit figure-4b": Needs(UNKNOWN, "2 min"),
+    "ml-audit figure-8": Needs("9 min", UNKNOWN, data="fashion_mnist or cifar10", parts=True),
     "observational-label factors": Needs("26 min", adds=("fashion_mnist and mnist",), parts=True),
-    "observational-label figure-1": Needs("1 s", "1 s", adds=("criteo", "cifar10 or fashion_mnist"), parts=True),
-    "observational-label figure-2": Needs("1 s"),
-    "observational-label figure-3": Needs("1 s"),
-    "observational-label table-1": Needs("5 min", GPUS, adds=("cifar10 (1 h) or fashion_mnist (14 min)",), parts=True),
+    "observational-label figure-1": Needs(UNKNOWN, UNKNOWN, adds=("criteo", "cifar10 or fashion_mnist"), parts=True),
+    "observational-label figure-2": Needs("10 min"),
+    "observational-label figure-3": Needs("11 min"),
+    "observational-label table-1": Needs("1 h", GPUS, adds=("cifar10 or fashion_mnist (14 min)",), parts=True),
     "observational-label table-2": Needs("30 min", "3 h", adds=("criteo",)),
     "observational-label table-4": Needs("as table-1", GPUS, adds=("cifar10 or fashion_mnist",), parts=True),
     "observational-label table-5": Needs("as table-2", "3 h", adds=("criteo",)),
-    "private-prediction cuts": Needs("1 s"),
-    "private-prediction figure-2": Needs("1 s"),
-    "private-prediction figure-3": Needs("1 s", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction cuts": Needs("2 s"),
+    "private-prediction figure-2": Needs("3 s"),
+    "private-prediction figure-3": Needs("20 min", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
     "private-prediction figure-4": Needs("as figure-3", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
-    "private-prediction figure-5": Needs("1 s", "1 s", adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
-    "private-prediction figure-6": Needs("1 s"),
-    "private-prediction figures-7-to-31": Needs("1 s", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
-    "private-prediction lenet-5": Needs("20 min", GPUS, data="mnist", parts=True),
+    "private-prediction figure-5": Needs("21 s (no data)", UNKNOWN, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True),
+    "private-prediction figure-6": Needs("3 s"),
+    "private-prediction figures-7-to-31": Needs(
+        "as figures 3 and 5", GPUS, adds=(*PICTURES, *TEXTS, A_MODEL), parts=True
+    ),
+    "private-prediction lenet-5": Needs("8 min", GPUS, data="mnist", parts=True),
 }
-"""Time and data of every reproduction; times are processor time on an ordinary core, with all data sets in --data."""
+"""Time and data of every reproduction; times are processor time of a core of a shared machine."""
 
 
 def listed(entries: Iterable[Entry]) -> str:
@@ -110,6 +118,17 @@ def chosen(names: Iterable[str], paper: str, item: str | None) -> list[str]:
             f"{paper} has no {shortened(repr(item))}; its nearest are {near}. `dpaudit reproduce {paper}` lists all"
         )
     return [f"{paper} {name}" for name in items[paper] if item in (None, name)]
+
+
+def require_data(name: str, data: Path) -> None:
+    """Raise SpecError if the folder at --data holds none of the data sets that a reproduction uses."""
+    if not data.is_dir():
+        raise SpecError(f"--data must be the folder of all data sets, {data} is no folder; give its path")
+    needs = NEEDS[name]
+    names = [word for word in re.findall(r"\w+", " ".join((needs.data, *needs.adds))) if word in DATA_SETS]
+    model = A_MODEL in needs.adds and any(data.glob("*/model*.safetensors"))
+    if names and not model and not any((data / folder).is_dir() for folder in names):
+        raise missing(data, names)
 
 
 def missing(data: Path | None, names: Sequence[str]) -> SpecError:

@@ -394,9 +394,7 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
 @main.command()
 @click.argument("paper", required=False)
 @click.argument("what", required=False)
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The folder that holds all data sets."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="The folder that holds all data sets.")
 @click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), help="Units at a time.  [default: as many as fit]")
@@ -421,6 +419,8 @@ def reproduce(
         show_lines(needs.listed(entries[name] for name in names))
         return
     (name,) = names
+    if options["data"] is not None:
+        needs.require_data(name, options["data"])
     papers, make = import_module("papers.reproduction"), load("reproduction", name)
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions

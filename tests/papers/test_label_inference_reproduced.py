@@ -131,9 +131,9 @@ def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_equivalent_bag_sizes_are_drawn_for_ones_own_priors(tmp_path: Path) -> None:
-    path = tmp_path / "priors.csv"
-    path.write_text("prior\n" + "\n".join(["0.1", "0.4"] * 20), encoding="utf-8")
-    reproduction = label_inference.equivalence(options(tmp_path, path))
+    (tmp_path / "priors").mkdir()
+    (tmp_path / "priors" / "priors.csv").write_text("prior\n" + "\n".join(["0.1", "0.4"] * 20), encoding="utf-8")
+    reproduction = label_inference.equivalence(options(tmp_path, tmp_path))
     table = rows(tmp_path / "equivalence" / "equivalence.csv")
     assert [row["size"] for row in table] == ["1", "2", "4", "8", "16", "32"]
     assert float(table[0]["infinite"]) == 1.0
@@ -148,4 +148,4 @@ def test_real_data_are_found_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "higgs").mkdir()
     (tmp_path / "higgs" / "higgs_sample_11k.csv.gz").touch()
     assert sorted(label_inference.real_data(tmp_path, 10)) == ["Higgs", "adult"]
-    assert sorted(label_inference.real_data(tmp_path / "adult", 10)) == ["adult"]
+    assert label_inference.real_data(tmp_path / "adult", 10) == {}

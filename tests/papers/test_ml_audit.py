@@ -141,7 +141,7 @@ def test_data_sets_are_those_that_the_folder_holds(options: Options, tmp_path: P
     (tmp_path / "credit_german").mkdir()
     line = " ".join(["A11", "6", *["A1"] * 18, "1"])
     (tmp_path / "credit_german" / "german.data").write_text(f"{line}\n{line[:-1]}2\n")
-    data_sets = panels.data_sets(replace(options, data=str(tmp_path)))
+    data_sets = panels.data_sets(replace(options, data=tmp_path))
     assert list(data_sets) == ["iris", "breast-cancer", "credit"]
     assert len(data_sets["credit"].load()) == 2
     assert panels.attack_on("credit") is panels.WIDE_ATTACK

@@ -246,8 +246,8 @@ def test_every_reproduction_states_its_time_and_data() -> None:
     assert len(lines) == 2 + 2 * len(needs.NEEDS)
     for name, entry in needs.NEEDS.items():
         assert any(line.split()[:2] == name.split() and entry.line() in line for line in lines)
-    assert needs.Needs("9 min", "3 h", "mnist").line() == "small 9 min, paper 3 h; data: mnist"
-    assert needs.Needs("2 s", adds=("sst2",)).line() == "one size, 2 s; data: none; uses sst2 if there"
+    assert needs.Needs("9 min", "3 h", "mnist").line() == "small 9 min, paper's size 3 h; data: mnist"
+    assert needs.Needs("2 s", adds=("sst2",)).line() == "one size, 2 s; data: none; optional: sst2"
 
 
 def test_names_that_are_not_there_have_three_near_ones() -> None:
@@ -272,6 +272,24 @@ def test_data_that_are_not_there_have_three_near_names(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"its nearest names are Mnist, fashion_mnist, \w+\. Give the folder of all"):
         Options(tmp_path, data=tmp_path).needed("mnist")
     assert Options(tmp_path, data=tmp_path).needed("higgs", "adult") == tmp_path / "adult"
+
+
+def test_a_folder_without_any_of_the_data_is_refused(tmp_path: Path) -> None:
+    """The folder of one data set is no folder of all: data that are generated instead would not be what was asked."""
+    with pytest.raises(SpecError, match=f"must be the folder of all data sets, {tmp_path}/none is no folder"):
+        needs.require_data("observational-label table-1", tmp_path / "none")
+    (tmp_path / "cifar10" / "train").mkdir(parents=True)
+    needs.require_data("observational-label table-1", tmp_path)
+    needs.require_data("bayesian figure-2", tmp_path / "cifar10")  # uses no data
+    with pytest.raises(
+        SpecError, match=r"folder cifar10 or fashion_mnist, .*cifar10 does not; its nearest names are train"
+    ):
+        needs.require_data("observational-label table-1", tmp_path / "cifar10")
+    with pytest.raises(SpecError, match="folder higgs or adult or criteo"):
+        needs.require_data("label-inference figure-1", tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    needs.require_data("bayesian table-2", tmp_path)
 
 
 def test_flops_are_counted_from_the_layers() -> None:

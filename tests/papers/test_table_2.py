@@ -34,7 +34,7 @@ def options(output: Path, data: Path | None, messages: list[str]) -> Options:
 def data(tmp_path: Path) -> Path:
     """Two folders in one: 60 pictures of clothes and 60 phrases."""
     rng = np.random.default_rng(0)
-    clothes, texts = tmp_path / "data" / "clothes", tmp_path / "data" / "texts"
+    clothes, texts = tmp_path / "data" / "fashion_mnist", tmp_path / "data" / "sst2"
     for folder in (clothes, texts):
         folder.mkdir(parents=True)
     images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60, np.uint8)
@@ -82,8 +82,8 @@ def test_data_are_found_by_what_a_folder_holds(data: Path, tmp_path: Path) -> No
     size = bayesian_table_2.SIZES["small"]
     messages: list[str] = []
     chosen_options = options(tmp_path, data, messages)
-    assert bayesian_table_2._images(chosen_options, size).data == FashionMnist(str(data / "clothes"), rows=2000)
-    assert bayesian_table_2._text(chosen_options, size).data == Sst2(str(data / "texts"), rows=2000, vocabulary=2048)
+    assert bayesian_table_2._images(chosen_options, size).data == FashionMnist(str(data / "fashion_mnist"), rows=2000)
+    assert bayesian_table_2._text(chosen_options, size).data == Sst2(str(data / "sst2"), rows=2000, vocabulary=2048)
     none = options(tmp_path, None, messages)
     assert bayesian_table_2._images(none, size).data.registered_name == "digits"
     assert bayesian_table_2._text(none, size).data == MadePhrases(2000, vocabulary=2048)
@@ -92,7 +92,7 @@ def test_data_are_found_by_what_a_folder_holds(data: Path, tmp_path: Path) -> No
 def test_colour_pictures_get_a_convolution_and_texts_a_language_model_where_there_is_one(
     data: Path, tmp_path: Path
 ) -> None:
-    for name, file in (("clothes", "data_batch_1.bin"), ("model", "model.safetensors")):
+    for name, file in (("cifar10", "data_batch_1.bin"), ("model", "model.safetensors")):
         (data / name).mkdir(exist_ok=True)
         (data / name / file).write_bytes(b"")
     (data / "model" / "config.json").write_text('{"num_hidden_layers": 30}')
