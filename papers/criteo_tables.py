@@ -76,7 +76,7 @@ def study(options: Options) -> Study:
         "LP-2ST": lambda epsilon: LP2ST(epsilon, model=MODEL),
         "PATE": lambda epsilon: PATE(epsilon, teachers=teachers, accounting="moments", model=MODEL),
     }
-    seeds = 1 if not small else GENERATED_SEEDS if options.data is None else SEEDS
+    seeds = 1 if not small else GENERATED_SEEDS if options.data_set("criteo") is None else SEEDS
     trainings = seeds * (len(EPSILONS) * (1 + 1 + 1 + 2 + teachers + 1) + 1)
     return Study(
         name=f"criteo-{options.scale}",
