@@ -33,7 +33,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
-# Median seconds from which a unit is not queued behind another one: another worker may be free long before.
+# If a unit of a function took this many seconds, none of them is queued behind another: a worker may be free before.
 LONG_UNIT_S = 60.0
 # Target duration of a parcel in seconds. After twice that time a worker returns the units that it has not started.
 PARCEL_S = 2.0
@@ -174,6 +174,7 @@ class RayPool:
         # seconds of recent units, and their median, by function name
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED_UNITS))
         self._median_s: dict[str, float] = {}
+        self._longest_s: dict[str, float] = {}  # seconds of the longest unit so far, by function name
         self._alone: set[str] = set()  # keys of units from lost parcels, which run in parcels of one
         self._schedulable: dict[Resources, int] = {}  # units that the schedule still holds, by kind
         self._last_fetch = 0.0  # time of the last batch of results
@@ -197,8 +198,9 @@ class RayPool:
         return waiting // max(1, PARCELS_PER_WORKER * len(self._workers_for(kind)))
 
     def _places(self, does: str) -> int:
-        """Largest number of parcels of a worker: units of a function that is long, or was not timed, are not queued."""
-        return PARCELS_PER_WORKER if not does or self._median_s.get(does, math.inf) < LONG_UNIT_S else 1
+        """Largest number of parcels of a worker: units that may be long, or were not timed, are not queued."""
+        may_be_long = does not in self._median_s or self._longest_s.get(does, 0.0) >= LONG_UNIT_S
+        return 1 if does and may_be_long else PARCELS_PER_WORKER
 
     def _size(self, does: str, share: int) -> int:
         """Number of units of this function in a parcel; 1 until one was timed."""
@@ -439,6 +441,8 @@ class RayPool:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
                 self._durations[unit.function_name].append(attempt.seconds + overhead_s)
+                longest_s = self._longest_s.get(unit.function_name, 0.0)
+                self._longest_s[unit.function_name] = max(longest_s, attempt.seconds)
         for does in {unit.function_name for unit, attempt in attempted if not attempt.error}:
             self._median_s[does] = median(self._durations[does])
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in attempted]

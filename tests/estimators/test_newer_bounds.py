@@ -11,7 +11,7 @@ from scipy import stats
 from benchmarks.newer_bounds import (
     DELTA,
     GAUSSIAN_EXACT,
-    adaptive_scores,
+    adaptive_guesses,
     betting_pairs,
     gaussian,
     gaussian_pair_epsilon,
@@ -54,11 +54,12 @@ def test_the_bound_of_two_gaussians_is_the_limit_of_a_t_test() -> None:
 
 
 def test_an_adaptive_guess_knows_earlier_bits_only() -> None:
+    """An adversary whose guesses are all wrong reverses them after the first one."""
     scores = shared_quantile(100, np.random.default_rng(1))
     changed = Scores(scores.score, np.concatenate([scores.truth[:60], ~scores.truth[60:]]))
-    first, second = adaptive_scores(scores).score, adaptive_scores(changed).score
-    assert np.array_equal(first[:61], second[:61])
-    assert not np.array_equal(first[61:], second[61:])
+    assert np.array_equal(adaptive_guesses(scores).score[:61], adaptive_guesses(changed).score[:61])
+    wrong = adaptive_guesses(Scores(scores.score, scores.score < 0))
+    assert ((wrong.score > 0) == wrong.truth).sum() == 99
 
 
 def test_the_last_iterate_of_one_step_or_of_every_row_is_the_claim() -> None:
