@@ -1,4 +1,4 @@
-"""Bounds published since the estimators were written, beside ours on the same scores of one run.
+"""Compare bounds published since the estimators were written with ours, on the same scores of one run.
 
     python -m benchmarks.newer_bounds --rows      # writes docs/data/newer-bounds.csv and docs/data/last-iterate.csv
 
