@@ -169,7 +169,7 @@ def learner_of(unit: Unit) -> Any:
         if hasattr(value, "fit") and hasattr(value, "model"):
             return value
         if isinstance(value, ModelProxy):
-            return NonPrivate(value.model)  # type: ignore[arg-type]
+            return NonPrivate(value.model)
     raise ValueError(f"no learner is known for the unit {unit.label!r}, which calls {unit.function_name}")
 
 
