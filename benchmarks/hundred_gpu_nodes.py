@@ -147,11 +147,9 @@ def work_of(plan: Plan, rates: Rates) -> Work:
             else:
                 seconds[key] = _training_seconds(unit, learner, entry, plan, rates, units)
             sizes[key] = math.ceil(rates.file_bytes.get(kind_of(unit), 0.0) * parts)
-    # A unit's key decides its spread, so that it is the same in every scenario.
-    spread = {
-        key: value * float(np.random.default_rng(int(key, 16)).lognormal(-(SPREAD**2) / 2, SPREAD))
-        for key, value in seconds.items()
-    }
+    # One draw a unit in the order of the plan, so that the numbers do not depend on keys, which change with the code.
+    draws = np.random.default_rng(plan.spec.seed).lognormal(-(SPREAD**2) / 2, SPREAD, len(plan.units))
+    spread = {unit.key: seconds[unit.key] * float(draw) for unit, draw in zip(plan.units, draws, strict=True)}
     shared = {name: int(getattr(getattr(rows, "features", rows), "nbytes", 0)) for name, rows in plan.shared.items()}
     return Work(plan.units, spread, sizes, shared)
 
