@@ -93,7 +93,7 @@ class Backend(Protocol):
         """End all workers; running units are abandoned."""
 
 
-LIMIT_FACTOR = 30  # a unit this many times slower than the slowest of its function so far is taken to hang
+LIMIT_FACTOR = 30  # a unit this many times slower than the slowest of its kind so far is taken to hang
 MIN_LIMIT_S = 600.0  # limits derived from other units are at least this: a busy machine or a first data load is slow
 CHECKPOINT_INTERVAL_S = 30.0  # between uploads of checkpoints to a remote place
 REMIND_S = 30.0  # between events of a unit that still runs
@@ -101,7 +101,7 @@ REMIND_S = 30.0  # between events of a unit that still runs
 
 @dataclass
 class Deadlines:
-    """Time limits of units: the stated limit, else `LIMIT_FACTOR` times the slowest unit of the same function."""
+    """Time limits of units: the stated limit, else `LIMIT_FACTOR` times the slowest unit of the same kind of work."""
 
     stated_s: float | None = None  # seconds, > 0; None derives limits from finished units
     _slowest_s: dict[str, float] = field(default_factory=dict)
@@ -111,19 +111,19 @@ class Deadlines:
 
     def learn(self, unit: Unit, seconds: float) -> None:
         """Record the duration of a successful unit."""
-        self._slowest_s[unit.function_name] = max(seconds, self.slowest_s(unit))
+        self._slowest_s[unit.kind_of_work] = max(seconds, self.slowest_s(unit))
 
     def limit_s(self, unit: Unit) -> float | None:
-        """Return the time limit of a unit in seconds; None if no unit of its function has finished yet."""
+        """Return the time limit of a unit in seconds; None if no unit of its kind has finished yet."""
         if self.stated_s is not None:
             return self.stated_s
-        if unit.function_name not in self._slowest_s:
+        if unit.kind_of_work not in self._slowest_s:
             return None
         return max(MIN_LIMIT_S, LIMIT_FACTOR * self.slowest_s(unit))
 
     def slowest_s(self, unit: Unit) -> float:
-        """Return the duration of the slowest unit of the same function so far, in seconds."""
-        return self._slowest_s.get(unit.function_name, 0.0)
+        """Return the duration of the slowest unit of the same kind so far, in seconds."""
+        return self._slowest_s.get(unit.kind_of_work, 0.0)
 
     def timeout_message(self, limit_s: float) -> str:
         """Return the error text of a unit that exceeded its limit."""

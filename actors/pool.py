@@ -33,7 +33,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, resource_
 from dpaudit.errors import RunError
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
-# Median seconds from which a unit is not queued behind another one: another worker may be free long before.
+# If a unit of a kind took this many seconds, none of them is queued behind another: a worker may be free before.
 LONG_UNIT_S = 60.0
 # Target duration of a parcel in seconds. After twice that time a worker returns the units that it has not started.
 PARCEL_S = 2.0
@@ -178,9 +178,10 @@ class RayPool:
         self._running: dict[Any, None] = {}  # the flights that run, not those queued behind them
         # units that were not sent yet, or whose worker died before they started
         self._waiting: dict[Resources, deque[_SubmittedUnit]] = defaultdict(deque)
-        # seconds of recent units, and their median, by function name
+        # seconds of recent units, and their median, by kind of work
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED_UNITS))
         self._median_s: dict[str, float] = {}
+        self._longest_s: dict[str, float] = {}  # seconds of the longest unit so far, by kind of work
         self._alone: set[str] = set()  # keys of units from lost parcels, which run in parcels of one
         self._schedulable: dict[Resources, int] = {}  # units that the schedule still holds, by kind
         self._last_fetch = 0.0  # time of the last batch of results
@@ -206,11 +207,12 @@ class RayPool:
         return waiting // max(1, PARCELS_PER_WORKER * len(self._workers_for(kind)))
 
     def _places(self, does: str) -> int:
-        """Largest number of parcels of a worker: units of a function that is long, or was not timed, are not queued."""
-        return PARCELS_PER_WORKER if not does or self._median_s.get(does, math.inf) < LONG_UNIT_S else 1
+        """Largest number of parcels of a worker: units that may be long, or were not timed, are not queued."""
+        may_be_long = does not in self._median_s or self._longest_s.get(does, 0.0) >= LONG_UNIT_S
+        return 1 if does and may_be_long else PARCELS_PER_WORKER
 
     def _size(self, does: str, share: int) -> int:
-        """Number of units of this function in a parcel; 1 until one was timed."""
+        """Number of units of this kind in a parcel; 1 until one was timed."""
         return max(1, min(share, int(self._parcel_s() / self._median_s.get(does, math.inf))))
 
     def _parcel_s(self) -> float:
@@ -284,7 +286,7 @@ class RayPool:
             share, workers = self._share(kind), self._workers_for(kind)
             for parcels in range(PARCELS_PER_WORKER):
                 for slot in workers:
-                    if not waiting or self._places(waiting[0][0].function_name) <= parcels:
+                    if not waiting or self._places(waiting[0][0].kind_of_work) <= parcels:
                         break
                     if len(slot.parcels) == parcels:
                         self._send(slot, self._parcel(waiting, share))
@@ -294,7 +296,7 @@ class RayPool:
         parcel, filled = list[_SubmittedUnit](), 0.0
         while waiting:
             unit, *_ = waiting[0]
-            part = 1 if unit.key in self._alone else 1 / self._size(unit.function_name, share)
+            part = 1 if unit.key in self._alone else 1 / self._size(unit.kind_of_work, share)
             if parcel and filled + part > 1 + 1e-9:
                 break
             parcel.append(waiting.popleft())
@@ -458,8 +460,10 @@ class RayPool:
             if not attempt.error:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
-                self._durations[unit.function_name].append(attempt.seconds + overhead_s)
-        for does in {unit.function_name for unit, attempt in attempted if not attempt.error}:
+                self._durations[unit.kind_of_work].append(attempt.seconds + overhead_s)
+                longest_s = self._longest_s.get(unit.kind_of_work, 0.0)
+                self._longest_s[unit.kind_of_work] = max(longest_s, attempt.seconds)
+        for does in {unit.kind_of_work for unit, attempt in attempted if not attempt.error}:
             self._median_s[does] = median(self._durations[does])
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in attempted]
 

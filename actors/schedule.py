@@ -125,11 +125,11 @@ class _Schedule:
         while self.in_flight or any(_next_index(queue, deferred) is not None for queue in queues.values()):
             for kind, queue in queues.items():
                 while (index := _next_index(queue, deferred)) is not None:
-                    function_name = queue[index].function_name
-                    capacity = self.backend.capacity(kind, len(queue), function_name)
+                    work = queue[index].kind_of_work
+                    capacity = self.backend.capacity(kind, len(queue), work)
                     if capacity <= 0:
                         break
-                    while capacity and index is not None and queue[index].function_name == function_name:
+                    while capacity and index is not None and queue[index].kind_of_work == work:
                         unit = queue[index]
                         del queue[index]
                         self._start(unit)

@@ -141,6 +141,11 @@ class Unit:
         """Name of the function that the unit calls."""
         return str(getattr(self.task, "name", type(self.task).__name__))
 
+    @cached_property
+    def kind_of_work(self) -> str:
+        """The function and what it trains: units of one kind take similar times."""
+        return str(getattr(self.task, "kind_of_work", self.function_name))
+
     @property
     def user_code_version(self) -> str:
         """Short hash of the user's code; "" if there is none, "unread" if part of it cannot be read."""

@@ -17,7 +17,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -106,6 +106,19 @@ class Call:
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    @property
+    def kind_of_work(self) -> str:
+        """The function, with the types of the mechanism that it runs and of its model: `train_model: PATE of CatBoost`."""
+        arguments = dict(self.arguments)
+        mechanism = arguments.get("mechanism", arguments.get("predictor"))
+        if not is_dataclass(mechanism):
+            return self.name
+        model = getattr(mechanism, "model", None)
+        trained = (
+            f"{type(mechanism).__name__} of {type(model).__name__}" if is_dataclass(model) else type(mechanism).__name__
+        )
+        return f"{self.name}: {trained}"
 
     def argument(self, name: str, default: Any = None) -> Any:
         return dict(self.arguments).get(name, default)

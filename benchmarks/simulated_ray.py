@@ -183,17 +183,17 @@ def _reminder_s(events: EventStream, unit: Unit, times: int = 500) -> float:
 
 def _idle_at_median(busy: Sequence[tuple[float, float, float]], makespan: float, gpus: int) -> int:
     """Return how many GPUs have no unit for at least half of the run."""
-    changes = sorted(change for begin, end, held in busy for change in ((begin, held), (end, -held)))
+    changes = sorted(change for begin, end, share in busy for change in ((begin, share), (end, -share)))
     seconds: dict[float, float] = defaultdict(float)
-    at, held_now = 0.0, 0.0
+    at, gpus_in_use = 0.0, 0.0
     for moment, change in (*changes, (makespan, 0.0)):
-        seconds[round(held_now, 6)] += moment - at
-        at, held_now = moment, held_now + change
+        seconds[round(gpus_in_use, 6)] += moment - at
+        at, gpus_in_use = moment, gpus_in_use + change
     spent = 0.0
-    for held, lasted in sorted(seconds.items()):
+    for in_use, lasted in sorted(seconds.items()):
         spent += lasted
         if spent >= makespan / 2:
-            return round(gpus - held)
+            return round(gpus - in_use)
     return gpus
 
 
@@ -355,8 +355,8 @@ class _Actor:
                 if end <= at:
                     ray.written.add(unit.key)
                 else:
-                    kept = ray.keep_checkpoint(unit, at - begin)
-                    ray.lost_gpu_s += unit.resources.gpus * (at - begin - kept)
+                    saved_s = ray.keep_checkpoint(unit, at - begin)
+                    ray.lost_gpu_s += unit.resources.gpus * (at - begin - saved_s)
             self.parcels.appendleft(parcel)
             self.running = None
         ray.fail_later(self, detected_at)
@@ -379,7 +379,7 @@ class _Ray:
         self.written: set[str] = set()  # keys of units with a file in the store
         self.put_bytes = self.fetched_bytes = 0
         self.lost_gpu_s = 0.0
-        self._checkpoint_s, self._kept = checkpoint_s, defaultdict[str, float](float)
+        self._checkpoint_s, self._saved_s = checkpoint_s, defaultdict[str, float](float)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._nodes = [_Node(cluster.cpus, cluster.gpus) for _ in range(cluster.nodes)]
@@ -506,15 +506,15 @@ class _Ray:
     # Units
 
     def remaining_s(self, unit: Unit) -> float:
-        return self.work.seconds[unit.key] - self._kept[unit.key]
+        return self.work.seconds[unit.key] - self._saved_s[unit.key]
 
     def keep_checkpoint(self, unit: Unit, ran_s: float) -> float:
         """Keep what a unit's last checkpoint holds; return how many of its seconds that saves."""
         if not unit.resources.gpus or math.isinf(self._checkpoint_s):
             return 0.0
-        kept = ran_s // self._checkpoint_s * self._checkpoint_s
-        self._kept[unit.key] += kept
-        return float(kept)
+        saved_s = ran_s // self._checkpoint_s * self._checkpoint_s
+        self._saved_s[unit.key] += saved_s
+        return float(saved_s)
 
     def fetch(self, actor: _Actor, objects: Sequence[_Object]) -> None:
         assert actor.node is not None
@@ -538,6 +538,7 @@ class _Store:
     def __init__(self, ray: _Ray) -> None:
         self.damaged: dict[str, str] = {}
         self._ray = ray
+        self.read = self._table_of
 
     def finished(self, keys: Any) -> set[str]:
         return self._ray.written & set(keys)
@@ -545,7 +546,7 @@ class _Store:
     def provenance(self, keys: Any) -> Provenance:
         return Provenance()
 
-    def read(self, key: str) -> _Object:
+    def _table_of(self, key: str) -> _Object:
         return _Object(self._ray, self._ray.work.result_bytes[key])
 
     def mark_for_workers(self) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ def training_flops(learner: Any, rows: int, shape: tuple[int, ...], classes: int
     if isinstance(learner, PateFm):
         steps = learner.teachers * learner.teacher_steps + learner.student_steps
         return steps * fixmatch_step_flops(learner, shape, classes)
-    return 3.0 * forward_flops(learner.model, shape, classes) * learner.model.epochs * rows
+    network: Network = learner.model
+    return 3.0 * forward_flops(network, shape, classes) * network.epochs * rows
 
 
 def fixmatch_step_flops(learner: PateFm, shape: tuple[int, ...], classes: int = 10) -> float:

@@ -161,7 +161,7 @@ class AutoBackend:
         self._backend, self._workers, self._on_ray, self._events = first, workers, on_ray, events
         self._ends = math.inf if cap_s is None else time.monotonic() + cap_s
         self._unbegun = {unit.key for unit in units}
-        self._left = Counter(unit.function_name for unit in units)  # unbegun units by kind
+        self._left = Counter(unit.kind_of_work for unit in units)  # unbegun units by kind
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of finished units, by kind
         self._chosen = self._is_ray = False
         self._on_ray_by_key: dict[str, Handle] = {}  # results of the first process that Ray's workers need
@@ -175,7 +175,7 @@ class AutoBackend:
             if not self._chosen and self._is_timed():
                 self._choose()
             self._unbegun.remove(unit.key)
-            self._left[unit.function_name] -= 1
+            self._left[unit.kind_of_work] -= 1
         if self._is_ray:
             tables = tuple(map(self._put_on_ray, unit.needs, tables))
         self._backend.submit(unit, tables, needed=needed)
@@ -185,7 +185,7 @@ class AutoBackend:
         if not self._chosen:
             for completion in completions:
                 if not completion.attempt.error and not completion.worker_died:
-                    self._seconds[completion.unit.function_name].append(completion.attempt.seconds)
+                    self._seconds[completion.unit.kind_of_work].append(completion.attempt.seconds)
         return completions
 
     def hold(self, table: pa.Table) -> Handle:

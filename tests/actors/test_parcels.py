@@ -48,7 +48,7 @@ class SimulatedPool:
         self.pool = pool = pools.RayPool.__new__(pools.RayPool)
         self.slots = [pools._WorkerSlot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
         pool._slots = dict.fromkeys(self.slots)
-        pool._median_s, pool._schedulable, pool._flights = takes, {}, {}
+        pool._median_s, pool._longest_s, pool._schedulable, pool._flights = takes, {}, {}, {}
         pool._waiting = defaultdict(deque)
         pool._alone, pool._shared, pool._refused = set(), {}, {}
         pool._send = self._record  # type: ignore[method-assign]
@@ -60,7 +60,7 @@ class SimulatedPool:
 
     def submit_all(self, units: deque[Unit]) -> None:
         """Submit units as the schedule does."""
-        while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
+        while units and (room := self.pool.capacity(Resources(), len(units), units[0].kind_of_work)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
         self.pool._send_waiting()
@@ -117,6 +117,14 @@ def test_units_are_sent_one_by_one_until_one_was_timed() -> None:
     simulated.submit_all(units)
     assert simulated.parcels == [1] * 10
     assert len(units) == 490
+
+
+def test_long_units_are_not_queued_behind_others() -> None:
+    """One unit of a minute suffices: the next ones of its function may be as long, however short the median is."""
+    simulated, units = SimulatedPool(10, {"Add": 5.0}), some(500)
+    simulated.pool._longest_s["Add"] = 60.0
+    simulated.submit_all(units)
+    assert simulated.parcels == [1] * 10
 
 
 def units_of(*odd: Unit) -> list[Unit]:

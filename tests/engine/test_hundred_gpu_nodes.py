@@ -91,7 +91,7 @@ def test_a_training_as_one_unit_keeps_one_gpu_busy() -> None:
 
 
 def test_the_derived_time_limit_ends_a_training_of_another_size() -> None:
-    """Four short trainings set a limit of 30 times their length, which the fifth one of the same function exceeds."""
+    """Four short trainings set a limit of 30 times their length, which the fifth one of the same kind exceeds."""
     graph = Graph()
     units = tuple(
         graph.add(teach, FEW, first=number, last=number + 1, label=f"{number}", resources=ON_GPU) for number in range(5)
