@@ -109,16 +109,14 @@ class Call:
 
     @property
     def kind_of_work(self) -> str:
-        """The function, with the types of the mechanism that it runs and of its model: `train_model: PATE of CatBoost`."""
+        """The function, and the types of the mechanism and of its model: `train_model: PATE of CatBoost`."""
         arguments = dict(self.arguments)
         mechanism = arguments.get("mechanism", arguments.get("predictor"))
         if not is_dataclass(mechanism):
             return self.name
         model = getattr(mechanism, "model", None)
-        trained = (
-            f"{type(mechanism).__name__} of {type(model).__name__}" if is_dataclass(model) else type(mechanism).__name__
-        )
-        return f"{self.name}: {trained}"
+        of_model = f" of {type(model).__name__}" if is_dataclass(model) else ""
+        return f"{self.name}: {type(mechanism).__name__}{of_model}"
 
     def argument(self, name: str, default: Any = None) -> Any:
         return dict(self.arguments).get(name, default)

@@ -1,7 +1,7 @@
 """A hundred GPU nodes, simulated: two tables of the papers and a sweep, by the real planner, schedule and pool.
 
     python -m benchmarks.hundred_gpu_nodes --rows              # made data with the counts of the real ones
-    python -m benchmarks.hundred_gpu_nodes --data FOLDER       # real data: cifar-10/data_batch_*.bin, sst-2/train.tsv
+    python -m benchmarks.hundred_gpu_nodes --data FOLDER       # real data: a folder with cifar10 and sst2
 
 The specs are those of `dpaudit reproduce` at the paper's scale and of `dpaudit sweep`. `make_plan` yields the units,
 and `simulated_ray` plays them. No GPU was at hand: a training's seconds are its counted operations at an assumed speed.
@@ -34,7 +34,7 @@ from dpaudit.actors.events import EventKind, EventLog, read_events
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.planning.plan import Plan, PlannedAudit, bound_seconds, make_plan, pieces_of
+from dpaudit.engine.planning.plan import Plan, PlannedAudit, make_plan, pieces_of
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.sweep.running import outlined
@@ -47,7 +47,7 @@ from papers.reproduction import Options
 from papers.training_operations import SUSTAINED_FLOPS, fixmatch_step_flops, training_flops
 
 NODES, CPUS = 100, 8
-IMAGES = "cifar-10"
+IMAGES, TEXTS = "cifar10", "sst2"
 """Folder of CIFAR-10's binary batches in the folder of all data."""
 SPREAD = 0.1
 """Assumed standard deviation of the logarithm of a unit's duration."""
@@ -136,7 +136,7 @@ def work_of(plan: Plan, rates: Rates) -> Work:
     sizes: dict[str, int] = dict.fromkeys((unit.key for unit in plan.units), 0)
     for entry in plan.audits:
         assert entry.game.reference is not None
-        in_all = bound_seconds(entry.audit.estimator, entry.game.replays, entry.game.reference.rows)
+        in_all = entry.audit.estimator.seconds(entry.game.replays, entry.game.reference.rows)
         seconds |= {unit.key: in_all / len(entry.bounds) for unit in entry.bounds}
         units = {unit.key: unit for unit in entry.units}
         for key, unit in units.items():
@@ -226,7 +226,7 @@ def one_unit_a_training(work: Work) -> Work:
 
 def image_plan(data: Path, seed: int) -> Plan:
     """Return the plan of Table 1 of arXiv:2511.14084 for one seed."""
-    options = image_tables.on_gpus(Options(data, data=data / IMAGES, scale="paper", seed=seed))
+    options = image_tables.on_gpus(Options(data, data=data, scale="paper", seed=seed))
     return make_plan(label_tables.requested_audits(image_tables.study(options), options.seed, options))
 
 
@@ -300,8 +300,8 @@ def make_data(folder: Path, images: int = 10_000, texts: int = 67_349) -> None:
         (folder / IMAGES).mkdir(parents=True, exist_ok=True)
         records.tofile(folder / IMAGES / batch)
     lines = (f"{' '.join(f'w{word}' for word in rng.integers(0, 9999, 9))}\t{row % 2}" for row in range(texts))
-    (folder / "sst-2").mkdir(parents=True, exist_ok=True)
-    (folder / "sst-2" / "train.tsv").write_text("\n".join(("sentence\tlabel", *lines, "")), encoding="utf-8")
+    (folder / TEXTS).mkdir(parents=True, exist_ok=True)
+    (folder / TEXTS / "train.tsv").write_text("\n".join(("sentence\tlabel", *lines, "")), encoding="utf-8")
 
 
 # Scenarios and rows

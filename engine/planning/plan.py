@@ -130,7 +130,7 @@ class Plan:
         columns = {
             "key": [unit.key for unit in self.units],
             "label": [unit.label for unit in self.units],
-            "task": [unit.kind_of_work for unit in self.units],
+            "task": [unit.function_name for unit in self.units],
             "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
             "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],

@@ -57,7 +57,7 @@ def expected_cost(plan: Plan, timings: Path | None) -> Forecast:
 def forecast(plan: Plan, times: RunTimes, folder: str) -> Forecast:
     """Return the forecast of a plan from the times of the run in `folder`."""
     unfinished = [unit for unit in plan.units if unit.key not in times.finished]
-    timed = [unit for unit in unfinished if unit.kind_of_work in times.seconds]
+    timed = [unit for unit in unfinished if unit.function_name in times.seconds]
     run = plan.spec.run
     if run.runner == "in-process":
         workers: int | None = 1
@@ -70,7 +70,7 @@ def forecast(plan: Plan, times: RunTimes, folder: str) -> Forecast:
         trainings=sum(trainings_of(plan).values()),
         unfinished=len(unfinished),
         untimed=len(unfinished) - len(timed),
-        seconds=sum((times.seconds[unit.kind_of_work] * pieces_of(unit) for unit in timed), 0.0),
+        seconds=sum((times.seconds[unit.function_name] * pieces_of(unit) for unit in timed), 0.0),
         workers=workers,
         timed_by=folder if times.seconds else "",
     )

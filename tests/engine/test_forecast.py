@@ -52,7 +52,7 @@ def test_the_forecast_counts_unfinished_units() -> None:
 def test_an_earlier_run_times_the_units(tmp_path: Path) -> None:
     audit(load_spec(SPEC), output=tmp_path / "run", quiet=True)
     plan, times = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
-    assert times.seconds.keys() == {unit.kind_of_work for unit in plan.units}
+    assert times.seconds.keys() == {unit.function_name for unit in plan.units}
     estimate = forecast(plan, times, "")
     assert (estimate.unfinished, estimate.untimed, estimate.seconds, estimate.trainings) == (0, 0, 0, 3)
     more = make_plan(load_spec(MORE))

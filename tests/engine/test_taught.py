@@ -11,10 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpaudit import AuditSpec, audit, load_spec
+from dpaudit.actors.backend import Deadlines
 from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import make_call
 from dpaudit.engine.games import taught
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.pate import PATE, PateFm
+from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.predictors import ensemble
 from dpaudit.mechanisms.teachers import has_separate_teachers
 
@@ -174,3 +180,21 @@ def test_killed_workers_cost_only_the_teachers_that_they_trained(tmp_path: Path)
 @pytest.mark.ray
 def test_killed_ray_workers_cost_only_the_teachers_that_they_trained(ray_cluster: None, tmp_path: Path) -> None:
     run_killed("ray", tmp_path)
+
+
+def teaching(mechanism: Any) -> Unit:
+    """Return a unit that trains a teacher of the mechanism."""
+    call = make_call(taught.train_teachers, mechanism, None, None, seed=Seed(0), first=0, last=1)
+    return Unit(call, "")
+
+
+def test_units_of_one_kind_train_the_same_kind_of_mechanism() -> None:
+    """The derived time limit of a long training must not come from those of another learner."""
+    pate, logistic = PATE(1.0), PATE(2.0, model=LogisticRegression())
+    assert teaching(pate).kind_of_work == teaching(PATE(8.0)).kind_of_work == "train_teachers: PATE of CatBoost"
+    assert teaching(logistic).kind_of_work == "train_teachers: PATE of LogisticRegression"
+    assert teaching(RandomizedResponse(1.0)).kind_of_work == "train_teachers: RandomizedResponse"
+    limits = Deadlines()
+    limits.learn(teaching(pate), 1000.0)
+    assert limits.limit_s(teaching(PATE(8.0))) == 30_000
+    assert limits.limit_s(teaching(PateFm(1.0))) is None
