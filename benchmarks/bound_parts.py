@@ -2,7 +2,7 @@
 
     python -m benchmarks.bound_parts | python -m benchmarks.rows bounds-in-parts.csv --keys 2 \\
         --program "python -m benchmarks.bound_parts"
-    python -m benchmarks.bound_parts --costs     # constants of the cost model, measured beside those in the code
+    python -m benchmarks.bound_parts --costs     # constants of the cost model, next to those in the code
     python -m benchmarks.bound_parts --wall      # wall time of the first bound on one and on two child processes
 
 The parts are the units of a plan: they read tallies from Arrow tables and return Arrow tables. Four workers take the
@@ -242,8 +242,8 @@ def table() -> Iterator[str]:
     yield "|" + " --- |" * (header.count("|") - 1)
     for case in CASES:
         result = measured(case)
-        one, four = result.with_workers(1), result.with_workers(WORKERS)
-        cells = [f"{value:.2f}" for value in (result.whole, max(result.parts), one, four)]
+        single, four = result.with_workers(1), result.with_workers(WORKERS)
+        cells = [f"{value:.2f}" for value in (result.whole, max(result.parts), single, four)]
         cells.insert(1, str(len(result.parts)))
         yield f"| {case.name} | {name_of(case.estimator)} | {' | '.join(cells)} | {100 * four / result.whole:.0f} % |"
     yield from fast()
@@ -273,7 +273,7 @@ def name_of(estimator: Any) -> str:
 
 
 def costs() -> Iterator[str]:
-    """Yield the measured time of each bound beside the time that its estimator states."""
+    """Yield the measured time of each bound and the time that its estimator states."""
     more = (
         Case("1,000,000 two-world scores", KatzLog(1e-5, selection=Bonferroni(), group=4), *TWO_WORLDS),
         Case("1,000,000 two-world scores", KatzLog(1e-5, selection=Bonferroni()), *TWO_WORLDS),

@@ -73,6 +73,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
     candidate_s: ClassVar[float] = 4e-6  # seconds for the bound at a candidate at delta = 0
+    part_s: ClassVar[float] = 1.0
     # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
     delta_s: ClassVar[float] = 7e-6
 
@@ -247,16 +248,18 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
             np.concatenate([getattr(tally, name) for tally in ordered]) for name in ("guesses", "correct")
         )
         columns = np.stack([candidates, canaries, candidate, correct])
-        _, number = np.unique(columns, axis=1, return_inverse=True)
-        distinct = share_of(range(int(number.max()) + 1), share, shares)
-        cells = np.flatnonzero((number >= distinct.start) & (number < distinct.stop))
+        order = np.lexsort(columns[::-1])
+        is_new = np.any(np.diff(columns[:, order], axis=1, prepend=-1) != 0, axis=0)
+        number = np.cumsum(is_new) - 1  # of the distinct counts
+        distinct = share_of(range(int(number[-1]) + 1), share, shares)
+        cells = order[np.searchsorted(number, distinct.start) : np.searchsorted(number, distinct.stop)]
         best, alone = np.empty(cells.size), np.empty(cells.size)
-        for size, count in {(candidates[cell], canaries[cell]) for cell in cells}:
+        for size, count in np.unique(columns[:2, cells], axis=1).T.tolist():
             some = np.flatnonzero((candidates[cells] == size) & (canaries[cells] == count))
             counts = guesses[cells[some]], correct[cells[some]]
             for bounds, replays in ((best, pieces), (alone, 1)):
-                error = self._candidate_error(int(size), replays)
-                bounds[some] = self.unique_epsilon(*counts, int(count), 1 - error)
+                error = self._candidate_error(size, replays)
+                bounds[some] = self.unique_epsilon(*counts, count, 1 - error)
         return CellBounds(pieces, replay[cells], candidate[cells], candidates[cells], best, candidate[cells], alone)
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
