@@ -46,7 +46,7 @@ from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run import guess_band, order_statistics
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
-from dpaudit.estimators.one_run.signed_scores import OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTheorem16
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
@@ -116,7 +116,7 @@ CASES = (
     Case("1,000 one-run replays of 2,000 canaries", SimultaneousGuessCount(guess="any-tail"), *ONE_RUN),
     Case("1,000 one-run replays of 2,000 canaries", OneRunOrderStatistics(), *ONE_RUN),
     Case("1,000 one-run replays of 2,000 canaries", OneRunTheorem16(1e-5, selection=AsPublished()), *ONE_RUN),
-    Case("1,000 one-run replays of 2,000 canaries", OneRunFDP(1e-5, selection=AsPublished()), *ONE_RUN),
+    Case("1,000 one-run replays of 2,000 canaries", OneRun(1e-5, selection=AsPublished(), tau=0.01), *ONE_RUN),
     Case("1,000 queries of 10 answers", Answers(cut="clopper-pearson"), 1_000, 0, 2),
     Case("200 queries of 10 answers", Answers(cut="sison-glaz"), 200, 0, 2),
 )
@@ -266,6 +266,7 @@ def name_of(estimator: Any) -> str:
     more = getattr(estimator, "guess", "signed"), getattr(estimator, "cut", "signed")
     words = [word for word in more if word != "signed"]
     words += [f"groups of {estimator.group}"] if getattr(estimator, "group", 1) > 1 else []
+    words += ["with a shift"] if getattr(estimator, "tau", 0) else []
     words += [estimator.family] if hasattr(estimator, "family") else []
     if isinstance(getattr(estimator, "selection", None), AsPublished):
         words.append("100 fractions")

@@ -24,7 +24,6 @@ from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.best_candidate import BestCandidate, CellBounds, ReplayBounds, in_order
 from dpaudit.estimators.bound import Bound, curve_comparison, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.estimator import share_of
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
@@ -251,8 +250,9 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         order = np.lexsort(columns[::-1])
         is_new = np.any(np.diff(columns[:, order], axis=1, prepend=-1) != 0, axis=0)
         number = np.cumsum(is_new) - 1  # of the distinct counts
-        distinct = share_of(range(int(number[-1]) + 1), share, shares)
-        cells = order[np.searchsorted(number, distinct.start) : np.searchsorted(number, distinct.stop)]
+        distinct = int(number[-1]) + 1
+        first, last = (np.searchsorted(number, distinct * cut // shares) for cut in (share, share + 1))
+        cells = order[first:last]
         best, alone = np.empty(cells.size), np.empty(cells.size)
         for size, count in np.unique(columns[:2, cells], axis=1).T.tolist():
             some = np.flatnonzero((candidates[cells] == size) & (canaries[cells] == count))
@@ -387,6 +387,8 @@ class OneRunFDP(_ShiftedOneRun):
         tau: Total variation distance between the law of the shown labels and the proxy's, in [0, 1) (Theorem 10).
         family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
     """
+
+    delta_s: ClassVar[float] = 4.5e-6
 
     family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
 
