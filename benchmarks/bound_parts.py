@@ -2,7 +2,7 @@
 
     python -m benchmarks.bound_parts | python -m benchmarks.rows bounds-in-parts.csv --keys 2 \\
         --program "python -m benchmarks.bound_parts"
-    python -m benchmarks.bound_parts --costs     # constants of the cost model, measured beside those in the code
+    python -m benchmarks.bound_parts --costs     # constants of the cost model, next to those in the code
     python -m benchmarks.bound_parts --wall      # wall time of the first bound on one and on two child processes
 
 The parts are the units of a plan: they read tallies from Arrow tables and return Arrow tables. Four workers take the
@@ -46,7 +46,7 @@ from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run import guess_band, order_statistics
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
-from dpaudit.estimators.one_run.signed_scores import OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTheorem16
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
@@ -116,7 +116,7 @@ CASES = (
     Case("1,000 one-run replays of 2,000 canaries", SimultaneousGuessCount(guess="any-tail"), *ONE_RUN),
     Case("1,000 one-run replays of 2,000 canaries", OneRunOrderStatistics(), *ONE_RUN),
     Case("1,000 one-run replays of 2,000 canaries", OneRunTheorem16(1e-5, selection=AsPublished()), *ONE_RUN),
-    Case("1,000 one-run replays of 2,000 canaries", OneRunFDP(1e-5, selection=AsPublished()), *ONE_RUN),
+    Case("1,000 one-run replays of 2,000 canaries", OneRun(1e-5, selection=AsPublished(), tau=0.01), *ONE_RUN),
     Case("1,000 queries of 10 answers", Answers(cut="clopper-pearson"), 1_000, 0, 2),
     Case("200 queries of 10 answers", Answers(cut="sison-glaz"), 200, 0, 2),
 )
@@ -242,8 +242,8 @@ def table() -> Iterator[str]:
     yield "|" + " --- |" * (header.count("|") - 1)
     for case in CASES:
         result = measured(case)
-        one, four = result.with_workers(1), result.with_workers(WORKERS)
-        cells = [f"{value:.2f}" for value in (result.whole, max(result.parts), one, four)]
+        single, four = result.with_workers(1), result.with_workers(WORKERS)
+        cells = [f"{value:.2f}" for value in (result.whole, max(result.parts), single, four)]
         cells.insert(1, str(len(result.parts)))
         yield f"| {case.name} | {name_of(case.estimator)} | {' | '.join(cells)} | {100 * four / result.whole:.0f} % |"
     yield from fast()
@@ -266,6 +266,7 @@ def name_of(estimator: Any) -> str:
     more = getattr(estimator, "guess", "signed"), getattr(estimator, "cut", "signed")
     words = [word for word in more if word != "signed"]
     words += [f"groups of {estimator.group}"] if getattr(estimator, "group", 1) > 1 else []
+    words += ["with a shift"] if getattr(estimator, "tau", 0) else []
     words += [estimator.family] if hasattr(estimator, "family") else []
     if isinstance(getattr(estimator, "selection", None), AsPublished):
         words.append("100 fractions")
@@ -273,7 +274,7 @@ def name_of(estimator: Any) -> str:
 
 
 def costs() -> Iterator[str]:
-    """Yield the measured time of each bound beside the time that its estimator states."""
+    """Yield the measured time of each bound and the time that its estimator states."""
     more = (
         Case("1,000,000 two-world scores", KatzLog(1e-5, selection=Bonferroni(), group=4), *TWO_WORLDS),
         Case("1,000,000 two-world scores", KatzLog(1e-5, selection=Bonferroni()), *TWO_WORLDS),

@@ -88,7 +88,7 @@ class CellBounds:
         first = np.flatnonzero(np.diff(replay, prepend=-1))
         sizes = np.diff(first, append=replay.size)
         if not first.size:
-            return ReplayBounds(*(np.empty(0, kind) for kind in (np.int64, np.float64, np.int64, np.float64)))
+            return ReplayBounds(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0))
         largest, of_replay = np.maximum.reduceat(best, first), np.repeat(np.arange(first.size), sizes)
         winners = np.flatnonzero(best == largest[of_replay])
         # Of equal bounds the first candidate counts, as in one piece.

@@ -361,7 +361,8 @@ def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
 
 WORTH_S = 1.0
 """Bounds that take less are computed by the driver: a unit costs milliseconds there, a second in the worst case."""
-FEWEST_PARTS, MAX_PARTS = 4, 256
+MAX_PARTS = 256
+PARTS_IN_STEP = 4  # the number of parts is a multiple of it, so that as many workers end together
 SHARING = 8
 """Largest number of parts that take the same tallies. Replays with close bounds share work in one part, and more
 tallies to choose from bring closer ones together. Each part decodes all that it takes, in about 0.1 ms for a replay."""
@@ -446,4 +447,4 @@ def _parts(estimator: Estimator[Any, Any], game: Played) -> int:
     seconds = estimator.seconds(game.replays, 0 if game.reference is None else game.reference.rows)
     if seconds < WORTH_S:
         return 0
-    return min(MAX_PARTS, max(FEWEST_PARTS, math.ceil(seconds / estimator.part_s)))
+    return min(MAX_PARTS, PARTS_IN_STEP * math.ceil(seconds / estimator.part_s / PARTS_IN_STEP))

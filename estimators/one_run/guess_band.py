@@ -513,31 +513,31 @@ def _upper_tails(counts: Ints, guess_counts: Ints, p: float) -> Floats:
 def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
     """Return the smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low: safe."""
 
-    def within(counts: Ints, looks: Ints) -> NDArray[np.bool_]:
-        return _upper_tails(counts, guess_counts[looks], p) <= levels[looks] * (1 + 1e-9)
+    def within(counts: Ints, places: Ints) -> NDArray[np.bool_]:
+        return _upper_tails(counts, guess_counts[places], p) <= levels[places] * (1 + 1e-9)
 
     every = np.arange(guess_counts.size)
     expected = _expected_limits(guess_counts, p, levels)
     below, above = np.clip(expected - 1, -1, guess_counts), np.clip(expected, 0, guess_counts + 1)
     too_high = within(below, every) & (below >= 0)
-    looks, wider = every[too_high], 1
-    while looks.size:
-        above[looks] = below[looks]
-        below[looks] = np.maximum(below[looks] - wider, -1)
-        looks, wider = looks[within(below[looks], looks) & (below[looks] >= 0)], 2 * wider
-    looks, wider = every[~too_high], 1
-    looks = looks[~within(above[looks], looks)]
-    while looks.size:
-        below[looks] = above[looks]
-        above[looks] = np.minimum(above[looks] + wider, guess_counts[looks] + 1)
-        looks, wider = looks[~within(above[looks], looks)], 2 * wider
+    places, wider = every[too_high], 1
+    while places.size:
+        above[places] = below[places]
+        below[places] = np.maximum(below[places] - wider, -1)
+        places, wider = places[within(below[places], places) & (below[places] >= 0)], 2 * wider
+    places, wider = every[~too_high], 1
+    places = places[~within(above[places], places)]
+    while places.size:
+        below[places] = above[places]
+        above[places] = np.minimum(above[places] + wider, guess_counts[places] + 1)
+        places, wider = places[~within(above[places], places)], 2 * wider
     # Now `above` is within the level and `below` is not, at every look.
-    looks = every[above - below > 1]
-    while looks.size:
-        middle = (below[looks] + above[looks]) // 2
-        enough = within(middle, looks)
-        below[looks], above[looks] = np.where(enough, below[looks], middle), np.where(enough, middle, above[looks])
-        looks = looks[above[looks] - below[looks] > 1]
+    places = every[above - below > 1]
+    while places.size:
+        middle = (below[places] + above[places]) // 2
+        enough = within(middle, places)
+        below[places], above[places] = np.where(enough, below[places], middle), np.where(enough, middle, above[places])
+        places = places[above[places] - below[places] > 1]
     return above
 
 

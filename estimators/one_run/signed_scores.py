@@ -24,7 +24,6 @@ from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.best_candidate import BestCandidate, CellBounds, ReplayBounds, in_order
 from dpaudit.estimators.bound import Bound, curve_comparison, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.estimator import share_of
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
@@ -73,6 +72,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
     candidate_s: ClassVar[float] = 4e-6  # seconds for the bound at a candidate at delta = 0
+    part_s: ClassVar[float] = 1.0
     # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
     delta_s: ClassVar[float] = 7e-6
 
@@ -247,16 +247,19 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
             np.concatenate([getattr(tally, name) for tally in ordered]) for name in ("guesses", "correct")
         )
         columns = np.stack([candidates, canaries, candidate, correct])
-        _, number = np.unique(columns, axis=1, return_inverse=True)
-        distinct = share_of(range(int(number.max()) + 1), share, shares)
-        cells = np.flatnonzero((number >= distinct.start) & (number < distinct.stop))
+        order = np.lexsort(columns[::-1])
+        is_new = np.any(np.diff(columns[:, order], axis=1, prepend=-1) != 0, axis=0)
+        number = np.cumsum(is_new) - 1  # of the distinct counts
+        distinct = int(number[-1]) + 1
+        first, last = (np.searchsorted(number, distinct * cut // shares) for cut in (share, share + 1))
+        cells = order[first:last]
         best, alone = np.empty(cells.size), np.empty(cells.size)
-        for size, count in {(candidates[cell], canaries[cell]) for cell in cells}:
+        for size, count in np.unique(columns[:2, cells], axis=1).T.tolist():
             some = np.flatnonzero((candidates[cells] == size) & (canaries[cells] == count))
             counts = guesses[cells[some]], correct[cells[some]]
             for bounds, replays in ((best, pieces), (alone, 1)):
-                error = self._candidate_error(int(size), replays)
-                bounds[some] = self.unique_epsilon(*counts, int(count), 1 - error)
+                error = self._candidate_error(size, replays)
+                bounds[some] = self.unique_epsilon(*counts, count, 1 - error)
         return CellBounds(pieces, replay[cells], candidate[cells], candidates[cells], best, candidate[cells], alone)
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
@@ -384,6 +387,8 @@ class OneRunFDP(_ShiftedOneRun):
         tau: Total variation distance between the law of the shown labels and the proxy's, in [0, 1) (Theorem 10).
         family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
     """
+
+    delta_s: ClassVar[float] = 4.5e-6
 
     family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
 

@@ -165,10 +165,12 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         ordered, replays = in_order(tallies), len(tallies) + failed_replays
         bounds = bounds or self.bounds_of_replays(ordered, replays)
         first = ordered[0]
-        drawn = first.at(_drawn_places(first.threshold.size, int(bounds.candidate[0])))
+        figure_counts = first.at(_drawn_places(first.threshold.size, int(bounds.candidate[0])))
         counts = {**self.counts_at(*self._middle(ordered, bounds)), "delta": self.delta, "confidence": self.confidence}
         return {
-            "trade-off": _roc(drawn, self.epsilon(drawn, self._candidate_error(first.error_shares, replays))),
+            "trade-off": _roc(
+                figure_counts, self.epsilon(figure_counts, self._candidate_error(first.error_shares, replays))
+            ),
             "posterior": counts,
             "replays": self._replay_series(bounds, failed_replays),
         }

@@ -263,10 +263,10 @@ def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monk
     store = UnitStore(tmp_path / "divided" / "units")
     keys, parts_of_first = set(divided.audits[0].keys), {unit.key for unit in divided.audits[0].bounds}
 
-    def read(finished: set[str], failed: set[str]) -> Any:
+    def result_of(finished: set[str], failed: set[str]) -> Any:
         return Policy(divided, store)._result(divided.audits[0], finished, failed)
 
-    assert read(keys - parts_of_first, set()) is None, "the policy waits for the parts"
-    finding = read(keys, set()).finding
-    without_parts = read(keys - parts_of_first, parts_of_first).finding
+    assert result_of(keys - parts_of_first, set()) is None, "the policy waits for the parts"
+    finding = result_of(keys, set()).finding
+    without_parts = result_of(keys - parts_of_first, parts_of_first).finding
     assert as_plain(without_parts) == as_plain(finding), "failed parts are computed again"
