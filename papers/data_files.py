@@ -174,6 +174,27 @@ def _interval(data: str, row: Mapping[str, str]) -> Iterator[Row]:
         yield Row(key, f"{INTERVALS[method]}, vs. CP", NONE if math.isnan(less) else f"−{less:.0%}")
 
 
+NARROW_WIDTH = 0.3
+"""Width of an interval of ±0.15, for which Figure 4 counts samples."""
+
+
+def bayesian_intervals(folder: Path) -> Iterator[Row]:
+    """Yield the samples that a narrow interval needs, and by how much the Bayesian interval is narrower."""
+    rows = reproduced_table(folder, "bayesian", "figure-4")
+    for method, name in INTERVALS.items():
+        wide = [float(row[f"{method} upper"]) - float(row[f"{method} lower"]) > NARROW_WIDTH for row in rows]
+        needed = rows[len(wide) - wide[::-1].index(True)]["samples"]
+        yield Row(setting({"figure": "4"}), f"samples, {name}", f"{float(needed):.0f}")
+    rows = reproduced_table(folder, "bayesian", "figure-5")
+    for region in dict.fromkeys(row["region"] for row in rows):
+        key = setting({"figure": "5", "rates": region})
+        for method, name in INTERVALS.items():
+            if method != "bayesian":
+                less = [1 - float(row["bayesian"]) / float(row[method]) for row in rows if row["region"] == region]
+                for end, value in (("least", min(less)), ("most", max(less))):
+                    yield Row(key, f"narrower than {name}, {end}, %", f"{100 * value:.1f}")
+
+
 def _three(text: str) -> str:
     return "∞" if math.isinf(float(text)) else f"{float(text):.3g}"
 
@@ -369,6 +390,7 @@ FILES = {
         f"{runs('bayesian', 'table-2', with_=f'{REAL}/fashion_mnist', into='fashion')}",
         bayesian,
     ),
+    "paper-bayesian-intervals.csv": Source(runs("bayesian", "figure-4", "figure-5"), bayesian_intervals),
     "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5"), clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=f"{REAL}/cifar10"), pictures("")),
     "paper-images.csv": Source(
