@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.estimators.bound import format_lower
+from papers.ml_audit_dp_sgd import by_setting
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"
@@ -313,9 +314,12 @@ def ml_audit_coverage(folder: Path) -> Iterator[Row]:
 
 
 def dp_sgd(folder: Path) -> Iterator[Row]:
-    for row in reproduced_table(folder, "ml-audit", "figure-8"):
-        key = setting({"data": row["data"], "claim": number(row["epsilon"]), "attack": row["attack"]})
-        yield Row(key, row["bound"], bound(row["detected"], 2), "", "1000")
+    rows = reproduced_table(folder, "ml-audit", "figure-8")
+    seeds = len({row["seed"] for row in rows})
+    for (data, epsilon, attack, name), values in by_setting(rows).items():
+        key = setting({"data": data, "claim": number(epsilon), "attack": attack})
+        mean, least, largest = (bound(str(value), 2) for value in values)
+        yield Row(key, name, mean, f"({least}, {largest})", f"{seeds} seeds")
 
 
 PUBLISHED = {"2-cut, as published": "2-cut as published"}
