@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.estimators.bound import format_lower
+from papers.label_inference import PRINTED_RESPONSE
 from papers.ml_audit_dp_sgd import by_setting
 
 Table = Sequence[Mapping[str, str]]
@@ -211,11 +212,25 @@ KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median 
 
 
 def label_inference_figure_1(folder: Path) -> Iterator[Row]:
+    """Yield advantages by mechanism and data set; the one that the paper prints is of a data set it does not name."""
+    key = setting({"mechanism": "response", "setting": "ε = 1", "data": "not named"})
+    yield Row(key, "additive, printed", f"{PRINTED_RESPONSE:.5f}")
     for row in reproduced_table(folder, "label-inference", "figure-1"):
         mechanism, _, fields = row["mechanism"].partition(", ")
         key = setting({"mechanism": MECHANISMS[mechanism], "setting": fields, "data": _named(row["data"])})
         yield Row(key, "additive", f"{float(row['additive advantage']):.5f}")
         yield Row(key, "multiplicative", _three(row["multiplicative advantage"]))
+
+
+def label_inference_rates(folder: Path) -> Iterator[Row]:
+    rows = reproduced_table(folder, "label-inference", "rates")
+    for row in rows:
+        key = setting({"theorem": row["theorem"], "priors": row["priors"], "bag size": row["size"]})
+        yield Row(key, "advantage", "∞" if math.isinf(float(row["advantage"])) else f"{float(row['advantage']):.3g}")
+    for theorem, priors in dict.fromkeys((row["theorem"], row["priors"]) for row in rows):
+        slope = next(row["slope"] for row in rows if (row["theorem"], row["priors"]) == (theorem, priors))
+        key = setting({"theorem": theorem, "priors": priors})
+        yield Row(key, "slope on logarithmic axes", f"{float(slope):.3f}")
 
 
 def label_inference(folder: Path) -> Iterator[Row]:
@@ -401,7 +416,10 @@ FILES = {
         runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")
     ),
     "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=REAL), label_inference),
-    "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=REAL), label_inference_figure_1),
+    "paper-label-inference-figure-1.csv": Source(
+        runs(INFERENCE, "figure-1", with_=f"{REAL}/higgs"), label_inference_figure_1
+    ),
+    "paper-label-inference-rates.csv": Source(runs(INFERENCE, "rates"), label_inference_rates),
     "paper-language-model.csv": Source(
         runs(PRIVATE, *VOTED, "figures-7-to-31", with_=f"{MODEL} --only PromptPATE", into="model"), language_model
     ),

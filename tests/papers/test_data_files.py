@@ -116,6 +116,7 @@ def test_figure_1_of_label_inference_has_both_advantages_of_each_setting(tmp_pat
     (folder / "figure-1.csv").write_text(text, encoding="utf-8")
     key = "mechanism=Laplace; setting=bags of 8, ε = 0.5; data=adult"
     assert list(data_files.label_inference_figure_1(tmp_path)) == [
+        Row("mechanism=response; setting=ε = 1; data=not named", "additive, printed", "0.00095"),
         Row(key, "additive", "0.01000"),
         Row(key, "multiplicative", "0.499"),
     ]
