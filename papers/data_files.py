@@ -400,6 +400,8 @@ def runs(paper: str, *items: str, with_: str = "", into: str = "") -> str:
 
 LABELS, AUDIT, PRIVATE, INFERENCE = "observational-label", "ml-audit", "private-prediction", "label-inference"
 REAL, PAPER, MODEL = " --data $DATA", " --scale paper", " --data $WITH_MODEL"
+KNOWN = f"{REAL} --only Beta --only mixture --only Higgs"
+"""The data sets of label inference whose priors are known or soon estimated."""
 VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
@@ -415,10 +417,8 @@ FILES = {
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")
     ),
-    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=REAL), label_inference),
-    "paper-label-inference-figure-1.csv": Source(
-        runs(INFERENCE, "figure-1", with_=f"{REAL}/higgs"), label_inference_figure_1
-    ),
+    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=KNOWN), label_inference),
+    "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=KNOWN), label_inference_figure_1),
     "paper-label-inference-rates.csv": Source(runs(INFERENCE, "rates"), label_inference_rates),
     "paper-language-model.csv": Source(
         runs(PRIVATE, *VOTED, "figures-7-to-31", with_=f"{MODEL} --only PromptPATE", into="model"), language_model

@@ -239,7 +239,7 @@ def _run_studies(
     rows: int | None = None,
     utility: Utility | None = None,
 ) -> list[LabelStudy]:
-    """Run all mechanisms on all data sets; finished units in the run folder are reused.
+    """Run all mechanisms on the data sets that `only` names; finished units in the run folder are reused.
 
     Args:
         options: The options of the reproduction.
@@ -249,7 +249,8 @@ def _run_studies(
         rows: Rows that are released, None for all; the others train the model of the priors.
         utility: Trainings on a release, which are tested on two fifths of the rows; None for none.
     """
-    sets = _data_sets(options, features=utility is not None)
+    every = _data_sets(options, features=utility is not None)
+    sets = {label: every[label] for label in options.chosen_parts(every, str, must="a data set, as `Higgs`")}
     if utility is not None:
         count = len(sets) * len(mechanisms) * utility.trainings
         options.say(f"{count} trainings: {len(mechanisms)} settings on {', '.join(sets)}, each of them one unit.")

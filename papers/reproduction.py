@@ -15,6 +15,9 @@ from dpaudit.errors import SpecError, require
 Part = TypeVar("Part")
 Scale = Literal["small", "paper"]
 IN_PARTS = (
+    "label-inference figure-1",
+    "label-inference figure-2",
+    "label-inference figure-3",
     "ml-audit figure-2",
     "ml-audit figure-2-seeds",
     "ml-audit figure-8",
