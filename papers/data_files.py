@@ -127,6 +127,8 @@ def attacks_compared(folder: Path) -> Iterator[Row]:
         spread = f"± {float(row['as_published_deviation']):.3f}"
         yield Row(key, "valid bound", bound(row["bound"]))
         yield Row(key, "as published (not valid)", f"{float(row['as_published']):.3f}", spread)
+        if row["never_seen"] not in ("", "nan"):
+            yield Row(key, "rows never seen", bound(row["never_seen"]))
         yield Row(key, "test log-loss", f"{float(row['test_log_loss']):.3f}")
 
 
@@ -233,7 +235,7 @@ def label_inference_rates(folder: Path) -> Iterator[Row]:
         yield Row(key, "slope on logarithmic axes", f"{float(slope):.3f}")
 
 
-def label_inference(folder: Path) -> Iterator[Row]:
+def label_inference_figure_2(folder: Path) -> Iterator[Row]:
     rows = reproduced_table(folder, "label-inference", "figure-2")
     for data in dict.fromkeys(row["data"] for row in rows):
         key, data_rows = setting({"figure": "2", "data": _named(data)}), [row for row in rows if row["data"] == data]
@@ -241,6 +243,9 @@ def label_inference(folder: Path) -> Iterator[Row]:
             for row in data_rows:
                 name = MECHANISMS[row["mechanism"].partition(",")[0]]
                 yield Row(key, f"{name}, {kind}", as_text(row[f"{kind} advantage"]))
+
+
+def label_inference_figure_3(folder: Path) -> Iterator[Row]:
     rows = reproduced_table(folder, "label-inference", "figure-3")
     for data in dict.fromkeys(row["data"] for row in rows):
         key = setting({"figure": "3", "data": _named(data)})
@@ -406,6 +411,10 @@ VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
     "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1"), attacks_compared),
+    "paper-attacks-compared-images.csv": Source(
+        runs(LABELS, "figure-1", with_=f"{REAL}/cifar10", into="cifar10"),
+        lambda folder: attacks_compared(folder / "cifar10"),
+    ),
     "paper-bayesian.csv": Source(
         f"{runs('bayesian', 'table-2', with_=MODEL)}; "
         f"{runs('bayesian', 'table-2', with_=f'{REAL}/fashion_mnist', into='fashion')}",
@@ -417,8 +426,9 @@ FILES = {
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")
     ),
-    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=KNOWN), label_inference),
+    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", with_=REAL), label_inference_figure_2),
     "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=KNOWN), label_inference_figure_1),
+    "paper-label-inference-figure-3.csv": Source(runs(INFERENCE, "figure-3", with_=KNOWN), label_inference_figure_3),
     "paper-label-inference-rates.csv": Source(runs(INFERENCE, "rates"), label_inference_rates),
     "paper-language-model.csv": Source(
         runs(PRIVATE, *VOTED, "figures-7-to-31", with_=f"{MODEL} --only PromptPATE", into="model"), language_model
