@@ -13,6 +13,7 @@ from scipy.stats import binom
 
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
+from dpaudit.engine.report.advantages_compared import frontier
 from dpaudit.engine.request.audit_spec import AuditSpec, RunOptions
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -48,6 +49,22 @@ def test_a_setting_is_dominated_where_another_teaches_no_less_and_tells_no_more(
     assert study.dominated("multiplicative") == (worse, infinite)
     twins = LabelStudy("data", (setting("llp", 0.7, 1.0), setting("llp-laplace", 0.7, 1.0)))
     assert twins.dominated("multiplicative") == ()
+
+
+def test_the_frontier_names_each_curve_once_and_below_its_panels() -> None:
+    """Eight curves in a panel leave no room for a legend; a curve has the same colour in every panel."""
+    first = LabelStudy("data", (*RESPONSES, setting("llp", 0.7, 2.0)))
+    second = LabelStudy("other", (setting("llp", 0.65, 1.5), *RESPONSES))
+    figure = frontier([first, second]).figure
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [RANDOMIZED_RESPONSE, "llp"]
+    colours = [
+        {container.get_label(): container.lines[0].get_color() for container in axes.containers}
+        for axes in figure.axes[:2]
+    ]
+    assert colours[0] == colours[1]
+    assert len(set(colours[0].values())) == 2
 
 
 def test_randomised_response_is_read_off_at_the_same_auc_and_nowhere_beyond() -> None:
