@@ -110,12 +110,12 @@ def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_attacks_has_the_control_where_there_is_one(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar10" / "observational-label" / "figure-1"
+    folder = tmp_path / "observational-label" / "figure-1"
     folder.mkdir(parents=True)
     heads = "learner,epsilon,attack,bound,as_published,as_published_deviation,never_seen,test_log_loss\n"
     lines = "LP-1ST,inf,label inference,1.2349,1.5,0.1,0.0129,2\nLP-1ST,inf,planted,0.5,0.6,0.1,nan,2\n"
     (folder / "figure-1.csv").write_text(heads + lines, encoding="utf-8")
-    written = list(data_files.FILES["paper-attacks-compared-images.csv"].rows(tmp_path))
+    written = list(data_files.attacks_compared(tmp_path))
     values = {(row.settings()["attack"], row.what): row.value for row in written}
     assert values["label inference", "valid bound"] == "1.234"
     assert values["label inference", "rows never seen"] == "0.012"

@@ -121,7 +121,7 @@ def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monke
 
 
 def test_figure_1_has_its_releases_of_a_part_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rows are for the model of the priors; the paper's one number stands beside ours."""
+    """The other rows are for the model of the priors; the text has the paper's one number and ours."""
     small(monkeypatch)
     monkeypatch.setattr(label_inference, "RUNS", 3)
     monkeypatch.setattr(label_inference, "RUN_ROWS", {"small": 100})
