@@ -27,8 +27,10 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
 from papers.label_inference import PRINTED_RESPONSE
+from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
+from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"
@@ -74,34 +76,66 @@ def bound(text: str, digits: int = 3) -> str:
     return format_lower(float(text), digits)
 
 
-def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
-    """Yield the bounds of learners at several values of epsilon, and the utility of the same models."""
+def studied(name: str, utility: str, folder: Path, tables: tuple[str, str], **conditions: str) -> Iterator[Row]:
+    """Yield the bounds of learners at several values of epsilon, and the utility of the same models.
+
+    One training has its deviation over replays. Several have the median over trainings, and (least, largest).
+    """
     bounds, utilities = (reproduced_table(folder / name, "observational-label", item) for item in tables)
+    for cell in dict.fromkeys((row["learner"], row["epsilon"]) for row in bounds):
+        trained, predicted = ([row for row in rows if _cell_of(row) == cell] for rows in (bounds, utilities))
+        learner, epsilon = cell[0], number(cell[1])
+        for source, (value, interval, trials) in _bounds_of(trained).items():
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
+            yield Row(key, "bound on epsilon", value, interval, trials)
+        for source, value, interval in _utilities_of(predicted, utility):
+            key = setting({**conditions, "learner": learner, "source": source, "epsilon": epsilon})
+            yield Row(key, utility, value, interval)
+
+
+def _cell_of(row: Mapping[str, str]) -> tuple[str, str]:
+    return row["learner"], row["epsilon"]
+
+
+def _bounds_of(trained: Table) -> dict[str, tuple[str, str, str]]:
+    """Return value, interval and trials of each kind of bound at one epsilon."""
+    informative = [row for row in trained if row["failed"] == "" and row["constant_model"] == "false"]
+    trials = "100 replays" if len(trained) == 1 else f"{len(informative)} trainings, 100 replays each"
+    cells = {"paper": (*_printed(trained[0]), "")}
+    for source, column in BOUNDS.items():
+        if not informative:
+            cells[source] = (NONE, "", trials)
+            continue
+        digits = (lambda value: f"{value:.2f}") if column in UNCORRECTED else (lambda value: bound(str(value), 2))
+        middle, least, largest = map(digits, spread([float(row[column]) for row in informative]))
+        deviation = f"{column}_deviation"
+        single = f"± {float(informative[0][deviation]):.2f}" if deviation in informative[0] else ""
+        cells[source] = (middle, single if len(trained) == 1 else f"({least}, {largest})", trials)
+    return cells
+
+
+UNCORRECTED = ("as_published", "best_fraction")
+BOUNDS = {
+    "ours, as published": "as_published",
+    "ours, best fraction": "best_fraction",
+    "ours, valid bound": "valid_bound",
+    "rows never seen": "never_seen",
+    "beyond those": "beyond",
+}
+
+
+def _utilities_of(predicted: Table, utility: str) -> Iterator[tuple[str, str, str]]:
+    """Yield source, value and interval of the utility at one epsilon, as printed and ours."""
     factor, digits, key = (1.0, 3, "test_log_loss") if utility == "log-loss" else (100.0, 1, "test_accuracy")
-    for row, predicted in zip(bounds, utilities, strict=True):
-        valid = row["failed"] == "" and row["constant_model"] == "false"
-        spread = {kind: f"± {float(row[f'{kind}_deviation']):.2f}" for kind in ("as_published", "valid_bound")}
-        cells = {
-            "paper": _printed(row),
-            "ours, as published": (f"{float(row['as_published']):.2f}", spread["as_published"]),
-            "ours, valid bound": (bound(row["valid_bound"], 2), spread["valid_bound"]),
-            "rows never seen": (bound(row["never_seen"], 2), ""),
-            "beyond those": (bound(row["beyond"], 2), ""),
-        }
-        for source, (value, interval) in cells.items():
-            key_of = setting({"learner": row["learner"], "source": source, "epsilon": number(row["epsilon"])})
-            trials = "" if source == "paper" else "100 replays"
-            cell = (value, interval) if valid or source == "paper" else (NONE, "")
-            yield Row(key_of, "bound on epsilon", *cell, trials)
-        ours = f"{factor * float(predicted[key]):.{digits}f}" if row["failed"] == "" else NONE
-        paper = float(predicted["paper"])
-        theirs = NONE if math.isnan(paper) else f"{paper:.3f}" if utility == "log-loss" else f"{paper:g}"
-        for source, value in {
-            "paper": theirs,
-            "ours": ours + " (constant)" * (row["constant_model"] == "true"),
-        }.items():
-            key_of = setting({"learner": row["learner"], "source": source, "epsilon": number(row["epsilon"])})
-            yield Row(key_of, utility, value)
+    paper = float(predicted[0]["paper"])
+    yield "paper", NONE if math.isnan(paper) else f"{paper:.3f}" if utility == "log-loss" else f"{paper:g}", ""
+    values = [factor * float(row[key]) for row in predicted if row["failed"] == ""]
+    if not values:
+        yield "ours", NONE, ""
+        return
+    middle, least, largest = (f"{value:.{digits}f}" for value in spread(values))
+    constant = " (constant)" * all(row["constant_model"] == "true" for row in predicted)
+    yield "ours", middle + constant, f"({least}, {largest})" if len(predicted) > 1 else ""
 
 
 def _printed(row: Mapping[str, str]) -> tuple[str, str]:
@@ -110,7 +144,13 @@ def _printed(row: Mapping[str, str]) -> tuple[str, str]:
 
 
 def clicks(folder: Path) -> Iterator[Row]:
-    yield from studied("", "log-loss", folder, ("table-2", "table-5"))
+    yield from studied("", "log-loss", folder, ("table-2", "table-5"), log="Kaggle, 3,200 rows")
+    released = {"source": "the authors' package, nothing shown", "delta": "1e-5", "largest noise": f"{LARGEST_NOISE:g}"}
+    yield Row(setting(released), "bound on epsilon", bound(str(RELEASED_FLOOR)))
+
+
+def generated_clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("generated", "log-loss", folder, ("table-2", "table-5"), log="generated, 3,200 rows")
 
 
 def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
@@ -120,7 +160,7 @@ def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
 def factors(folder: Path) -> Iterator[Row]:
     for row in reproduced_table(folder, "observational-label", "factors"):
         key = setting({"training": row["setting"]})
-        for what in ("as published", "valid bound", "rows never seen", "beyond those"):
+        for what in ("as published", "best fraction", "valid bound", "rows never seen", "beyond those"):
             yield Row(key, what, bound(row[what], 2), "", "100 replays")
         yield Row(key, "test log-loss", f"{float(row['test_log_loss']):.3f}")
         yield Row(key, "test accuracy, %", f"{100 * float(row['test_accuracy']):.1f}")
@@ -443,7 +483,7 @@ KNOWN = f"{REAL} --only Beta --only mixture --only Higgs"
 VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
-    "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1"), attacks_compared),
+    "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1", with_=REAL), attacks_compared),
     "paper-bayesian.csv": Source(
         f"{runs('bayesian', 'table-2', with_=MODEL)}; "
         f"{runs('bayesian', 'table-2', with_=f'{REAL} --only fashion_mnist', into='fashion')}",
@@ -453,7 +493,8 @@ FILES = {
         runs("bayesian", *(f"figure-{number}" for number in (2, 3, 7))), bayesian_figures
     ),
     "paper-bayesian-intervals.csv": Source(runs("bayesian", "figure-4", "figure-5"), bayesian_intervals),
-    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5"), clicks),
+    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
+    "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), generated_clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")

@@ -63,6 +63,8 @@ ROWS = {"small": 10_000, "paper": 100_000}
 """Rows of generated data, and the maximum for files."""
 CLICKS = 100_000
 """Rows of the generated click log, at either scale."""
+FEW_CLICKS = -4.9
+"""Intercept of the generated click log at which 3 % of its rows are clicks."""
 ESTIMATED = CalibratedModel()
 """Estimator of priors for data whose true priors are unknown."""
 RELEASES = {"small": 5, "paper": 1_000}
@@ -292,7 +294,7 @@ def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]
         sources["mixture"] = (GaussianMixture(2, rows, MIXTURE), true_posterior)
     else:
         sources["Beta(5, 5)"] = (BetaPriors(5, 5, rows), true_posterior)
-    sources["generated clicks"] = (CriteoSynthetic(CLICKS), ESTIMATED)
+    sources["generated clicks"] = (CriteoSynthetic(CLICKS, intercept=FEW_CLICKS), ESTIMATED)
     if options.data is not None:
         sources |= {name: (data, ESTIMATED) for name, data in real_data(options.data, rows).items()}
     return sources

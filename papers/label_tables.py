@@ -1,17 +1,19 @@
-"""Learners against values of epsilon: one run of trainings and audits, and the tables built from it.
+"""Learners against values of epsilon: trainings, their audits, and the tables built from them.
 
 Tables 1 and 4 of arXiv:2511.14084, like Tables 2 and 5, describe the same trained models: the audit's bounds, and the
-models' utility. Every cell of a table compares our figure with the printed one.
+models' utility. Every cell of a table compares our figure with the printed one. Each seed is one run, so that a
+reproduction that stops early has all cells of the first seeds.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -35,13 +37,11 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.replays import mean_and_deviation
-from dpaudit.estimators.selection import AsPublished
+from dpaudit.estimators.replays import MeanAndDeviation, mean_and_deviation
 from dpaudit.plain_files import write_atomically
 from papers.reproduction import Options, Reproduction
+from papers.uncorrected_bounds import BEST_FRACTION, DELTA, PUBLISHED, uncorrected
 
-DELTA = 1e-5
-"""The delta of all four tables; a pure claim is a claim at every delta."""
 REPLAYS = 100
 NONE = "–"
 
@@ -63,6 +63,7 @@ class Study:
         canaries: Number of canaries; None uses all training rows.
         cost: The cost in a sentence, printed before the run.
         differences: Differences from the paper in data and scale, in sentences.
+        seeds: Number of trainings of each learner at each epsilon, with consecutive seeds.
     """
 
     name: str
@@ -74,17 +75,21 @@ class Study:
     canaries: int | None
     cost: str
     differences: tuple[str, ...]
+    seeds: int = 1
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Results of one learner at one epsilon.
+    """Results of one training of a learner at one epsilon.
 
     Attributes:
         learner: Its name in the paper.
         epsilon: The claim.
-        published: Mean over replays of the best uncorrected bound, the paper's own figure; NaN without a training.
+        seed: Seed of the training and of the game.
+        published: Mean over replays by the paper's estimator; NaN without a training.
         published_deviation: Its deviation over replays.
+        best_fraction: The same for every mechanism, not for the Gaussian family alone.
+        best_fraction_deviation: Its deviation over replays.
         bound: The valid bound over all replays; NaN without a training.
         bound_deviation: Deviation of the bounds of single replays.
         violation: True if the valid bound exceeds the claim.
@@ -97,8 +102,11 @@ class Cell:
 
     learner: str
     epsilon: float
+    seed: int
     published: float
     published_deviation: float
+    best_fraction: float
+    best_fraction_deviation: float
     bound: float
     bound_deviation: float
     violation: bool
@@ -108,6 +116,11 @@ class Cell:
     utility: Mapping[str, float]
     failed: str
 
+    @property
+    def informative(self) -> bool:
+        """True if there is a model, and it depends on the features."""
+        return not self.constant and not self.failed
+
 
 @dataclass(frozen=True)
 class StudyResults:
@@ -115,37 +128,42 @@ class StudyResults:
 
     Attributes:
         study: The trainings and audits.
-        cells: Cells by learner, in the order of epsilon.
-        report: The whole run.
+        cells: Cells by seed, then by learner, in the order of epsilon.
+        report: The run with the first seed.
     """
 
     study: Study
     cells: tuple[Cell, ...]
     report: Report
 
-    def of(self, learner: str) -> list[Cell]:
-        """Return a learner's cells."""
-        return [cell for cell in self.cells if cell.learner == learner]
+    def of(self, learner: str) -> list[tuple[Cell, ...]]:
+        """Return a learner's trainings at each epsilon, one for each seed."""
+        cells = [cell for cell in self.cells if cell.learner == learner]
+        return [tuple(cells[place :: len(self.study.epsilons)]) for place in range(len(self.study.epsilons))]
 
 
 def run_study(study: Study, options: Options) -> StudyResults:
-    """State the cost, run the unfinished units, and return the cells."""
+    """State the cost, run the unfinished units seed by seed, and return the cells."""
     options.say(study.cost)
-    plan = make_plan(_spec(study, options))
-    folder = options.output / study.name
+    runs = [_run_seed(study, seed, options) for seed in range(options.seed, options.seed + study.seeds)]
+    return StudyResults(study, tuple(itertools.chain.from_iterable(cells for cells, _ in runs)), runs[0][1])
+
+
+def _run_seed(study: Study, seed: int, options: Options) -> tuple[list[Cell], Report]:
+    plan = make_plan(_spec(study, seed, options))
+    folder = options.output / study.name / f"seed-{seed}"
     report = run_plan(plan, folder, options.listeners)
     store = UnitStore(folder / "units")
     pairs = itertools.product(study.learners, study.epsilons)
-    cells = tuple(
-        _cell(learner, epsilon, *report.results[2 * row : 2 * row + 2], constant=_constant(plan, 2 * row, store))
-        for row, (learner, epsilon) in enumerate(pairs)
-    )
-    return StudyResults(study, cells, report)
+    cells = [
+        _cell(learner, epsilon, seed, result, constant=_constant(plan, row, store))
+        for row, ((learner, epsilon), result) in enumerate(zip(pairs, report.results, strict=True))
+    ]
+    return cells, report
 
 
-def _spec(study: Study, options: Options) -> AuditSpec:
-    """Build the spec: two audits for each cell on the same training, the paper's selection and the valid one."""
-    estimators = {"as published": OneRun(DELTA, selection=AsPublished()), "valid": OneRun(DELTA)}
+def _spec(study: Study, seed: int, options: Options) -> AuditSpec:
+    """Build the spec: one audit for each cell."""
     audits = [
         Audit(
             mechanism=study.learners[learner](epsilon),
@@ -153,15 +171,14 @@ def _spec(study: Study, options: Options) -> AuditSpec:
             game=LabelInference(REPLAYS, study.canaries),
             proxy=study.proxy,
             attack="label-inference",
-            estimator=estimator,
+            estimator=OneRun(DELTA),
             split=study.split,
-            name=f"{learner}, ε = {_number(epsilon)}, {selection}",
+            name=f"{learner}, ε = {_number(epsilon)}",
         )
         for learner, epsilon in itertools.product(study.learners, study.epsilons)
-        for selection, estimator in estimators.items()
     ]
     run = replace(options.run, keep_scores=False, figures=False)
-    return AuditSpec(tuple(audits), name=f"label-private learners, {study.name}", seed=options.seed, run=run)
+    return AuditSpec(tuple(audits), name=f"label-private learners, {study.name}", seed=seed, run=run)
 
 
 def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
@@ -172,22 +189,27 @@ def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
     return bool((trained.probabilities == trained.probabilities[0]).all())
 
 
-def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResult, *, constant: bool) -> Cell:
-    replays = [result.series.get("replays") for result in (published, valid)]
-    alone = [mean_and_deviation(bounds["alone"]) if bounds else None for bounds in replays]
+def _cell(learner: str, epsilon: float, seed: int, result: AuditResult, *, constant: bool) -> Cell:
+    nothing = MeanAndDeviation(math.nan, math.nan)
+    replays = result.guess_counts
+    published, best = (uncorrected(kind, replays) if replays else nothing for kind in (PUBLISHED, BEST_FRACTION))
+    valid = mean_and_deviation(result.series["replays"]["alone"]) if replays else nothing
     return Cell(
         learner=learner,
         epsilon=epsilon,
-        published=published.epsilon,
-        published_deviation=float(alone[0].deviation) if alone[0] else math.nan,
-        bound=valid.epsilon,
-        bound_deviation=float(alone[1].deviation) if alone[1] else math.nan,
-        violation=valid.verdict is Verdict.VIOLATION,
-        never_seen=valid.control.epsilon if valid.control else math.nan,
-        beyond=valid.control.beyond.lower if valid.control and valid.control.beyond else math.nan,
+        seed=seed,
+        published=float(published.mean),
+        published_deviation=float(published.deviation),
+        best_fraction=float(best.mean),
+        best_fraction_deviation=float(best.deviation),
+        bound=result.epsilon,
+        bound_deviation=float(valid.deviation),
+        violation=result.verdict is Verdict.VIOLATION,
+        never_seen=result.control.epsilon if result.control else math.nan,
+        beyond=result.control.beyond.lower if result.control and result.control.beyond else math.nan,
         constant=constant,
-        utility=dict(valid.metrics),
-        failed=valid.failures[0].error if valid.failures else "",
+        utility=dict(result.metrics),
+        failed=result.failures[0].error if result.failures else "",
     )
 
 
@@ -207,26 +229,30 @@ class Line:
 
 
 def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: str, options: Options) -> Reproduction:
-    """Write Table 1 or 2: printed bounds, our bounds with the paper's selection, our valid bounds."""
+    """Write Table 1 or 2: printed bounds, our bounds by the paper's estimator, our valid bounds."""
     lines = [
         line
         for learner in results.study.learners
         for line in (
             Line(learner, "paper", tuple(_printed(cell) for cell in printed[learner])),
-            Line("", "ours, as published", tuple(_published(cell) for cell in results.of(learner))),
-            Line("", "ours, valid bound", tuple(_bound(cell) for cell in results.of(learner))),
-            Line("", "rows never seen", tuple(_limit(cell, cell.never_seen) for cell in results.of(learner))),
-            Line("", "beyond those", tuple(_limit(cell, cell.beyond) for cell in results.of(learner))),
+            *(
+                Line("", kind.label, tuple(kind.entry(cells) for cells in results.of(learner)))
+                for kind in KINDS_OF_BOUND
+            ),
         )
     ]
+    seeds = results.study.seeds
     reading = (
-        "As published: each replay's best of 100 guess fractions, chosen on the samples it is measured on, mean ± "
-        "deviation over 100 replays; that is no valid bound. Valid bound: the best of ten fractions that share the "
-        "error, median over replays, 95 % confidence, rounded down; ± is the deviation of single replays. Both at "
-        f"δ = {DELTA:g}, from the same trainings.",
+        "As published: each replay's best of 100 guess fractions, chosen on the samples it is measured on, converted "
+        "for mechanisms of the Gaussian family; mean over 100 replays. Best fraction: the same choice, for every "
+        "mechanism. Neither is a valid bound. Valid bound: the best of ten fractions that share the error, median over "
+        f"replays, 95 % confidence, rounded down. All at δ = {DELTA:g}, from the same trainings.",
+        f"Median (least, largest) of {seeds} trainings with consecutive seeds."
+        if seeds > 1
+        else "One training a cell; ± is the deviation over replays, which share the training.",
         "Rows never seen: what the best of three distinguishers shows by the same game on rows that the learner never "
         "saw, where all it shows is the proxy's error. Beyond those: what that leaves of the valid bound, at 95 %.",
-        *_marks(results.cells),
+        *_marks(results.cells, seeds),
     )
     return _written(results, printed, lines, reading, _draw_bounds(results, printed), name, title, options)
 
@@ -244,11 +270,63 @@ def utility_table(
                 "paper",
                 tuple(NONE if cell is None else metric.formatted(cell[0]) for cell in printed[learner]),
             ),
-            Line("", "ours", tuple(_utility(cell, metric) for cell in results.of(learner))),
+            Line("", "ours", tuple(_utility(cells, metric) for cells in results.of(learner))),
         )
     ]
-    reading = (f"{metric.label} on held-out rows, one training a cell.", *_marks(results.cells, bounds=False))
+    seeds = results.study.seeds
+    trainings = f"median of {seeds} trainings" if seeds > 1 else "one training"
+    reading = (f"{metric.label} on held-out rows, {trainings} a cell.", *_marks(results.cells, seeds, bounds=False))
     return _written(results, printed, lines, reading, _draw_utility(results, printed, metric), name, title, options)
+
+
+@dataclass(frozen=True)
+class KindOfBound:
+    """A line of our bounds in Tables 1 and 2.
+
+    Attributes:
+        label: Its name in the table.
+        value: Function from a training to the bound.
+        deviation: Function from a training to the deviation over replays; None if there is none.
+        lower: True for a valid bound, which is never rounded up.
+    """
+
+    label: str
+    value: Callable[[Cell], float]
+    deviation: Callable[[Cell], float] | None = None
+    lower: bool = True
+
+    def entry(self, cells: Sequence[Cell]) -> str:
+        """Return the text for the trainings at one epsilon: value ± deviation, or median (least, largest)."""
+        informative = [cell for cell in cells if cell.informative]
+        if not informative or any(math.isnan(self.value(cell)) for cell in informative):
+            return NONE
+        middle, least, largest = map(self._formatted, spread([self.value(cell) for cell in informative]))
+        mark = "!" if self.label == VALID and any(cell.violation for cell in informative) else ""
+        if len(cells) > 1:
+            return f"{middle} ({least}, {largest}){mark}"
+        return middle + (f" ± {self.deviation(informative[0]):.2f}" if self.deviation else "") + mark
+
+    def _formatted(self, value: float) -> str:
+        return format_lower(value, 2) if self.lower else f"{value:.2f}"
+
+
+VALID = "ours, valid bound"
+COLOURS = (palette.OTHER, "#a16207", palette.MEMBER)
+"""Colours of the kinds of bounds that are drawn: the first ones."""
+KINDS_OF_BOUND = (
+    KindOfBound("ours, as published", lambda cell: cell.published, lambda cell: cell.published_deviation, lower=False),
+    KindOfBound(
+        "ours, best fraction", lambda cell: cell.best_fraction, lambda cell: cell.best_fraction_deviation, lower=False
+    ),
+    KindOfBound(VALID, lambda cell: cell.bound, lambda cell: cell.bound_deviation),
+    KindOfBound("rows never seen", lambda cell: cell.never_seen),
+    KindOfBound("beyond those", lambda cell: cell.beyond),
+)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median, the least and the largest value."""
+    return float(np.median(values)), min(values), max(values)
 
 
 @dataclass(frozen=True)
@@ -260,12 +338,14 @@ class Metric:
         label: Label in the table.
         factor: Factor from the run's unit to the table's.
         digits: Number of decimals.
+        scale: Scale of its axis, "linear" (from 0) or "log".
     """
 
     key: str
     label: str
     factor: float
     digits: int
+    scale: Literal["linear", "log"] = "linear"
 
     def formatted(self, value: float) -> str:
         """Return a value as text in the table's unit."""
@@ -276,41 +356,32 @@ def _printed(cell: tuple[float, float] | None) -> str:
     return NONE if cell is None else f"{cell[0]:.2f} ± {cell[1]:.2f}"
 
 
-def _published(cell: Cell) -> str:
-    if cell.constant or cell.failed:
+def _utility(cells: Sequence[Cell], metric: Metric) -> str:
+    trained = [cell for cell in cells if not cell.failed]
+    if not trained:
         return NONE
-    return f"{cell.published:.2f} ± {cell.published_deviation:.2f}"
+    middle, _, _ = spread([metric.factor * cell.utility[metric.key] for cell in trained])
+    return metric.formatted(middle) + (" (constant)" if all(cell.constant for cell in trained) else "")
 
 
-def _bound(cell: Cell) -> str:
-    if cell.constant or cell.failed:
-        return NONE
-    return f"{format_lower(cell.bound, 2)} ± {cell.bound_deviation:.2f}{'!' if cell.violation else ''}"
-
-
-def _limit(cell: Cell, value: float) -> str:
-    return NONE if cell.constant or cell.failed or math.isnan(value) else format_lower(value, 2)
-
-
-def _utility(cell: Cell, metric: Metric) -> str:
-    if cell.failed:
-        return NONE
-    return metric.formatted(metric.factor * cell.utility[metric.key]) + (" (constant)" if cell.constant else "")
-
-
-def _marks(cells: Sequence[Cell], *, bounds: bool = True) -> list[str]:
+def _marks(cells: Sequence[Cell], seeds: int, *, bounds: bool = True) -> list[str]:
     """Return explanations of the marks that occur in a table."""
     notes = []
-    constant = [f"{cell.learner} at ε = {_number(cell.epsilon)}" for cell in cells if cell.constant]
+    constant = Counter(f"{cell.learner} at ε = {_number(cell.epsilon)}" for cell in cells if cell.constant)
     if constant:
+        names = (name if count == seeds else f"{name} ({count} of {seeds})" for name, count in constant.items())
         notes.append(
-            f"{NONE if bounds else '(constant)'}: {', '.join(constant)}: the prior makes one label so likely that "
+            f"{NONE if bounds else '(constant)'}: {', '.join(names)}: the prior makes one label so likely that "
             "every row receives it (k* = 1), independent of its true label; the model predicts the same for all rows "
             "and reveals nothing. A – in the paper means that training gave no meaningful outcome."
         )
     if bounds and any(cell.violation for cell in cells):
-        notes.append("!: the bound exceeds the claim.")
-    notes += [f"{cell.learner} at ε = {_number(cell.epsilon)} failed: {cell.failed}" for cell in cells if cell.failed]
+        notes.append("!: the bound of a training exceeds the claim.")
+    notes += [
+        f"{cell.learner} at ε = {_number(cell.epsilon)}, seed {cell.seed} failed: {cell.failed}"
+        for cell in cells
+        if cell.failed
+    ]
     return notes
 
 
@@ -328,10 +399,11 @@ def _written(
     folder = options.output / name
     svg = style.save(figure, folder, name)
     rows = results.report.results[0].rows
+    seeds = [str(options.seed + place) for place in range(results.study.seeds)]
     setting = (
         f"{options.scale} scale on {results.report.results[0].data.partition(':')[0]}: "
         f"{rows['target']:,} rows trained on, {rows['reference']:,} for the proxy, {rows['test']:,} held out; "
-        f"{REPLAYS} replays; seed {options.seed}"
+        f"{REPLAYS} replays; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
     )
     heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in results.study.epsilons)]
     notes = (*reading, *results.study.differences, results.study.cost)
@@ -364,55 +436,47 @@ def _row(entries: Sequence[str]) -> str:
 
 
 def _long(results: StudyResults, printed: Printed) -> pa.Table:
-    """Return one row for each cell."""
+    """Return one row for each training."""
+    places = {epsilon: place for place, epsilon in enumerate(results.study.epsilons)}
     rows = []
-    for learner in results.study.learners:
-        for cell, paper in zip(results.of(learner), printed[learner], strict=True):
-            value, deviation = paper or (math.nan, math.nan)
-            rows.append(
-                {
-                    "learner": learner,
-                    "epsilon": cell.epsilon,
-                    "paper": value,
-                    "paper_deviation": deviation,
-                    "as_published": cell.published,
-                    "as_published_deviation": cell.published_deviation,
-                    "valid_bound": cell.bound,
-                    "valid_bound_deviation": cell.bound_deviation,
-                    "exceeds_claim": cell.violation,
-                    "never_seen": cell.never_seen,
-                    "beyond": cell.beyond,
-                    "constant_model": cell.constant,
-                    **{key: cell.utility.get(key, math.nan) for key in ("test_accuracy", "test_log_loss")},
-                    "failed": cell.failed,
-                }
-            )
+    for cell in results.cells:
+        value, deviation = printed[cell.learner][places[cell.epsilon]] or (math.nan, math.nan)
+        rows.append(
+            {
+                "learner": cell.learner,
+                "epsilon": cell.epsilon,
+                "seed": cell.seed,
+                "paper": value,
+                "paper_deviation": deviation,
+                "as_published": cell.published,
+                "as_published_deviation": cell.published_deviation,
+                "best_fraction": cell.best_fraction,
+                "best_fraction_deviation": cell.best_fraction_deviation,
+                "valid_bound": cell.bound,
+                "valid_bound_deviation": cell.bound_deviation,
+                "exceeds_claim": cell.violation,
+                "never_seen": cell.never_seen,
+                "beyond": cell.beyond,
+                "constant_model": cell.constant,
+                **{key: cell.utility.get(key, math.nan) for key in ("test_accuracy", "test_log_loss")},
+                "failed": cell.failed,
+            }
+        )
     return pa.Table.from_pylist(rows)
 
 
-Series = tuple[str, str, str, Sequence[float], Sequence[float]]
-"""Label, colour, marker, values and deviations in the order of epsilon; NaN is not drawn."""
+Series = tuple[str, str, str, Sequence[float], Sequence[tuple[float, float]]]
+"""Label, colour, marker, values and the distance to both ends of their bars, by epsilon; NaN is not drawn."""
 
 
 def _draw_bounds(results: StudyResults, printed: Printed) -> Figure:
     def series(learner: str) -> list[Series]:
-        cells = results.of(learner)
-        blank = [math.nan if cell.constant else 1.0 for cell in cells]
+        informative = [[cell for cell in cells if cell.informative] for cells in results.of(learner)]
         return [
-            ("paper", palette.INK, "s", *_paper(printed[learner])),
-            (
-                "ours, as published",
-                palette.OTHER,
-                "o",
-                [cell.published * keep for cell, keep in zip(cells, blank, strict=True)],
-                [cell.published_deviation for cell in cells],
-            ),
-            (
-                "ours, valid bound",
-                palette.MEMBER,
-                "o",
-                [cell.bound * keep for cell, keep in zip(cells, blank, strict=True)],
-                [math.nan] * len(cells),
+            _paper(printed[learner]),
+            *(
+                (kind.label, colour, "o", *_points(informative, kind.value, kind.deviation))
+                for kind, colour in zip(KINDS_OF_BOUND, COLOURS, strict=False)
             ),
         ]
 
@@ -420,22 +484,38 @@ def _draw_bounds(results: StudyResults, printed: Printed) -> Figure:
 
 
 def _draw_utility(results: StudyResults, printed: Printed, metric: Metric) -> Figure:
+    def value(cell: Cell) -> float:
+        return metric.factor * cell.utility[metric.key]
+
     def series(learner: str) -> list[Series]:
-        values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in results.of(learner)]
-        return [
-            ("paper", palette.INK, "s", *_paper(printed[learner])),
-            ("ours", palette.MEMBER, "o", values, [math.nan] * len(values)),
-        ]
+        trained = [[cell for cell in cells if not cell.failed] for cells in results.of(learner)]
+        return [_paper(printed[learner]), ("ours", palette.MEMBER, "o", *_points(trained, value, None))]
 
-    return _panels(results, series, metric.label, claims=False)
+    return _panels(results, series, metric.label, claims=False, scale=metric.scale)
 
 
-def _paper(row: Sequence[tuple[float, float] | None]) -> tuple[list[float], list[float]]:
+def _points(
+    cells: Sequence[Sequence[Cell]], value: Callable[[Cell], float], deviation: Callable[[Cell], float] | None
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """Return the median over trainings and its bar: least to largest, or the deviation of a single training."""
+    values, bars = [], []
+    for trainings in cells:
+        middle, least, largest = spread([value(cell) for cell in trainings]) if trainings else (math.nan,) * 3
+        single = deviation(trainings[0]) if deviation and len(trainings) == 1 else 0.0
+        values.append(middle)
+        bars.append((middle - least + single, largest - middle + single) if trainings else (0.0, 0.0))
+    return values, bars
+
+
+def _paper(row: Sequence[tuple[float, float] | None]) -> Series:
     points = [cell or (math.nan, math.nan) for cell in row]
-    return [value for value, _ in points], [deviation for _, deviation in points]
+    bars = [(0.0, 0.0) if math.isnan(deviation) else (deviation, deviation) for _, deviation in points]
+    return "paper", palette.INK, "s", [value for value, _ in points], bars
 
 
-def _panels(results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
+def _panels(
+    results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool, scale: str = "linear"
+) -> Figure:
     """Draw one panel for each learner, epsilon from small to infinite."""
     learners = list(results.study.learners)
     epsilons = results.study.epsilons[::-1]
@@ -444,13 +524,12 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
         figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
-        for name, colour, marker, values, deviations in series(learner):
-            points = np.array(values[::-1], dtype=np.float64)
-            spread = np.nan_to_num(np.array(deviations[::-1], dtype=np.float64))
+        all_series = series(learner)
+        for at, (name, colour, marker, values, bars) in enumerate(all_series):
             axes.errorbar(
-                places,
-                points,
-                spread,
+                places + 0.09 * (at - (len(all_series) - 1) / 2),  # so that bars do not cover each other
+                np.array(values[::-1], dtype=np.float64),
+                np.array(bars[::-1], dtype=np.float64).T,
                 color=colour,
                 marker=marker,
                 markersize=3.5,
@@ -458,6 +537,7 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
                 linewidth=1.3,
                 label=name,
             )
+        axes.set_yscale(scale)
         axes.set_title(learner, fontsize=9)
         axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])
     top = panels[0].get_ylim()[1]  # shared by all panels
@@ -465,11 +545,12 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:
                 axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=palette.CLAIM, linewidth=2, label="claim")
-        axes.set_ylim(0, top)
+        if scale == "linear":
+            axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)
     entries = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
-    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=4, fontsize=8.5, frameon=False)
+    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=5, fontsize=8.5, frameon=False)
     return figure
 
 

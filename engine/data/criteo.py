@@ -154,69 +154,76 @@ class Category(NamedTuple):
 # Missing rates in the Kaggle log of groups of columns that are missing together; group 0 is never missing.
 GAPS = (0.0, 0.452, 0.203, 0.049, 0.25, 0.05, 0.777, 0.20, 0.033, 0.131, 0.453, 0.817)
 
-# Location and scale of the Kaggle log; the effects have the signs and the order of its correlations with the label.
+# Location and scale of the Kaggle log; the effects have the signs and the order of its correlations with the label, and
+# such a size that a model of 4,000 rows predicts as well as on the real rows (see `CriteoSynthetic`).
 NUMBERS = (
-    Number(0.79, 0.97, 1, 0.3),
-    Number(2.1, 2.1, 0, 0.075, -1),
-    Number(2.24, 1.28, 7, -0.15),
-    Number(1.73, 0.96, 2, -0.075),
-    Number(7.28, 2.5, 3, -0.375),
-    Number(3.6, 1.8, 4, -0.45),
-    Number(1.53, 1.35, 5, 0.375),
-    Number(2.05, 1.18, 0, -0.15),
-    Number(3.62, 1.69, 5, -0.075),
-    Number(0.6, 0.4, 1, 0.3),
-    Number(0.95, 0.74, 5, 0.375),
-    Number(0.29, 0.6, 6, 0.15),
-    Number(1.89, 1.06, 2, -0.3),
+    Number(0.79, 0.97, 1, 0.34),
+    Number(2.1, 2.1, 0, 0.09, -1),
+    Number(2.24, 1.28, 7, -0.17),
+    Number(1.73, 0.96, 2, -0.09),
+    Number(7.28, 2.5, 3, -0.43),
+    Number(3.6, 1.8, 4, -0.52),
+    Number(1.53, 1.35, 5, 0.43),
+    Number(2.05, 1.18, 0, -0.17),
+    Number(3.62, 1.69, 5, -0.09),
+    Number(0.6, 0.4, 1, 0.34),
+    Number(0.95, 0.74, 5, 0.43),
+    Number(0.29, 0.6, 6, 0.17),
+    Number(1.89, 1.06, 2, -0.34),
 )
 
-# Sizes are those of the whole Kaggle log. Skews are between two values that match, on 8,000 rows of it, the share of
-# the most frequent category and the number of distinct ones.
+# Sizes and skews are such that 8,000 rows have as many distinct categories, and as frequent a most frequent one, as the
+# first 8,000 rows of the Kaggle log. C10 and C19 have one frequent category and a long tail there, which no power law
+# has: they are a compromise.
 CATEGORIES = (
-    Category(1_460, 2.0, 0, 0.3, 0, 0.5),
-    Category(583, 1.25, 0, 0.3, 1, 0.5),
-    Category(10_131_227, 1.03, 8, 0.15, 1, 0.9),
-    Category(2_202_608, 1.09, 8, 0.15, 1, 0.9),
-    Category(305, 2.6, 0, 0.3, 0, 0.3),
-    Category(24, 2.0, 9, 0.3, 0, 0.3),
-    Category(12_517, 0.85, 0, 0.25, 2, 0.6),
-    Category(633, 2.3, 0, 0.225, 0, 0.3),
-    Category(3, 4.0, 0, 0.3, 0, 0.3),
-    Category(93_145, 1.25, 0, 0.2, 2, 0.6),
-    Category(5_683, 0.9, 0, 0.25, 2, 0.9),
-    Category(8_351_593, 1.03, 8, 0.15, 1, 0.9),
-    Category(3_194, 0.9, 0, 0.2, 2, 0.9),
-    Category(27, 1.5, 0, 0.375, 0, 0.5),
-    Category(14_992, 1.01, 0, 0.2, 2, 0.6),
-    Category(5_461_306, 1.03, 8, 0.15, 1, 0.9),
-    Category(10, 1.5, 0, 0.375, 0, 0.5),
-    Category(5_652, 1.1, 0, 0.2, 1, 0.5),
-    Category(2_173, 1.8, 10, 0.3, 1, 0.5),
-    Category(4, 0.6, 10, 0.3, 0, 0.3),
-    Category(7_046_547, 1.03, 8, 0.15, 1, 0.9),
-    Category(18, 2.0, 11, 0.225, 0, 0.3),
-    Category(15, 1.7, 0, 0.3, 0, 0.3),
-    Category(286_181, 1.13, 8, 0.15, 1, 0.8),
-    Category(105, 1.8, 10, 0.3, 2, 0.3),
-    Category(142_572, 1.1, 10, 0.15, 1, 0.5),
+    Category(4_724, 2, 0, 0.34, 0, 0.5),
+    Category(370, 1.02, 0, 0.34, 1, 0.5),
+    Category(2_000_000, 1.01, 8, 0.17, 1, 0.9),
+    Category(345_000, 1.06, 8, 0.17, 1, 0.9),
+    Category(181, 2.59, 0, 0.34, 0, 0.3),
+    Category(7, 1.8, 9, 0.34, 0, 0.3),
+    Category(3_700, 0.57, 0, 0.29, 2, 0.6),
+    Category(320, 2.3, 0, 0.26, 0, 0.3),
+    Category(3, 3.97, 0, 0.34, 0, 0.3),
+    Category(93_145, 1.25, 0, 0.23, 2, 0.6),
+    Category(2_180, 0.65, 0, 0.29, 2, 0.9),
+    Category(509_000, 0.99, 8, 0.17, 1, 0.9),
+    Category(1_820, 0.66, 0, 0.23, 2, 0.9),
+    Category(22, 1.47, 0, 0.43, 0, 0.5),
+    Category(2_100, 0.65, 0, 0.23, 2, 0.6),
+    Category(78_100, 0.96, 8, 0.17, 1, 0.9),
+    Category(9, 1.5, 0, 0.43, 0, 0.5),
+    Category(1_055, 0.81, 0, 0.23, 1, 0.5),
+    Category(2_173, 1.8, 10, 0.34, 1, 0.5),
+    Category(3, 0.14, 10, 0.34, 0, 0.3),
+    Category(187_000, 0.98, 8, 0.17, 1, 0.9),
+    Category(7, 1.79, 11, 0.26, 0, 0.3),
+    Category(12, 1.65, 0, 0.34, 0, 0.3),
+    Category(6_400, 1.01, 8, 0.17, 1, 0.8),
+    Category(37, 1.44, 10, 0.34, 2, 0.3),
+    Category(16_600, 1.04, 10, 0.17, 1, 0.5),
 )
 
-INTERCEPT = -4.55  # 3.0 % clicks on day 0
+
 PERSISTENT_CATEGORIES = 1_000  # categories of a large column that stay in use from day to day
-LARGE_COLUMN = 100_000
+LARGE_COLUMN = 50_000
 
 
-@register("data", "criteo-synthetic", source="generated after the Criteo Kaggle log's columns, gaps, sizes and skews")
+@register("data", "criteo-synthetic", source="generated after Criteo's Kaggle log: columns, gaps, sizes, skews, clicks")
 @dataclass(frozen=True)
 class CriteoSynthetic:
-    """Generated click log with Criteo's 39 columns, gaps, category sizes and skews, and about 3 % clicks.
+    """Generated click log with Criteo's 39 columns, gaps, category sizes and skews, and about 22 % clicks.
+
+    It resembles the first 8,000 rows of the Kaggle log, of which 21.6 % are clicks: its negatives were subsampled.
+    (Criteo's 1TB log has about 3 %.) Held-out rows say as much: CatBoost of depth 4 on 4,000 rows lowers the log-loss
+    of a constant from 0.531 to 0.482 there, from 0.533 to 0.486 here (AUC 0.71 both). Memorised labels are worth as
+    much: 100 trees of depth 8 reach 0.223 on their own 3,200 rows and 0.597 on others; here 0.227 and 0.615.
 
     Three latent factors of an impression (site, ad, user) make columns dependent. The log-odds of a click are a sum of
     effects of the columns that are not missing. Effects are the same for all seeds, so that models generalise. Gaps are
     then imputed as for `criteo`.
 
-    The factors' means and the log-odds vary over the week, by up to 0.15 and 0.1. Columns of more than 100,000
+    The factors' means and the log-odds vary over the week, by up to 0.15 and 0.1. Columns of more than 50,000
     categories have new ones every day, except for their 1,000 most frequent.
 
     It supports no statement about Criteo's actual data.
@@ -224,15 +231,19 @@ class CriteoSynthetic:
     Attributes:
         rows: Number of rows, >= 1.
         day: Day of the log, >= 0; days with the same seed are independent.
+        intercept: Log-odds of a click before the effects of the columns. -2.2 gives 22 % clicks on day 0, -4.9 gives 3
+            %, as in the 1TB log.
     """
 
     rows: int = 100_000
     day: int = 0
+    intercept: float = -2.2
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
         require_size(self.rows, len(NUMERIC) + len(CATEGORICAL))
         require(self.day >= 0, "day must be >= 0", day=self.day)
+        require(math.isfinite(self.intercept), "intercept must be finite", intercept=self.intercept)
 
     def load(self, *, seed: int = 0) -> Examples:
         """Return rows that `seed` and `day` determine; features as for `criteo`."""
@@ -240,7 +251,7 @@ class CriteoSynthetic:
         week = math.sin(2 * math.pi * self.day / 7)
         factors = [rng.standard_normal(self.rows) + shift * week for shift in (0.15, -0.15, 0.15)]
         missing = [rng.random(self.rows) < share for share in GAPS]
-        log_odds = np.full(self.rows, INTERCEPT + 0.1 * week)
+        log_odds = np.full(self.rows, self.intercept + 0.1 * week)
         columns: dict[str, Floats | pa.Array] = {}
         for name, number in zip(NUMERIC, NUMBERS, strict=True):
             z = _correlated(factors[2], 0.3, rng)

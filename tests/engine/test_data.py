@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import math
 import struct
 import subprocess
 import sys
@@ -140,9 +141,9 @@ def test_synthetic_criteo_has_the_columns_gaps_and_clicks_it_states() -> None:
     assert table.column_names == [*NUMERIC, *CATEGORICAL]
     assert table.schema.types == [pa.float32()] * 13 + [pa.string()] * 26
     assert not any(column.null_count for column in table.columns)
-    # The stated rate is "about 3 %"; 2.7 % to 3.3 % widened by the sampling error.
+    # The stated rate is "about 22 %"; 21 % to 23 % widened by the sampling error.
     clicks = int(examples.labels.sum())
-    assert binom.ppf(1e-7, rows, 0.027) <= clicks <= binom.ppf(1 - 1e-7, rows, 0.033)
+    assert binom.ppf(1e-7, rows, 0.21) <= clicks <= binom.ppf(1 - 1e-7, rows, 0.23)
     for name, category in zip(CATEGORICAL, criteo.CATEGORIES, strict=True):
         texts = np.array(table[name].to_pylist())
         gaps, share = int((texts == "unknown").sum()), criteo.GAPS[category.gap]
@@ -154,6 +155,29 @@ def test_synthetic_criteo_has_the_columns_gaps_and_clicks_it_states() -> None:
         most = np.unique(filled, return_counts=True)[1].max()
         # At the bound of small columns another category may be the most frequent one by chance, never a rarer maximum.
         assert binom.ppf(1e-7, len(filled), top) <= most <= binom.ppf(1 - 1e-7, len(filled), top)
+
+
+# Distinct categories, "unknown" apart, in the first 8,000 rows of the Kaggle log, without those of C10 and C19.
+KAGGLE_CATEGORIES = (
+    157, 370, 4524, 3369, 53, 7, 2817, 82, 3, None, 1904, 4337, 1591,
+    22, 1833, 3905, 9, 1055, None, 3, 4140, 7, 12, 2152, 37, 1635,
+)  # fmt: skip
+
+
+def test_synthetic_criteo_has_as_many_categories_as_the_kaggle_log() -> None:
+    """A count has a standard deviation below its square root; the seed is fixed."""
+    table = CriteoSynthetic(rows=8_000).load(seed=5).features
+    assert isinstance(table, pa.Table)
+    for name, count in zip(CATEGORICAL, KAGGLE_CATEGORIES, strict=True):
+        if count is not None:
+            distinct = len(set(table[name].to_pylist()) - {"unknown"})
+            assert abs(distinct - count) <= max(0.1 * count, 4 * math.sqrt(count)), name
+
+
+def test_synthetic_criteo_has_few_clicks_at_a_lower_intercept() -> None:
+    """False failure < 1e-6: 2.5 % to 3.5 % widened by the sampling error."""
+    clicks = int(CriteoSynthetic(rows=20_000, intercept=-4.9).load(seed=3).labels.sum())
+    assert binom.ppf(5e-7, 20_000, 0.025) <= clicks <= binom.ppf(1 - 5e-7, 20_000, 0.035)
 
 
 def test_synthetic_criteo_can_be_learned() -> None:
@@ -306,6 +330,7 @@ def test_options_out_of_range_are_refused() -> None:
         (lambda: Parquet(path="x", label="y", rows=0), "rows must be >= 1"),
         (lambda: GaussianMixture(classes=1), "classes must be >= 2, got 1"),
         (lambda: CriteoSynthetic(day=-1), "day must be >= 0, got -1"),
+        (lambda: CriteoSynthetic(intercept=math.inf), "intercept must be finite, got inf"),
     ]
     for make, message in cases:
         with pytest.raises(InputError, match=message):

@@ -114,6 +114,15 @@ def test_every_learner_of_the_paper_is_compared(tmp_path: Path, kind: str) -> No
         assert {learner(epsilon).claim().epsilon for epsilon in comparison.epsilons} == set(comparison.epsilons)
 
 
+def test_every_canary_on_clicks_has_a_fresh_point(tmp_path: Path) -> None:
+    options = Options(tmp_path)
+    study = criteo_tables.study(options)
+    comparison = _comparison(study, "criteo", options)
+    parts = comparison.split.divide(study.data.load(), np.random.default_rng(0))
+    assert comparison.canaries == min(len(parts.test), len(parts.target)) - 1
+    assert comparison.split == study.split
+
+
 def test_figure_1_is_registered() -> None:
     assert load("reproduction", "observational-label figure-1").__name__ == "figure_1"
 

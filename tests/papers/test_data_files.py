@@ -54,25 +54,31 @@ def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
         data_files.main("paper-nothing.csv")
 
 
-CELL = "learner,epsilon,paper,paper_deviation,as_published,as_published_deviation,valid_bound,valid_bound_deviation,"
-CELL += "exceeds_claim,never_seen,beyond,constant_model,test_accuracy,test_log_loss,failed\n"
+CELL = "learner,epsilon,seed,paper,paper_deviation,as_published,as_published_deviation,best_fraction,"
+CELL += "best_fraction_deviation,valid_bound,valid_bound_deviation,exceeds_claim,never_seen,beyond,constant_model,"
+CELL += "test_accuracy,test_log_loss,failed\n"
+TRAINED = "A,inf,0,{},1.046,0.11,1.0,0.1,0.639,0.15,false,0.009,0.0,false,0.9,0.1266,\n"
+AGAIN = "A,inf,1,{},1.246,0.11,1.1,0.1,0.839,0.15,false,0.019,0.1,false,0.9,0.1286,\n"
+CONSTANT = "B,0.1,0,{},0.0,0.0,0.0,0.0,0.0,0.0,false,0.0,0.0,true,0.9,0.3194,\n"
+
+
+def measured(folder: Path, *cells: str) -> dict[tuple[str, str, str], Row]:
+    for item, paper in {"table-2": "1.37,0.14", "table-5": "0.13,nan"}.items():
+        place = folder / "observational-label" / item
+        place.mkdir(parents=True)
+        lines = [cell.format("nan,nan" if cell == CONSTANT else paper) for cell in cells]
+        (place / f"{item}.csv").write_text(CELL + "".join(lines), encoding="utf-8")
+    return {
+        (row.settings().get("learner", ""), row.settings()["source"], row.what): row
+        for row in data_files.clicks(folder)
+    }
 
 
 def test_a_bound_is_rounded_down_and_a_constant_model_shows_none(tmp_path: Path) -> None:
-    lines = {
-        "table-2": "A,inf,1.37,0.14,1.046,0.11,0.639,0.15,false,0.009,0.0,false,0.9,0.1266,\n"
-        "B,0.1,nan,nan,0.0,0.0,0.0,0.0,false,0.0,0.0,true,0.9,0.3194,\n",
-        "table-5": "A,inf,0.13,nan,1,0,1,0,false,0,0,false,0.9,0.1266,\n"
-        "B,0.1,nan,nan,0,0,0,0,false,0,0,true,0.9,0.3194,\n",
-    }
-    for item, text in lines.items():
-        folder = tmp_path / "observational-label" / item
-        folder.mkdir(parents=True)
-        (folder / f"{item}.csv").write_text(CELL + text, encoding="utf-8")
-    by_cell = {
-        (row.settings()["learner"], row.settings()["source"], row.what): row for row in data_files.clicks(tmp_path)
-    }
+    by_cell = measured(tmp_path, TRAINED, CONSTANT)
     cells = {key: (row.value, row.interval) for key, row in by_cell.items()}
+    assert cells["A", "ours, as published", "bound on epsilon"] == ("1.05", "± 0.11")
+    assert cells["A", "ours, best fraction", "bound on epsilon"] == ("1.00", "± 0.10")
     assert cells["A", "ours, valid bound", "bound on epsilon"] == ("0.63", "± 0.15")
     assert cells["A", "rows never seen", "bound on epsilon"] == ("0.00", "")
     assert cells["A", "ours", "log-loss"] == ("0.127", "")
@@ -80,8 +86,19 @@ def test_a_bound_is_rounded_down_and_a_constant_model_shows_none(tmp_path: Path)
     assert cells["B", "ours", "log-loss"] == ("0.319 (constant)", "")
     assert (
         by_cell["A", "ours, valid bound", "bound on epsilon"].setting
-        == "learner=A; source=ours, valid bound; epsilon=∞"
+        == "log=Kaggle, 3,200 rows; learner=A; source=ours, valid bound; epsilon=∞"
     )
+
+
+def test_several_trainings_have_a_median_and_a_range(tmp_path: Path) -> None:
+    by_cell = measured(tmp_path, TRAINED, AGAIN)
+    valid = by_cell["A", "ours, valid bound", "bound on epsilon"]
+    assert (valid.value, valid.interval, valid.trials) == ("0.73", "(0.63, 0.83)", "2 trainings, 100 replays each")
+    published = by_cell["A", "ours, as published", "bound on epsilon"]
+    assert (published.value, published.interval) == ("1.15", "(1.05, 1.25)")
+    assert by_cell["A", "ours", "log-loss"].interval == "(0.127, 0.129)"
+    assert by_cell["A", "paper", "bound on epsilon"].interval == "± 0.14"
+    assert list(data_files.clicks(tmp_path))[-1].value == "0.341", "found by the authors' package, by bisection"
 
 
 def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.criteo import CriteoSynthetic
+from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.joined import Joined
@@ -24,12 +24,15 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import DataError, InputError, SpecError, UnknownNameError
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables, needs
 from papers.data.picture_strips import Cifar10Strips
 from papers.reproduction import Options, Reproduction
+from papers.uncorrected_bounds import BEST_FRACTION, DELTA, PUBLISHED, uncorrected
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +50,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         "BOUNDS": column(criteo_tables.BOUNDS, 4),
         "LOG_LOSS": column(criteo_tables.LOG_LOSS, 4),
         "SMALL_ROWS": 3000,
+        "GENERATED_SEEDS": 2,
         "SMALL_TEACHERS": 2,
         "SMALL_CLUSTERS": 1,
         "MODEL": CatBoost(iterations=2, depth=3),
@@ -91,7 +95,8 @@ def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
     options = Options(tmp_path, run=RunOptions(runner="in-process"), say=messages.append)
     bounds = criteo_tables.table_2(options)
     check_files(bounds, "table-2")
-    assert messages[0].startswith("Cost: 9 CatBoost trainings")
+    assert messages[0].startswith("Cost: 18 CatBoost trainings")
+    assert [row["seed"] for row in rows_of(bounds)] == ["0"] * 5 + ["1"] * 5
     cells = {row["learner"]: row for row in rows_of(bounds)}
     assert list(cells) == list(criteo_tables.BOUNDS)
     assert cells["LP-1ST"]["paper"] == "0.34"
@@ -99,10 +104,11 @@ def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
     assert cells["LP-1ST (domain prior)"]["constant_model"] == "true"
     assert "| LP-1ST (domain prior) | paper | – |\n|  | ours, as published | – |" in bounds.text
     assert "k* = 1" in bounds.text
-    units = sorted((tmp_path / "criteo-small" / "units").iterdir())
+    units = sorted(tmp_path.glob("criteo-small/seed-*/units/*"))
+    assert {path.parts[-3] for path in units} == {"seed-0", "seed-1"}
     losses = criteo_tables.table_5(options)
     check_files(losses, "table-5")
-    assert sorted((tmp_path / "criteo-small" / "units").iterdir()) == units, "nothing is trained again"
+    assert sorted(tmp_path.glob("criteo-small/seed-*/units/*")) == units, "nothing is trained again"
     assert rows_of(losses)[0]["paper"] == "0.362"
     assert 0 < float(rows_of(losses)[0]["test_log_loss"]) < 3
 
@@ -120,28 +126,57 @@ def test_tables_1_and_4_come_from_the_same_trainings(tmp_path: Path) -> None:
     assert all(0 <= float(row["test_accuracy"]) <= 1 for row in cells.values())
 
 
-def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
+def test_each_cell_is_one_training_with_its_claim(tmp_path: Path) -> None:
     options = Options(tmp_path, run=RunOptions(runner="in-process"))
     study = replace(criteo_tables.study(options), data=CriteoSynthetic(2000))
-    spec = label_tables._spec(study, options)
-    planned = make_plan(spec).audits
-    for published, valid in zip(planned[::2], planned[1::2], strict=True):
-        assert published.game.trainings == valid.game.trainings
-        assert published.tallies != valid.tallies
-    assert all(audit.effective_claim().epsilon == pytest.approx(claim) for audit, claim in zip(
-        spec.audits, [epsilon for _ in study.learners for epsilon in study.epsilons for _ in range(2)], strict=True
-    ))  # fmt: skip
+    first, second = (make_plan(label_tables._spec(study, seed, options)).audits for seed in (0, 1))
+    claims = [epsilon for _ in study.learners for epsilon in study.epsilons]
+    assert [audit.effective_claim.epsilon for audit in first] == pytest.approx(claims)
+    assert not {audit.game.trainings for audit in first} & {audit.game.trainings for audit in second}
+
+
+def test_what_is_published_is_computed_from_the_counts_of_the_valid_audit() -> None:
+    """Compare with an audit with the selection of the paper, replay by replay."""
+    rng = np.random.default_rng(4)
+    truths = rng.random((5, 400)) < 0.5
+    replays = [Scores(truth + rng.normal(0, 0.8, 400) - 0.5, truth, replay=at) for at, truth in enumerate(truths)]
+    counted = [OneRun(DELTA).tally(scores) for scores in replays]
+    means = {}
+    for estimator in (PUBLISHED, BEST_FRACTION):
+        alone = estimator.find([estimator.tally(scores) for scores in replays]).series["replays"]["alone"]
+        means[estimator] = uncorrected(estimator, counted).mean
+        assert means[estimator] == pytest.approx(alone.mean(), abs=1e-12)
+    assert means[PUBLISHED] > means[BEST_FRACTION] > OneRun(DELTA).bound(counted).lower > 0
+
+
+def trained(seed: int, bound: float, *, constant: bool = False) -> label_tables.Cell:
+    control = SimpleNamespace(epsilon=0.75, beyond=SimpleNamespace(lower=0.25))
+    result: Any = SimpleNamespace(
+        epsilon=bound, control=control, guess_counts=(), verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
+    )
+    return label_tables._cell("LP-1ST", 2.0, seed, result, constant=constant)
 
 
 def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None:
-    control = SimpleNamespace(epsilon=0.75, beyond=SimpleNamespace(lower=0.25))
-    results: Any = SimpleNamespace(
-        epsilon=1.0, control=control, series={}, verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
-    )
-    cell = label_tables._cell("LP-1ST", 2.0, results, results, constant=False)
+    cell = trained(0, 1.0)
+    kinds = {kind.label: kind for kind in label_tables.KINDS_OF_BOUND}
     assert (cell.never_seen, cell.beyond) == (0.75, 0.25)
-    assert [label_tables._limit(cell, value) for value in (cell.never_seen, cell.beyond)] == ["0.75", "0.25"]
-    assert label_tables._limit(replace(cell, constant=True), cell.beyond) == label_tables.NONE
+    assert [kinds[label].entry([cell]) for label in ("rows never seen", "beyond those")] == ["0.75", "0.25"]
+    assert kinds["beyond those"].entry([replace(cell, constant=True)]) == label_tables.NONE
+
+
+def test_several_trainings_have_a_median_and_a_range() -> None:
+    valid = next(kind for kind in label_tables.KINDS_OF_BOUND if kind.label == label_tables.VALID)
+    cells = [trained(seed, bound) for seed, bound in enumerate((0.339, 0.9, 0.5))]
+    assert valid.entry(cells) == "0.50 (0.33, 0.90)"
+    assert valid.entry([*cells, trained(3, 0.0, constant=True)]) == "0.50 (0.33, 0.90)", "a constant model is left out"
+    assert valid.entry([replace(cells[0], violation=True), *cells[1:]]).endswith("!")
+    results = label_tables.StudyResults(
+        SimpleNamespace(epsilons=(2.0,), seeds=3),  # type: ignore[arg-type]
+        tuple(cells),
+        None,  # type: ignore[arg-type]
+    )
+    assert results.of("LP-1ST") == [tuple(cells)]
 
 
 @pytest.mark.parametrize("module", [criteo_tables, image_tables])
@@ -175,6 +210,20 @@ def test_the_paper_scale_needs_data_and_states_its_cost(tmp_path: Path) -> None:
     ]
     assert days.canaries == 200_000
     assert days.split.target * 2_000_000 == 800_000
+    small = criteo_tables.study(Options(tmp_path, data=tmp_path))
+    assert (small.data.first.rows, small.data.second.rows, small.seeds) == (4_000, 6_000, 5)
+
+
+def test_a_log_is_found_in_the_folder_of_all_sets(tmp_path: Path) -> None:
+    folder = tmp_path / "criteo"
+    folder.mkdir()
+    for name in ("train.txt.gz", "extra.txt.gz"):
+        (folder / name).touch()
+    options = Options(tmp_path / "out", data=tmp_path)
+    parts = Joined(Criteo(str(folder / "train.txt.gz")), Criteo(str(folder / "extra.txt.gz")))
+    assert criteo_tables.click_log(options) == parts
+    (folder / "extra.txt.gz").unlink()
+    assert criteo_tables.click_log(options) == Criteo(str(folder), 10_000)
 
 
 def test_pictures_are_chosen_by_name(tmp_path: Path) -> None:
