@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
 from scipy.stats import binom
 
 from dpaudit import RunOptions
@@ -92,7 +93,7 @@ def test_the_control_is_a_line_across_its_bar(rows: dict[str, dict[str, float]])
         round(float(line[0, 1]), 6): line[:, 0].mean() for line in segments if len(line) and line[0, 1] == line[1, 1]
     }
     assert sorted(flat) == [0.0, 0.3, 1.25]
-    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches if isinstance(bar, Rectangle)]
     assert [flat[height] for height in (0.3, 1.25, 0.0)] == pytest.approx([middles[0], middles[1], middles[3]])
 
 

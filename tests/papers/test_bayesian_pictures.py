@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.claims import SubsampledGaussian
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 from papers import bayesian_figures as intervals
 from papers import bayesian_pictures as pictures
 from papers.data_files import bayesian_intervals
@@ -80,7 +81,7 @@ def test_intervals_are_narrower_by_what_the_paper_prints_in_the_corner_that_it_n
     assert values["both rates 1 to 49 %", "narrower than Clopper-Pearson, most, %"] == "41.7"
     # The largest reduction, computed without the tables.
     ends = {
-        method: intervals.epsilon_interval(11, 1, 499, 489, delta=1e-5, confidence=0.9, method=method)
+        method: epsilon_interval(11, 1, 499, 489, delta=1e-5, confidence=0.9, method=method)
         for method in ("bayesian", "clopper-pearson")
     }
     bayesian, exact = (float(end.upper) - float(end.lower) for end in ends.values())

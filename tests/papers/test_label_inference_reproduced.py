@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 from scipy.stats import binom
 
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.report.advantages_compared import frontier
 from dpaudit.engine.request.audit_spec import AuditSpec, RunOptions
+from dpaudit.engine.run.driver import audit
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import LogisticRegression
@@ -60,7 +62,7 @@ def test_the_frontier_names_each_curve_once_and_below_its_panels() -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [RANDOMIZED_RESPONSE, "llp"]
     colours = [
-        {container.get_label(): container.lines[0].get_color() for container in axes.containers}
+        {bars.get_label(): bars.lines[0].get_color() for bars in axes.containers if isinstance(bars, ErrorbarContainer)}
         for axes in figure.axes[:2]
     ]
     assert colours[0] == colours[1]
@@ -126,8 +128,12 @@ def test_figure_1_has_its_releases_of_a_part_of_the_rows(tmp_path: Path, monkeyp
     monkeypatch.setattr(label_inference, "RUNS", 3)
     monkeypatch.setattr(label_inference, "RUN_ROWS", {"small": 100})
     specs: list[AuditSpec] = []
-    run = label_inference.audit
-    monkeypatch.setattr(label_inference, "audit", lambda spec, **settings: specs.append(spec) or run(spec, **settings))
+
+    def recorded(spec: AuditSpec, **settings: Any) -> Any:
+        specs.append(spec)
+        return audit(spec, **settings)
+
+    monkeypatch.setattr(label_inference, "audit", recorded)
     reproduction = label_inference.figure_1(options(tmp_path))
     mechanisms = [entry.mechanism for entry in specs[0].audits]
     assert len(mechanisms) == 12 * SETS
