@@ -100,15 +100,15 @@ def _domain_prior(epsilon: float, clusters: int) -> Any:
 def click_log(options: Options) -> Any:
     """Return the log of the day before, then the day itself; with --data real rows, else generated ones.
 
-    The folder `criteo` holds `day_0` and `day_1`, or `train` and `extra`, of which the second is never trained on.
-    Other files are read as one log.
+    The folder `criteo` holds `day_0` and `day_1`, or `train` and `extra`, of which the second is never trained on;
+    otherwise it is read as one log in the given order.
     """
     small = options.scale == "small"
     before, after = (round(share * SMALL_ROWS) for share in (0.4, 0.6)) if small else (PAPER_ROWS, PAPER_ROWS)
-    folder = options.data_set("criteo") if small else options.needed("criteo")
-    if folder is None:
+    path = options.data_set("criteo") if small else options.needed("criteo")
+    if path is None:
         return Joined(CriteoSynthetic(before, day=0), CriteoSynthetic(after, day=1))
-    days = _files(folder, "day_0", "day_1")
+    days = _files(path, "day_0", "day_1")
     if days:
         # The paper's source keeps one row in twenty, from the start of the day.
         return Joined(*(Criteo(str(day), rows, keep=0.05) for day, rows in zip(days, (before, after), strict=True)))

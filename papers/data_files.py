@@ -26,7 +26,9 @@ from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling
+from papers.label_inference import PRINTED_RESPONSE
 from papers.label_tables import spread
+from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
 from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
 
@@ -170,6 +172,8 @@ def attacks_compared(folder: Path) -> Iterator[Row]:
         spread = f"± {float(row['as_published_deviation']):.3f}"
         yield Row(key, "valid bound", bound(row["bound"]))
         yield Row(key, "as published (not valid)", f"{float(row['as_published']):.3f}", spread)
+        if row["never_seen"] not in ("", "nan"):
+            yield Row(key, "rows never seen", bound(row["never_seen"]))
         yield Row(key, "test log-loss", f"{float(row['test_log_loss']):.3f}")
 
 
@@ -222,6 +226,27 @@ def _interval(data: str, row: Mapping[str, str]) -> Iterator[Row]:
         yield Row(key, f"{INTERVALS[method]}, vs. CP", NONE if math.isnan(less) else f"−{less:.0%}")
 
 
+NARROW_WIDTH = 0.3
+"""Width of an interval of ±0.15, for which Figure 4 counts samples."""
+
+
+def bayesian_intervals(folder: Path) -> Iterator[Row]:
+    """Yield the samples that a narrow interval needs, and by how much the Bayesian interval is narrower."""
+    rows = reproduced_table(folder, "bayesian", "figure-4")
+    for method, name in INTERVALS.items():
+        wide = [float(row[f"{method} upper"]) - float(row[f"{method} lower"]) > NARROW_WIDTH for row in rows]
+        needed = rows[len(wide) - wide[::-1].index(True)]["samples"]
+        yield Row(setting({"figure": "4"}), f"samples, {name}", f"{float(needed):.0f}")
+    rows = reproduced_table(folder, "bayesian", "figure-5")
+    for region in dict.fromkeys(row["region"] for row in rows):
+        key = setting({"figure": "5", "rates": region})
+        for method, name in INTERVALS.items():
+            if method != "bayesian":
+                less = [1 - float(row["bayesian"]) / float(row[method]) for row in rows if row["region"] == region]
+                for end, value in (("least", min(less)), ("most", max(less))):
+                    yield Row(key, f"narrower than {name}, {end}, %", f"{100 * value:.1f}")
+
+
 def _three(text: str) -> str:
     return "∞" if math.isinf(float(text)) else f"{float(text):.3g}"
 
@@ -236,25 +261,9 @@ def bayesian_figures(folder: Path) -> Iterator[Row]:
         key = setting({"figure": "3", "of": row["of"]})
         yield Row(key, "posterior mass, %", f"{100 * float(row['posterior mass']):.1f}")
         yield Row(key, "interval", "", f"({float(row['lower']):.3f}, {float(row['upper']):.3f})")
-    rows = reproduced_table(folder, "bayesian", "figure-4")
-    for method, name in INTERVALS.items():
-        wide = [float(row[f"{method} upper"]) - float(row[f"{method} lower"]) > 2 * 0.15 for row in rows]
-        enough = int(np.flatnonzero(wide).max()) + 1
-        yield Row(setting({"figure": "4", "method": name}), "samples for ± 0.15", rows[enough]["samples"])
-    rows = reproduced_table(folder, "bayesian", "figure-5")
-    for method in ("clopper-pearson", "jeffreys"):
-        shares = [1 - float(row["bayesian"]) / float(row[method]) for row in rows if _reached(row)]
-        key = setting({"figure": "5", "rates": "1 to 49 %"})
-        what = f"narrower than {INTERVALS[method]}, %"
-        yield Row(key, what, "", f"({100 * min(shares):.0f}, {100 * max(shares):.0f})")
     for row in reproduced_table(folder, "bayesian", "figure-7"):
         key = setting({"figure": "7", "trials": f"{float(row['trials']):,.0f}"})
         yield Row(key, "interval", "", f"({float(row['lower']):.3f}, {float(row['upper']):.3f})")
-
-
-def _reached(row: Mapping[str, str]) -> bool:
-    """True if both rates of Figure 5 are at least 1 %."""
-    return min(float(row["fpr"]), float(row["fnr"])) >= 0.01
 
 
 MECHANISMS = {
@@ -268,6 +277,9 @@ KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median 
 
 
 def label_inference_figure_1(folder: Path) -> Iterator[Row]:
+    """Yield advantages by mechanism and data set; the one that the paper prints is of a data set it does not name."""
+    key = setting({"mechanism": "response", "setting": "ε = 1", "data": "not named"})
+    yield Row(key, "additive, printed", f"{PRINTED_RESPONSE:.5f}")
     for row in reproduced_table(folder, "label-inference", "figure-1"):
         mechanism, _, fields = row["mechanism"].partition(", ")
         key = setting({"mechanism": MECHANISMS[mechanism], "setting": fields, "data": _named(row["data"])})
@@ -275,7 +287,18 @@ def label_inference_figure_1(folder: Path) -> Iterator[Row]:
         yield Row(key, "multiplicative", _three(row["multiplicative advantage"]))
 
 
-def label_inference(folder: Path) -> Iterator[Row]:
+def label_inference_rates(folder: Path) -> Iterator[Row]:
+    rows = reproduced_table(folder, "label-inference", "rates")
+    for row in rows:
+        key = setting({"theorem": row["theorem"], "priors": row["priors"], "bag size": row["size"]})
+        yield Row(key, "advantage", "∞" if math.isinf(float(row["advantage"])) else f"{float(row['advantage']):.3g}")
+    for theorem, priors in dict.fromkeys((row["theorem"], row["priors"]) for row in rows):
+        slope = next(row["slope"] for row in rows if (row["theorem"], row["priors"]) == (theorem, priors))
+        key = setting({"theorem": theorem, "priors": priors})
+        yield Row(key, "slope on logarithmic axes", f"{float(slope):.3f}")
+
+
+def label_inference_figure_2(folder: Path) -> Iterator[Row]:
     rows = reproduced_table(folder, "label-inference", "figure-2")
     for data in dict.fromkeys(row["data"] for row in rows):
         key, data_rows = setting({"figure": "2", "data": _named(data)}), [row for row in rows if row["data"] == data]
@@ -283,6 +306,9 @@ def label_inference(folder: Path) -> Iterator[Row]:
             for row in data_rows:
                 name = MECHANISMS[row["mechanism"].partition(",")[0]]
                 yield Row(key, f"{name}, {kind}", as_text(row[f"{kind} advantage"]))
+
+
+def label_inference_figure_3(folder: Path) -> Iterator[Row]:
     rows = reproduced_table(folder, "label-inference", "figure-3")
     for data in dict.fromkeys(row["data"] for row in rows):
         key = setting({"figure": "3", "data": _named(data)})
@@ -378,9 +404,12 @@ def ml_audit_coverage(folder: Path) -> Iterator[Row]:
 
 
 def dp_sgd(folder: Path) -> Iterator[Row]:
-    for row in reproduced_table(folder, "ml-audit", "figure-8"):
-        key = setting({"data": row["data"], "claim": number(row["epsilon"]), "attack": row["attack"]})
-        yield Row(key, row["bound"], bound(row["detected"], 2), "", "1000")
+    rows = reproduced_table(folder, "ml-audit", "figure-8")
+    seeds = len({row["seed"] for row in rows})
+    for (data, epsilon, attack, name), values in by_setting(rows).items():
+        key = setting({"data": data, "claim": number(epsilon), "attack": attack})
+        mean, least, largest = (bound(str(value), 2) for value in values)
+        yield Row(key, name, mean, f"({least}, {largest})", f"{seeds} seeds")
 
 
 PUBLISHED = {"2-cut, as published": "2-cut as published"}
@@ -449,6 +478,8 @@ def runs(paper: str, *items: str, with_: str = "", into: str = "") -> str:
 
 LABELS, AUDIT, PRIVATE, INFERENCE = "observational-label", "ml-audit", "private-prediction", "label-inference"
 REAL, PAPER, MODEL = " --data $DATA", " --scale paper", " --data $WITH_MODEL"
+KNOWN = f"{REAL} --only Beta --only mixture --only Higgs"
+"""The data sets of label inference whose priors are known or soon estimated."""
 VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
@@ -459,16 +490,19 @@ FILES = {
         bayesian,
     ),
     "paper-bayesian-figures.csv": Source(
-        runs("bayesian", *(f"figure-{number}" for number in (2, 3, 4, 5, 7))), bayesian_figures
+        runs("bayesian", *(f"figure-{number}" for number in (2, 3, 7))), bayesian_figures
     ),
+    "paper-bayesian-intervals.csv": Source(runs("bayesian", "figure-4", "figure-5"), bayesian_intervals),
     "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5", with_=REAL), clicks),
     "paper-click-logs-generated.csv": Source(runs(LABELS, "table-2", "table-5", into="generated"), generated_clicks),
     "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=REAL), pictures("")),
     "paper-images.csv": Source(
         runs(LABELS, "table-1", "table-4", with_=f"{REAL} --only fashion_mnist", into="fashion"), pictures("fashion")
     ),
-    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=REAL), label_inference),
-    "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=REAL), label_inference_figure_1),
+    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", with_=REAL), label_inference_figure_2),
+    "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=KNOWN), label_inference_figure_1),
+    "paper-label-inference-figure-3.csv": Source(runs(INFERENCE, "figure-3", with_=KNOWN), label_inference_figure_3),
+    "paper-label-inference-rates.csv": Source(runs(INFERENCE, "rates"), label_inference_rates),
     "paper-language-model.csv": Source(
         runs(PRIVATE, *VOTED, "figures-7-to-31", with_=f"{MODEL} --only PromptPATE", into="model"), language_model
     ),

@@ -99,9 +99,9 @@ def study(options: Options) -> Study:
     network, small_proxy = (RESIDUAL, RESIDUAL_PROXY) if colour else (SMALL, SMALL_PROXY)
     return Study(
         name=f"images-{options.scale}",
-        learners=_learners(network, SMALL_PRIOR, SMALL_PATE_FM, network)
+        learners=learners_on(network, SMALL_PRIOR, SMALL_PATE_FM, network)
         if small
-        else _learners(RESNET, PRIOR, PateFm(1.0), ALIBI_NET),
+        else learners_on(RESNET, PRIOR, PateFm(1.0), ALIBI_NET),
         epsilons=EPSILONS,
         data=data,
         split=split,
@@ -119,9 +119,10 @@ def on_gpus(options: Options) -> Options:
     return replace(options, run=replace(options.run, resources=replace(options.run.resources, gpus=1.0)))
 
 
-def _learners(
+def learners_on(
     network: Network, prior: LP1STOutOfDomainPrior, pate_fm: PateFm, alibi: Network
 ) -> Mapping[str, Callable[[float], Any]]:
+    """Return functions from epsilon to the four learners of Table 1, by name."""
     return {
         "LP-1ST": lambda epsilon: LP1ST(epsilon, network),
         # Without noise a prior cannot help, and there are no noisy labels to read.

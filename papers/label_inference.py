@@ -3,6 +3,9 @@
 Each figure is one run with an audit for each setting of a mechanism on each data set. KDD12, the paper's skewed data
 set, is not available. A generated click log replaces it: 100,000 rows with 3 % clicks (`CriteoSynthetic`, which draws
 labels from its own law). Adult and a small sample of Criteo's log are real, and smaller.
+
+The rates of Theorems 3.3, 3.4 and 3.7 are slopes of advantages over bag sizes, on priors that are known exactly. No
+release is drawn for them: each advantage is the expected one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.special import logit
+from scipy.stats import binom
 
 from dpaudit.engine import drawing as style
 from dpaudit.engine import palette
@@ -35,6 +41,7 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
+    llp_additive_advantage,
     llp_product_advantage,
     rr_additive_advantage,
 )
@@ -61,7 +68,10 @@ FEW_CLICKS = -4.9
 ESTIMATED = CalibratedModel()
 """Estimator of priors for data whose true priors are unknown."""
 RELEASES = {"small": 5, "paper": 1_000}
-"""The paper makes 1,000 independent runs."""
+RUNS, RUN_ROWS = 1_000, {"small": 1_000, "paper": 10_000}
+"""Independent releases of figure 1, as in the paper, and rows of each; the other rows train the model of the priors."""
+PRINTED_RESPONSE = 0.00095
+"""Additive advantage of randomised response at epsilon 1 on one data set, which section 3.1 does not name."""
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
 BAG_SIZES = (2, 4, 8, 16, 32, 64)
 NOISES = (LaplaceProportions, GeometricProportions)
@@ -78,8 +88,16 @@ def figure_1(options: Options) -> Reproduction:
         *(RandomizedResponse(epsilon) for epsilon in (0.5, 1.0, 2.0)),
         *(noise(size=8, epsilon=epsilon) for noise in NOISES for epsilon in (0.5, 1.0, 2.0)),
     ]
-    studies = _run_studies(options, "figure-1", mechanisms, utility=None)
-    return _write_figure(options, "figure-1", studies, beliefs(studies))
+    studies = _run_studies(options, "figure-1", mechanisms, releases=RUNS, rows=RUN_ROWS[options.scale])
+    reproduction = _write_figure(options, "figure-1", studies, beliefs(studies))
+    responses = [
+        f"{setting.advantage['additive']:.5f} on {study.data}"
+        for study in studies
+        for setting in study.settings
+        if setting.family == RANDOMIZED_RESPONSE and setting.claimed == 1.0 and "additive" in setting.advantage
+    ]
+    printed = f"Response at ε = 1: {PRINTED_RESPONSE} on one data set of the paper; {', '.join(responses)}"
+    return replace(reproduction, text=f"{reproduction.text}\n{printed}")
 
 
 @register("reproduction", "label-inference figure-2", source="Busa-Fekete et al. (2024), Figure 2")
@@ -87,7 +105,7 @@ def figure_2(options: Options) -> Reproduction:
     """Settings of one utility on Higgs, RR 1, LLP 8, LLP+Lap and LLP+Geom (8, 1): beliefs, and both advantages."""
     noisy = [noise(size=8, epsilon=1.0) for noise in NOISES]
     mechanisms = [RandomizedResponse(1.0), LabelProportions(size=8), *noisy]
-    studies = _run_studies(options, "figure-2", mechanisms, utility=None)
+    studies = _run_studies(options, "figure-2", mechanisms, releases=RELEASES[options.scale])
     return _write_figure(options, "figure-2", studies, spreads(studies))
 
 
@@ -95,21 +113,103 @@ def figure_2(options: Options) -> Reproduction:
 def figure_3(options: Options) -> Reproduction:
     """AUC against both advantages: 30 settings of RR, LLP, LLP+Lap and LLP+Geom, dominated ones marked."""
     small = options.scale == "small"
-    rates = (0.001, 0.003, 0.01) if small else Utility().learning_rates
-    utility = Utility(learning_rates=rates, runs=2 if small else 3)
-    mechanisms = frontier_settings(small=small)
-    studies = _run_studies(options, "figure-3", mechanisms, utility=utility)
+    learning_rates = (0.001, 0.003, 0.01) if small else Utility().learning_rates
+    utility = Utility(learning_rates=learning_rates, runs=2 if small else 3)
+    # A bag of few examples has few releases: more rows need fewer of them.
+    studies = _run_studies(options, "figure-3", frontier_settings(), utility=utility, releases=3)
     return _write_figure(options, "figure-3", studies, frontier(studies))
 
 
-def frontier_settings(*, small: bool) -> list[Any]:
-    """Return the settings of the four mechanisms: 30, or 13 if `small`."""
-    sizes, noisy = (BAG_SIZES[1::2], NOISY_SIZES[1:2]) if small else (BAG_SIZES, NOISY_SIZES)
+def frontier_settings() -> list[Any]:
+    """Return the 30 settings of the four mechanisms."""
     return [
-        *(RandomizedResponse(epsilon) for epsilon in (EPSILONS[1:] if small else EPSILONS)),
-        *(LabelProportions(size=size) for size in sizes),
-        *(noise(size=size, epsilon=epsilon) for noise in NOISES for size in noisy for epsilon in NOISY_EPSILONS),
+        *(RandomizedResponse(epsilon) for epsilon in EPSILONS),
+        *(LabelProportions(size=size) for size in BAG_SIZES),
+        *(noise(size=size, epsilon=epsilon) for noise in NOISES for size in NOISY_SIZES for epsilon in NOISY_EPSILONS),
     ]
+
+
+RATE_SIZES = tuple(2**power for power in range(1, 9))
+RATE_BAGS = 1_000
+"""Bags of each size, whose priors are drawn."""
+FITTED_FROM = 8
+"""Smallest bag size of a fit; the theorems hold up to factors that do not grow with the bag, or only with its log."""
+RATE_LEVEL = 0.98
+"""Level of the quantile in Theorem 3.7, 1 - delta."""
+THEOREM_EXPONENT = -0.5
+"""Exponent of the bag size in Theorems 3.3, 3.4 and 3.7: an upper limit, so a steeper slope agrees with it."""
+
+
+@register("reproduction", "label-inference rates", source="Busa-Fekete et al. (2024), Theorems 3.3, 3.4 and 3.7")
+def rates(options: Options) -> Reproduction:
+    """Advantages of exact counts over bag sizes on logarithmic axes, with the slopes that three theorems bound."""
+    columns = _rate_lines(np.random.default_rng(options.seed))
+    rows = [
+        {"theorem": theorem, "priors": priors, "size": size, "advantage": float(value), "slope": slope(values)}
+        for (theorem, priors), values in columns.items()
+        for size, value in zip(RATE_SIZES, values, strict=True)
+    ]
+    folder = options.output / "rates"
+    style.save(_draw_rates(columns), folder, "rates")
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "rates.csv")
+    lines = [
+        f"Slope of the advantage in the bag size k, from k = {FITTED_FROM} to {RATE_SIZES[-1]} on logarithmic axes "
+        f"(the theorems: at most k^{THEOREM_EXPONENT:g}, without factors log k):"
+    ]
+    lines += [f"  Theorem {theorem}, {priors:<42} {slope(values):.3f}" for (theorem, priors), values in columns.items()]
+    return Reproduction("\n".join(lines), (folder / "rates.png", folder / "rates.csv"))
+
+
+def slope(advantages: NDArray[np.float64]) -> float:
+    """Return the least-squares slope of log advantage over log bag size, from `FITTED_FROM` on; shape of `RATE_SIZES`.
+
+    Infinite and vanished advantages are left out; NaN if fewer than two remain.
+    """
+    sizes = np.array(RATE_SIZES, np.float64)
+    usable = (sizes >= FITTED_FROM) & np.isfinite(advantages) & (advantages > 0)
+    if usable.sum() < 2:
+        return math.nan
+    return float(np.polyfit(np.log(sizes[usable]), np.log(advantages[usable]), 1)[0])
+
+
+def _rate_lines(rng: np.random.Generator) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return the advantages at all bag sizes, by theorem and priors."""
+    lines: dict[tuple[str, str], NDArray[np.float64]] = {}
+    independent = np.asarray(llp_product_advantage(0.5, np.array(RATE_SIZES)))
+    lines["3.3", "all 0.5"] = independent
+    for first, second in ((5, 5), (2, 30)):
+        mean = [llp_additive_advantage(rng.beta(first, second, (RATE_BAGS, size))).mean() for size in RATE_SIZES]
+        lines["3.3", f"Beta({first}, {second})"] = np.array(mean)
+    for prior in (0.5, 0.4):
+        at_first = []
+        for size in RATE_SIZES:
+            bags = rng.beta(5, 5, (RATE_BAGS, size))
+            bags[:, 0] = prior
+            at_first.append(llp_additive_advantage(bags)[:, 0].mean())
+        lines["3.4", f"{prior:g} among Beta(5, 5)"] = np.array(at_first)
+    for share in (0.5, 0.2):
+        quantiles = [shift_quantile(share, size, RATE_LEVEL) for size in RATE_SIZES]
+        lines["3.7", f"all {share:g}"] = np.array(quantiles)
+    return lines
+
+
+def shift_quantile(share: float, size: int, level: float) -> float:
+    """Return the quantile of the absolute multiplicative advantage, in nats, if every label is 1 with `share`.
+
+    Given s positive labels of `size`, an example's posterior is s / size. The advantage is infinite at 0 and `size`.
+
+    Args:
+        share: Probability of a positive label, in (0, 1).
+        size: Examples in the bag, >= 1.
+        level: In (0, 1).
+    """
+    sums = np.arange(size + 1)
+    with np.errstate(divide="ignore"):
+        shift = np.abs(logit(sums / size) - logit(share))
+    order = np.argsort(shift)
+    # Rounding must not push the total below a level that it reaches.
+    reached = np.cumsum(binom.pmf(sums, size, share)[order]) >= level * (1 - 1e-12)
+    return float(shift[order][reached.argmax()])
 
 
 @register("reproduction", "label-inference equivalence", source="Busa-Fekete et al. (2024), section 4; ours")
@@ -134,10 +234,26 @@ def equivalence(options: Options) -> Reproduction:
 
 
 def _run_studies(
-    options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None
+    options: Options,
+    name: str,
+    mechanisms: Sequence[Any],
+    *,
+    releases: int,
+    rows: int | None = None,
+    utility: Utility | None = None,
 ) -> list[LabelStudy]:
-    """Run all mechanisms on all data sets; finished units in the run folder are reused."""
-    sets = _data_sets(options, features=utility is not None)
+    """Run all mechanisms on the data sets that `only` names; finished units in the run folder are reused.
+
+    Args:
+        options: The options of the reproduction.
+        name: Name of the run folder.
+        mechanisms: The settings.
+        releases: Independent releases of the same labels.
+        rows: Rows that are released, None for all; the others train the model of the priors.
+        utility: Trainings on a release, which are tested on two fifths of the rows; None for none.
+    """
+    every = _data_sets(options, features=utility is not None)
+    sets = {label: every[label] for label in options.chosen_parts(every, str, must="a data set, as `Higgs`")}
     if utility is not None:
         count = len(sets) * len(mechanisms) * utility.trainings
         options.say(f"{count} trainings: {len(mechanisms)} settings on {', '.join(sets)}, each of them one unit.")
@@ -146,17 +262,24 @@ def _run_studies(
             mechanism=mechanism,
             data=data,
             proxy=proxy,
-            # A bag of few examples has few releases: more rows need fewer of them.
-            game=LabelAdvantage(RELEASES[options.scale] if utility is None else 3, utility=utility),
-            split=Partition(0.6, 0.0, 0.4) if utility is not None else Partition(1.0, 0.0, 0.0),
+            game=LabelAdvantage(releases, utility=utility),
+            split=Partition(0.6, 0.0, 0.4) if utility is not None else split,
             name=f"{label}, {place + 1}",
         )
         for label, (data, proxy) in sets.items()
+        for split in [_released_part(rows, data, options)]
         for place, mechanism in enumerate(mechanisms)
     ]
     run = replace(options.run, keep_scores=False, figures=False)
     spec = AuditSpec(tuple(audits), name=f"label inference advantage, {name}", seed=options.seed, run=run)
     return label_studies(audit(spec, output=options.output / name, listeners=options.listeners).results)
+
+
+def _released_part(rows: int | None, data: Any, options: Options) -> Partition:
+    """Return the split whose target part has `rows` rows, or all rows."""
+    count = 0 if rows is None else len(data.load(seed=options.seed))
+    share = 1.0 if rows is None or rows >= count else rows / count
+    return Partition(target=share, reference=1.0 - share, test=0.0)
 
 
 def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]]:
@@ -274,4 +397,35 @@ def _draw_theory(share: float) -> Figure:
     for axes in (bags, response):
         axes.set_ylim(0, 0.5)
         axes.legend(fontsize=8.5)
+    return figure
+
+
+RATE_TITLES = {
+    "3.3": ("Theorem 3.3: mean of all examples", "additive advantage"),
+    "3.4": ("Theorem 3.4: one example", "additive advantage"),
+    "3.7": (f"Theorem 3.7: {RATE_LEVEL:.0%} of the examples", "multiplicative advantage, nats"),
+}
+
+
+def _draw_rates(columns: Mapping[tuple[str, str], NDArray[np.float64]]) -> Figure:
+    """Draw a panel for each theorem: advantages over bag sizes, and the theorem's rate through the first line's end."""
+    figure, (panels,) = style.grid(1, len(RATE_TITLES), width=11.4, height=4.0)
+    sizes = np.array(RATE_SIZES, np.float64)
+    for axes, (theorem, (title, label)) in zip(panels, RATE_TITLES.items(), strict=True):
+        lines = {priors: values for (of, priors), values in columns.items() if of == theorem}
+        for (priors, values), colour in zip(lines.items(), palette.COLOURS, strict=False):
+            name = f"{priors}: slope {slope(values):.2f}"
+            axes.plot(
+                sizes, np.where(np.isfinite(values), values, np.nan), "o-", color=colour, markersize=4, label=name
+            )
+        last = next(iter(lines.values()))[-1]
+        rate = last * (sizes / sizes[-1]) ** THEOREM_EXPONENT
+        axes.plot(sizes, rate, "--", color=palette.INK, linewidth=1, label="k^(-1/2)")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("examples in a bag, k")
+        axes.set_ylabel(label)
+        axes.legend(fontsize=8, loc="lower left")
     return figure

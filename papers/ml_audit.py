@@ -29,7 +29,7 @@ from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
-from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, Remove, SwapX
+from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, FarCorner, Remove
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, draw_detected, lines_of, point_of
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
@@ -361,7 +361,7 @@ def figure_4(options: Options) -> Reproduction:
     trainings = panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
         "classes and means": (panels.bayes, CornerFlip()),
-        "means alone": (panels.bayes, SwapX()),
+        "means alone": (panels.bayes, FarCorner()),
         "counts that sum to n": (NaiveBayesExposedSize, Remove()),
     }
     audits = tuple(
@@ -447,7 +447,7 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     """Run audits of one learner on iris, and write their figure and table."""
     folder = options.output / stem
     options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
-    spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=options.run)
+    spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=replace(options.run, figures=False))
     results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
     figure, axes = style.canvas(6.0, 4.4)
     draw_detected(axes, lines_of(results))

@@ -10,7 +10,7 @@ half of a bound on two steps is not a bound on one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -46,6 +46,7 @@ from papers.reproduction import Options, Reproduction
 
 EPSILONS = {"small": (1.0, 4.0, 16.0), "paper": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)}
 ROWS = {"small": 500, "paper": 5_000}
+SEEDS = 3
 EACH = 500
 """Fresh trainings of each world, on average: the paper's N for DP-SGD. As many others train the attack."""
 DELTA = 1e-5
@@ -138,7 +139,8 @@ class AtTheBestThreshold:
 def figure_8(options: Options) -> Reproduction:
     """DP-SGD: ClipBKD as published, ClipBKD with all answers, and the shadow adversarial record, on two data sets.
 
-    With `only`, some data sets or claims: `CIFAR-10, claim 4`.
+    Every seed has trainings, records and shadow models of its own. With `only`, some data sets or claims:
+    `CIFAR-10, claim 4`.
     """
     folder = options.output / "figure-8"
     cells = options.chosen_parts(
@@ -146,19 +148,21 @@ def figure_8(options: Options) -> Reproduction:
         lambda cell: f"{cell[0][0]}, claim {cell[1]:g}",
         must="a data set or a claim, as `CIFAR-10, claim 4`",
     )
-    audits = [entry for (name, data), epsilon in cells for entry in _audits(name, data, epsilon, options)]
+    audits = tuple(entry for (name, data), epsilon in cells for entry in _audits(name, data, epsilon, options))
     trained = len(audits) // (len(ATTACKS) * len(BOUNDS)) * 2  # two attacks read each record's trainings
-    options.say(f"{trained} x {4 * EACH:,} trainings, {len(audits)} bounds of them; {MINUTES}")
-    run = replace(options.run, figures=False)
-    spec = AuditSpec(tuple(audits), name="DP-SGD, figure 8", seed=options.seed, run=run)
-    results = audit(spec, output=folder / "audits", listeners=options.listeners, quiet=not options.listeners).results
-    rows = [_row(result) for result in results]
+    options.say(f"{SEEDS} seeds of {trained} x {4 * EACH:,} trainings, {len(audits)} bounds of each; {MINUTES}")
+    run, rows = replace(options.run, figures=False), []
+    for seed in range(options.seed, options.seed + SEEDS):
+        spec = AuditSpec(audits, name=f"DP-SGD, figure 8, seed {seed}", seed=seed, run=run)
+        place, quiet = folder / f"seed-{seed}", not options.listeners
+        results = audit(spec, output=place, listeners=options.listeners, quiet=quiet).results
+        rows += [_row(result) | {"seed": seed} for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-8.csv")
     _draw(rows, options)
     return Reproduction(words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
 
 
-MINUTES = "9 minutes of one core at the small scale with both data sets and all claims"
+MINUTES = "27 minutes of one core at the small scale with both data sets and all claims"
 
 
 def _data_sets(options: Options) -> dict[str, Any]:
@@ -215,39 +219,69 @@ def _row(result: AuditResult) -> dict[str, Any]:
     }
 
 
-def words(rows: Sequence[dict[str, Any]]) -> str:
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean, least and largest of the bounds of several seeds."""
+    return float(np.mean(values)), min(values), max(values)
+
+
+def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], tuple[float, float, float]]:
+    """Return the `spread` over seeds by data set, claim, attack and bound, in the order of the rows."""
+    detected: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("data", "epsilon", "attack", "bound"))
+        detected.setdefault(key, []).append(float(row["detected"]))
+    return {key: spread(values) for key, values in detected.items()}
+
+
+def words(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line with all bounds for each attack on each claim, then the bounds that exceed their claim."""
-    detected = {(row["data"], row["epsilon"], row["attack"], row["bound"]): row["detected"] for row in rows}
+    detected = by_setting(rows)
     lines = [
-        "Lower bounds on epsilon of one added record, at 95 %:",
-        f"{'':59}" + "".join(f"{bound:>17}" for bound in BOUNDS),
+        f"Lower bounds on epsilon of one added record, at 95 %: mean (least to largest) of {SEEDS} seeds",
+        f"{'':59}" + "".join(f"{bound:>22}" for bound in BOUNDS),
     ]
     for data, epsilon, attack in dict.fromkeys(key[:3] for key in detected):
-        cells = "".join(f"{format_lower(detected[data, epsilon, attack, bound], 2):>17}" for bound in BOUNDS)
+        values = [[format_lower(value, 2) for value in detected[data, epsilon, attack, bound]] for bound in BOUNDS]
+        cells = "".join(f"{f'{mean} ({least} to {largest})':>22}" for mean, least, largest in values)
         lines.append(f"{data:<15}{f'claim {epsilon:g}':<12}{attack:<32}{cells}")
     above = [row for row in rows if row["detected"] > row["epsilon"]]
     lines.append(f"{len(above)} of {len(rows)} bounds exceed the claim" + (":" if above else "."))
-    lines += [f"  {row['data']}, claim {row['epsilon']:g}, {row['attack']}, {row['bound']}" for row in above]
+    lines += [
+        f"  {row['data']}, claim {row['epsilon']:g}, {row['attack']}, {row['bound']}, seed {row['seed']}"
+        for row in above
+    ]
     return "\n".join(lines)
 
 
-def _draw(rows: Sequence[dict[str, Any]], options: Options) -> None:
-    """Draw a panel for each data set: detected against claimed, Katz-log solid, Clopper-Pearson dashed."""
+def _draw(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
+    """Draw a panel for each data set: means over seeds with their ranges, Katz-log solid, Clopper-Pearson dashed."""
+    detected = by_setting(rows)
     names = list(dict.fromkeys(row["data"] for row in rows))
-    figure, panels = style.canvases(len(names), width=4.8 * len(names), height=4.0)
+    figure, panels = style.canvases(len(names), width=4.8 * len(names), height=4.2)
     claims = sorted({row["epsilon"] for row in rows})
+    kinds = [(bound, line) for bound, line in zip(BOUNDS, ("-", "--"), strict=False)]
     for name, axes in zip(names, panels, strict=True):
-        for attack, colour in zip(ATTACKS, palette.COLOURS, strict=False):
-            for bound, line, label in zip(BOUNDS, ("-", "--"), (attack, None), strict=False):
-                line_rows = [row for row in rows if (row["data"], row["attack"], row["bound"]) == (name, attack, bound)]
-                places = [claims.index(row["epsilon"]) for row in line_rows]
-                axes.plot(
-                    places, [row["detected"] for row in line_rows], f"o{line}", color=colour, markersize=4, label=label
+        for place, (attack, colour) in enumerate(zip(ATTACKS, palette.COLOURS, strict=False)):
+            for number, (bound, line) in enumerate(kinds):
+                at = [claim for claim in claims if (name, claim, attack, bound) in detected]
+                mean, least, largest = np.transpose([detected[name, claim, attack, bound] for claim in at])
+                # Side by side, so that ranges can be told apart.
+                shift = 0.045 * (place - (len(ATTACKS) - 1) / 2) + 0.02 * number
+                axes.errorbar(
+                    [claims.index(claim) + shift for claim in at],
+                    mean,
+                    (mean - least, largest - mean),
+                    fmt=f"o{line}",
+                    color=colour,
+                    markersize=4,
+                    capsize=2,
+                    elinewidth=1,
+                    label=None if number else attack,
                 )
         axes.set_xticks(np.arange(len(claims)), [f"{epsilon:g}" for epsilon in claims])
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("claimed ε")
     panels[0].set_ylim(0, 1.05 * max(0.1, *(row["detected"] for row in rows)))
-    panels[0].set_ylabel("lower bound on ε, nats (dashed: Clopper-Pearson)")
-    panels[0].legend(fontsize=7.5, frameon=False)
+    panels[0].set_ylabel(f"lower bound on ε, nats: mean and range of {SEEDS} seeds")
+    panels[0].legend(fontsize=7.5, frameon=False, title="dashed: Clopper-Pearson", title_fontsize=7.5)
     style.save(figure, options.output / "figure-8", "figure-8")

@@ -6,14 +6,15 @@ Each data set has a column, drawn from the series of the single findings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine.drawing import Picture, finish, grid
+from dpaudit.engine.drawing import Picture, finish, grid, legend_below
 from dpaudit.engine.finding_figures import plot_beliefs, plot_spindle, plot_spread, set_beliefs
 from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER
 from dpaudit.engine.reading.label_comparison import QUANTILE, RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
@@ -98,19 +99,21 @@ def _draw_spread(axes: Axes, setting: MechanismSetting, kind: str, colour: str) 
 
 
 def frontier(studies: Sequence[LabelStudy]) -> Picture:
-    """Draw Figure 3: AUC against both advantages; dominated settings are hollow."""
-    figure = _figure_of_rows(studies, MEASURES, _draw_frontier)
+    """Draw Figure 3: AUC against both advantages; dominated settings are hollow, one legend is below all panels."""
+    curves = list(dict.fromkeys(setting.curve for study in studies for setting in study.settings))
+    colours = dict(zip(curves, _colours(len(curves)), strict=True))
+    figure = _figure_of_rows(studies, MEASURES, partial(_draw_frontier, colours))
+    legend_below(figure, 2 if len(studies) == 1 else 4)
     return Picture("frontier", "Utility of a model against the leakage of single labels", figure)
 
 
-def _draw_frontier(axes: Axes, study: LabelStudy, kind: str) -> None:
+def _draw_frontier(colours: Mapping[str, str], axes: Axes, study: LabelStudy, kind: str) -> None:
     measured = [setting for setting in study.settings if not math.isnan(setting.auc) and kind in setting.advantage]
     finite = [setting.advantage[kind] for setting in measured if math.isfinite(setting.advantage[kind])]
     edge = 1.15 * max(finite, default=1.0)  # position of infinite advantages
     dominated = study.dominated(kind)
-    curves = list(dict.fromkeys(setting.curve for setting in measured))
-    for curve, colour in zip(curves, _colours(len(curves)), strict=True):
-        settings = [setting for setting in measured if setting.curve == curve]
+    for curve in dict.fromkeys(setting.curve for setting in measured):
+        colour, settings = colours[curve], [setting for setting in measured if setting.curve == curve]
         settings.sort(key=lambda setting: setting.advantage[kind])
         places = [min(setting.advantage[kind], edge) for setting in settings]
         errors = np.nan_to_num([setting.auc_error for setting in settings])
@@ -124,7 +127,7 @@ def _draw_frontier(axes: Axes, study: LabelStudy, kind: str) -> None:
         axes.axvline(edge, color=INK, linestyle=":", linewidth=0.8, label="infinite")
     label = f"{QUANTILE:.0%} {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}"
     axes.set(xlabel=label, ylabel="AUC on test examples", xlim=(0, None))
-    finish(axes, "lower right", fontsize=SMALL)
+    finish(axes, "")
 
 
 def _of_one_utility(study: LabelStudy) -> list[MechanismSetting]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.stats import binom
@@ -24,7 +25,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Surrogate
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove
 from dpaudit.engine.games.protocol import StopRule
-from dpaudit.engine.report.charts import detected, lines_of
+from dpaudit.engine.report.charts import DetectedLine, detected, draw_detected, lines_of
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
@@ -282,6 +283,18 @@ def test_grid_gives_an_audit_for_each_combination(tmp_path: Path) -> None:
     assert detected(report.results[:2]) is None
     assert "Detected against claimed" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "figures" / "detected.png").exists()
+
+
+def test_a_ceiling_below_a_detected_epsilon_is_not_drawn() -> None:
+    """It is measured with fewer trainings than the audit, and is no maximum then."""
+
+    def labels(detected: float) -> list[str]:
+        axes = Figure().subplots()
+        draw_detected(axes, [DetectedLine("attack", ((1.0, 0.4, 4.8), (8.0, detected, 4.8)))])
+        return axes.get_legend_handles_labels()[1]
+
+    assert labels(4.7) == ["attack", "claim", "maximum detectable"]
+    assert labels(4.9) == ["attack", "claim"]
 
 
 def test_grid_over_learners_data_claims_and_copies() -> None:

@@ -31,9 +31,11 @@ from dpaudit.engine.games.neighbours.poisonings.rows import (
     ClipBackdoorPair,
     CornerFlip,
     Curvature,
+    FarCorner,
     FarthestFlip,
     InsertRecords,
     Remove,
+    SwapX,
 )
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.request.check import CheckRequest, check_spec
@@ -139,6 +141,7 @@ def test_candidates_make_neighbours_of_the_requested_relation() -> None:
     assert set(by_row) - set(by_label) - crafted == {
         "coefficient-target",
         "curvature",
+        "far-corner",
         "influence",
         "opposing-records",
         "shadow-adversarial",
@@ -178,6 +181,28 @@ def test_added_records_are_those_of_world_1(copies: int) -> None:
         InsertRecords(Remove())
     with pytest.raises(InputError, match="of must be"):
         InsertRecords(Automatic())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_far_corner_moves_the_mean_of_one_class_from_corner_to_corner(copies: int) -> None:
+    """Counts of classes stay, and no other choice of a row moves the sum of its features farther within the box."""
+    data = as_numbers(Iris().load(), "box")
+    worlds = FarCorner().worlds(data, copies, RNG(0))
+    sums = [GaussianNaiveBayes(1.0).sums(world) for world in (worlds.world_zero, worlds.world_one)]
+    assert np.array_equal(sums[0].count, sums[1].count)
+    moved = np.abs(sums[1].total - sums[0].total)
+    assert moved.max(1).tolist() == pytest.approx([copies, 0, 0], abs=1e-5)
+    assert moved[0].tolist() == pytest.approx([copies] * 4, abs=1e-5)
+    # The class lies near its corner: in the data set without the moved row, the mean is closer to it than the middle.
+    mean = features_of(worlds.world_zero)[worlds.world_zero.labels == 0].mean(0)
+    assert (np.abs(mean - worlds.points[0]) < 0.5).all()
+    swapped = SwapX().worlds(data, 1, RNG(0))
+    swap = (
+        GaussianNaiveBayes(1.0).sums(swapped.world_one).total - GaussianNaiveBayes(1.0).sums(swapped.world_zero).total
+    )
+    assert np.abs(swap).sum() < moved.sum() / copies
+    with pytest.raises(InputError, match="needs `copies` rows of one class"):
+        FarCorner().worlds(data.take(np.array([0, 60, 120])), 2, RNG(0))
 
 
 def test_curvature_changes_the_hessian_most() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.patches import Rectangle
 from scipy.stats import binom
 
 from dpaudit import RunOptions
@@ -21,8 +26,8 @@ from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import load
-from papers import criteo_tables
-from papers.attacks_compared import METHODS, Comparison, _comparison, compare
+from papers import criteo_tables, image_tables
+from papers.attacks_compared import METHODS, Comparison, _comparison, _draw, compare
 from papers.reproduction import Options
 from tests.nightly import nightly_games
 
@@ -69,6 +74,45 @@ def test_no_label_attack_exceeds_the_claim(rows: dict[str, dict[str, float]]) ->
 def test_only_planted_labels_touch_the_training_data(rows: dict[str, dict[str, float]]) -> None:
     for method, row in rows.items():
         assert bool(row["observational"]) == ("planted" not in method)
+
+
+def test_the_control_is_a_line_across_its_bar(rows: dict[str, dict[str, float]]) -> None:
+    """A game without a control has none."""
+    controls = [row["never_seen"] for row in rows.values()]
+    assert any(value >= 0 for value in controls)
+    heights = [0.3, 1.25, math.nan, 0.0]
+    table = pa.Table.from_pylist(
+        [row | {"never_seen": height} for row, height in zip(rows.values(), heights, strict=True)]
+    )
+    (axes,) = _draw(table, "rows").axes
+    segments = [
+        line for lines in axes.collections if isinstance(lines, LineCollection) for line in lines.get_segments()
+    ]
+    # Error bars are upright, and a game without a control has an empty segment.
+    flat = {
+        round(float(line[0, 1]), 6): line[:, 0].mean() for line in segments if len(line) and line[0, 1] == line[1, 1]
+    }
+    assert sorted(flat) == [0.0, 0.3, 1.25]
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert [flat[height] for height in (0.3, 1.25, 0.0)] == pytest.approx([middles[0], middles[1], middles[3]])
+
+
+@pytest.mark.parametrize("kind", ["criteo", "images"])
+def test_every_learner_of_the_paper_is_compared(tmp_path: Path, kind: str) -> None:
+    """Five on click logs and four on pictures, at small scale too."""
+    options = Options(tmp_path)
+    if kind == "images":
+        rng = np.random.default_rng(0)
+        records = np.column_stack([np.arange(60) % 10, rng.integers(0, 256, (60, 3072))]).astype(np.uint8)
+        (tmp_path / "cifar10").mkdir()
+        records.tofile(tmp_path / "cifar10" / "data_batch_1.bin")
+        options = replace(options, data=tmp_path)
+    tables = image_tables if kind == "images" else criteo_tables
+    comparison = _comparison(tables.study(options), kind, options)
+    assert list(comparison.learners) == list(tables.BOUNDS)
+    assert len(comparison.learners) == (4 if kind == "images" else 5)
+    for learner in comparison.learners.values():
+        assert {learner(epsilon).claim().epsilon for epsilon in comparison.epsilons} == set(comparison.epsilons)
 
 
 def test_every_canary_on_clicks_has_a_fresh_point(tmp_path: Path) -> None:

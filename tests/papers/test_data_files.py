@@ -113,15 +113,30 @@ def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
         folder = tmp_path / "label-inference" / item
         folder.mkdir(parents=True)
         (folder / f"{item}.csv").write_text(heads + text, encoding="utf-8")
-    assert list(data_files.label_inference(tmp_path)) == [
+    assert list(data_files.label_inference_figure_2(tmp_path)) == [
         Row("figure=2; data=generated clicks", "counts, multiplicative", "∞"),
         Row("figure=2; data=generated clicks", "counts, additive", "0.00093"),
+    ]
+    assert list(data_files.label_inference_figure_3(tmp_path)) == [
         Row("figure=3; data=Higgs", "settings compared", "2"),
         Row("figure=3; data=Higgs", "response tells less, multiplicative", "1"),
         Row("figure=3; data=Higgs", "median difference, nats", "+0.70"),
         Row("figure=3; data=Higgs", "response tells less, additive", "1"),
         Row("figure=3; data=Higgs", "median difference", "-0.005"),
     ]
+
+
+def test_a_comparison_of_attacks_has_the_control_where_there_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "observational-label" / "figure-1"
+    folder.mkdir(parents=True)
+    heads = "learner,epsilon,attack,bound,as_published,as_published_deviation,never_seen,test_log_loss\n"
+    lines = "LP-1ST,inf,label inference,1.2349,1.5,0.1,0.0129,2\nLP-1ST,inf,planted,0.5,0.6,0.1,nan,2\n"
+    (folder / "figure-1.csv").write_text(heads + lines, encoding="utf-8")
+    written = list(data_files.attacks_compared(tmp_path))
+    values = {(row.settings()["attack"], row.what): row.value for row in written}
+    assert values["label inference", "valid bound"] == "1.234"
+    assert values["label inference", "rows never seen"] == "0.012"
+    assert ("planted", "rows never seen") not in values
 
 
 def test_figure_1_of_label_inference_has_both_advantages_of_each_setting(tmp_path: Path) -> None:
@@ -133,6 +148,7 @@ def test_figure_1_of_label_inference_has_both_advantages_of_each_setting(tmp_pat
     (folder / "figure-1.csv").write_text(text, encoding="utf-8")
     key = "mechanism=Laplace; setting=bags of 8, ε = 0.5; data=adult"
     assert list(data_files.label_inference_figure_1(tmp_path)) == [
+        Row("mechanism=response; setting=ε = 1; data=not named", "additive, printed", "0.00095"),
         Row(key, "additive", "0.01000"),
         Row(key, "multiplicative", "0.499"),
     ]

@@ -18,9 +18,11 @@ from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, In
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
+from papers.data_files import dp_sgd
 from papers.ml_audit_dp_sgd import (
     ATTACKS,
     NETWORK,
+    SHADOW,
     UPDATED,
     AnswerAtThePoint,
     AtTheBestThreshold,
@@ -38,7 +40,8 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ml_audit_dp_sgd, "ROWS", {"small": 60})
     monkeypatch.setattr(ml_audit_dp_sgd, "EPSILONS", {"small": (float("inf"),)})
     monkeypatch.setattr(ml_audit_dp_sgd, "_data_sets", lambda options: {"digits": TwoClasses(Digits(), 60)})
-    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
+    monkeypatch.setattr(ml_audit_dp_sgd, "SEEDS", 2)
+    options = Options(tmp_path / "ml-audit", run=RunOptions(runner="in-process"), say=lambda text: None)
     reproduction = figure_8(options)
     rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
     detected_by_attack = {row["attack"]: row["detected"] for row in rows}
@@ -46,6 +49,15 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
     assert detected_by_attack[UPDATED] > 0.5
     assert {row["verdict"] for row in rows} == {"NO CLAIM"}
     assert UPDATED in reproduction.text
+    # The data file has the mean of the seeds between the least and the largest.
+    detected = [row["detected"] for row in rows if row["attack"] == SHADOW]
+    assert len(set(detected)) == 2
+    (row,) = [row for row in dp_sgd(tmp_path) if row.setting.endswith(SHADOW)]
+    least, largest = (float(end) for end in row.interval.strip("()").split(", "))
+    assert least == pytest.approx(min(detected), abs=0.011)
+    assert largest == pytest.approx(max(detected), abs=0.011)
+    assert float(row.value) == pytest.approx(np.mean(detected), abs=0.011)
+    assert row.trials == "2 seeds"
     assert reproduction.files[0].stat().st_size > 0
 
 
@@ -54,7 +66,7 @@ def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: py
 )
 def test_a_bound_above_its_claim_is_named(detected: float, message: str) -> None:
     rows = [
-        {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": value}
+        {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": value, "seed": 0}
         for bound, value in zip(ml_audit_dp_sgd.BOUNDS, (0.5, detected, 0.0), strict=True)
     ]
     assert message in words(rows)

@@ -18,7 +18,9 @@ from papers.reproduction import Options
 def test_what_rows_never_seen_show_is_not_left_of_a_bound(tmp_path: Path) -> None:
     run = RunOptions(runner="in-process")
     options = Options(tmp_path, run=run, say=lambda text: None, only=("images, no privacy",))
-    by_setting = {row["setting"]: row for row in pacsv.read_csv(factors(options).files[1]).to_pylist()}
+    reproduction = factors(options)
+    assert reproduction.files[2].stat().st_size > 10_000, "a picture"
+    by_setting = {row["setting"]: row for row in pacsv.read_csv(reproduction.files[1]).to_pylist()}
     good, off = by_setting["images, no privacy"], by_setting["images, no privacy, proxy of one epoch"]
     assert off["as published"] > good["as published"] > 2
     assert min(good["rows never seen"], off["rows never seen"]) > 2  # digits are too few for either proxy

@@ -222,8 +222,11 @@ def test_a_log_is_found_in_the_folder_of_all_sets(tmp_path: Path) -> None:
     assert criteo_tables.click_log(options) == Criteo(str(folder), 10_000)
     for name in ("train.txt.gz", "extra.txt.gz"):
         (folder / name).touch()
+    options = Options(tmp_path / "out", data=tmp_path)
     parts = Joined(Criteo(str(folder / "train.txt.gz")), Criteo(str(folder / "extra.txt.gz")))
     assert criteo_tables.click_log(options) == parts
+    (folder / "extra.txt.gz").unlink()
+    assert criteo_tables.click_log(options) == Criteo(str(folder), 10_000)
 
 
 def test_pictures_are_chosen_by_name(tmp_path: Path) -> None:

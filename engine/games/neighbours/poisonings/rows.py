@@ -178,6 +178,33 @@ class InsertRecords:
         return Worlds(rows, both.in_d[both.in_d_prime], np.ones(len(rows), np.bool_), both.points)
 
 
+@register("poisoning", "far-corner", source="Lu et al. (2022), section 4.1, naive Bayes, the attack on the means")
+@dataclass(frozen=True)
+class FarCorner:
+    """Move rows of a class from the corner of the box nearest to the class to the opposite corner; their class stays.
+
+    The class is the one whose mean is nearest to a corner, in the unit cube. Its rows nearest to that corner are placed
+    in it in world 0.
+    """
+
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        lower, upper = box(data)
+        place = (features_of(data) - lower) / np.maximum(upper - lower, 1e-12)
+        of_class = [data.labels == label for label in range(data.classes)]
+        of_class = [members for members in of_class if members.sum() >= copies]
+        require(bool(of_class), "far-corner needs `copies` rows of one class", copies=copies)
+        means = [place[members].mean(0) for members in of_class]
+        best = int(np.argmin([np.linalg.norm(mean - np.round(mean)) for mean in means]))
+        corner = np.round(means[best])
+        distance = np.where(of_class[best], np.linalg.norm(place - corner, axis=1), np.inf)
+        rows = np.sort(np.argsort(distance, kind="stable")[:copies])
+        near, far = np.where(corner > 0, upper, lower), np.where(corner > 0, lower, upper)
+        honest, moved = (data.take(rows).with_(features=np.repeat(point[None], copies, 0)) for point in (near, far))
+        return replace_rows(data, rows, honest, moved, np.stack([near, far]))
+
+
 @register("poisoning", "swap-x", source="Lu et al. (2022), section 5, the baseline Swap-X")
 @dataclass(frozen=True)
 class SwapX:
