@@ -112,8 +112,8 @@ def click_log(options: Options) -> Any:
     if days:
         # The paper's source keeps one row in twenty, from the start of the day.
         return Joined(*(Criteo(str(day), rows, keep=0.05) for day, rows in zip(days, (before, after), strict=True)))
-    parts = _files(folder, "train", "extra")
-    return Joined(*(Criteo(str(part)) for part in parts)) if parts else Criteo(str(folder), before + after)
+    parts = _files(path, "train", "extra")
+    return Joined(*(Criteo(str(part)) for part in parts)) if parts else Criteo(str(path), before + after)
 
 
 def _files(folder: Path, *starts: str) -> list[Path]:
