@@ -100,8 +100,10 @@ class _Schedule:
             for need in self.missing[unit.key]:
                 self.dependents[need].append(unit)
         ready = [unit for unit in waiting if not self.missing[unit.key]]
-        # Units with finished needs first, as during a run, to complete what an earlier run began.
-        self._drain(sorted(ready, key=lambda unit: not unit.needs))
+        chains = self._gpu_chains(waiting)
+        # Units with finished needs first, as during a run, to complete what an earlier run began. Then those with the
+        # longest chains on GPUs, since GPUs would be idle at the end while the last chain runs alone.
+        self._drain(sorted(ready, key=lambda unit: (not unit.needs, -chains[unit.key])))
         repeated, self.defer = self._repeatable(), None
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
@@ -110,6 +112,14 @@ class _Schedule:
         if skipped:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(skipped)))
         return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(skipped), reused, damaged)
+
+    def _gpu_chains(self, waiting: Sequence[Unit]) -> dict[str, int]:
+        """Return the largest number of units with a GPU that must run one after another from each unit on, by key."""
+        chains: dict[str, int] = {}
+        for unit in reversed(waiting):  # a unit comes after the units it needs
+            later = max((chains.get(dependent.key, 0) for dependent in self.dependents.get(unit.key, ())), default=0)
+            chains[unit.key] = later + (unit.resources.gpus > 0)
+        return chains
 
     def _emit(self, kind: EventKind, unit: Unit, **details: Any) -> None:
         self.events.emit(Event(kind, unit.key, unit.label, **details))

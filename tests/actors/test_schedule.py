@@ -122,6 +122,21 @@ def test_results_flow_from_unit_to_unit_and_are_stored(make_backend: MakeBackend
     assert len(of_kind(emitted, EventKind.UNIT_DONE)) == 4
 
 
+def test_units_that_a_longer_chain_of_gpu_units_waits_for_go_first(tmp_path: Path) -> None:
+    """The teacher goes before single trainings; without a GPU the order of the plan stays."""
+
+    def labels(resources: Resources, folder: Path) -> list[str]:
+        alone = [Unit(Add(number), f"alone {number}", resources=resources) for number in range(2)]
+        teacher = Unit(Add(10), "teacher", resources=resources)
+        answers = Unit(Add(11), "answers", needs=(teacher.key,))
+        student = Unit(Add(12), "student", needs=(answers.key,), resources=resources)
+        _, _, emitted = run(in_process, [*alone, teacher, answers, student], folder)
+        return [event.label for event in of_kind(emitted, EventKind.UNIT_STARTED)]
+
+    assert labels(Resources(gpus=1.0), tmp_path / "gpu")[:2] == ["teacher", "alone 0"]
+    assert labels(Resources(), tmp_path / "cpu") == ["alone 0", "alone 1", "teacher", "answers", "student"]
+
+
 def test_finished_units_are_not_run_again(make_backend: MakeBackend, tmp_path: Path) -> None:
     units = diamond()
     run(in_process, units[:2], tmp_path, ten=10)
