@@ -155,8 +155,8 @@ def test_a_figure_of_many_releases_shows_all_examples() -> None:
     assert len(beliefs["prior"]) == len(beliefs["posterior"]) == 4_000
     assert set(beliefs["prior"]) == set(prior)
     first = dict(zip(tallies[0].prior, tallies[0].posterior, strict=True))
-    drawn = zip(beliefs["prior"][:10], beliefs["posterior"][:10], strict=True)
-    assert all(first[before] == after for before, after in drawn)
+    pairs = zip(beliefs["prior"][:10], beliefs["posterior"][:10], strict=True)
+    assert all(first[before] == after for before, after in pairs)
 
 
 def test_left_out_and_infinite_examples_are_counted_separately() -> None:
