@@ -512,6 +512,15 @@ FILES = {
     "paper-ml-audit-dp-sgd.csv": Source(
         runs(AUDIT, "figure-8", with_=f'{REAL} --only "claim 4" --only "claim 16"'), dp_sgd
     ),
+    "paper-ml-audit-dp-sgd-seeds.csv": Source(
+        runs(
+            AUDIT,
+            "figure-8",
+            with_=f'{REAL} --only "Fashion-MNIST, claim 4" --only "Fashion-MNIST, claim 16"',
+            into="seeds",
+        ),
+        lambda folder: dp_sgd(folder / "seeds"),
+    ),
     "paper-ml-audit-figure-3.csv": Source(runs(AUDIT, "figure-3", with_=f"{PAPER}{REAL}"), ml_audit_figure_3),
     "paper-ml-audit-figure-4.csv": Source(runs(AUDIT, "figure-4", "figure-4b", with_=PAPER), ml_audit_figure_4),
     "paper-ml-audit-seconds.csv": Source(runs(AUDIT, "figure-2", with_=f"{PAPER}{REAL}"), ml_audit_seconds),

@@ -320,10 +320,15 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
 
 
 def _beliefs(tallies: Sequence[AdvantageTally]) -> Series:
-    """Return priors and posteriors of as many examples of each release as a figure can show."""
+    """Return priors and posteriors of as many examples of each release as a figure can show.
+
+    Releases show examples of different places, because they have the same examples.
+    """
     each = max(1, MAX_DRAWN // len(tallies))
-    prior = np.concatenate([tally.prior[:: -(-len(tally.prior) // each)] for tally in tallies])
-    posterior = np.concatenate([tally.posterior[:: -(-len(tally.posterior) // each)] for tally in tallies])
+    steps = [-(-len(tally.prior) // each) for tally in tallies]
+    places = [slice(number % step, None, step) for number, step in enumerate(steps)]
+    prior = np.concatenate([tally.prior[place] for tally, place in zip(tallies, places, strict=True)])
+    posterior = np.concatenate([tally.posterior[place] for tally, place in zip(tallies, places, strict=True)])
     return {"prior": prior[:MAX_DRAWN], "posterior": posterior[:MAX_DRAWN]}
 
 

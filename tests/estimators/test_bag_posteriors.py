@@ -147,6 +147,18 @@ def test_computed_and_realised_gains_agree_only_for_calibrated_priors() -> None:
     assert any("not calibrated" in note for note in blind.notes)
 
 
+def test_a_figure_of_many_releases_shows_all_examples() -> None:
+    """Releases have the same examples; 4,000 of 400 releases are ten of each, and 300 examples are shown in turn."""
+    prior = np.random.default_rng(5).uniform(0.05, 0.95, 300)
+    tallies = [LabelAdvantage().tally(played(prior, prior, seed)) for seed in range(400)]
+    beliefs = LabelAdvantage().find(tallies).series["beliefs"]
+    assert len(beliefs["prior"]) == len(beliefs["posterior"]) == 4_000
+    assert set(beliefs["prior"]) == set(prior)
+    first = dict(zip(tallies[0].prior, tallies[0].posterior, strict=True))
+    pairs = zip(beliefs["prior"][:10], beliefs["posterior"][:10], strict=True)
+    assert all(first[before] == after for before, after in pairs)
+
+
 def test_left_out_and_infinite_examples_are_counted_separately() -> None:
     evidence = Posteriors(
         np.array([0.5, 0.5, 0.2]), np.array([1.0, 0.5, 0.2]), np.array([0, 0, -1]), shift=np.array([math.inf, 0.0, 0.0])
