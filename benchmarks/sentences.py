@@ -7,8 +7,8 @@ Every number in digits must be held by one of three things. Digits are compared 
 
 - A pin, `2.97 = LP-1ST | ours, as published | ∞`, names one row of a data file. Each part is the value of one of its
   conditions, `name=value`, the name of the measurement, or `trials=VALUE`; `not PART` leaves rows out. The row's value,
-  the ends of its interval and its trials may hold the number. `max`, `min`, `sum` or `count` as first part takes several
-  rows.
+  the ends of its interval and its trials may hold the number. `max`, `min`, `sum` or `count` as first part takes
+  several rows.
 - A pin `250 = quoted` names the paper's passages in `quotations.csv`. Numbers of the column `paper` are always quoted.
 - A condition of the data file needs no pin, as 4 in "at claim 4".
 
