@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -249,7 +250,7 @@ def _draw(table: pa.Table, data: str) -> Figure:
     axes.set_xticks(
         range(len(groups)),
         [
-            f"{learner.replace(' (', chr(10) + '(')}\nε = {'∞' if math.isinf(epsilon) else format(epsilon, 'g')}"
+            f"{textwrap.fill(learner, 14)}\nε = {'∞' if math.isinf(epsilon) else format(epsilon, 'g')}"
             for learner, epsilon in groups
         ],
         fontsize=7.5,

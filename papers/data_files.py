@@ -484,6 +484,10 @@ VOTED = ("figure-3", "figure-4")
 SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
     "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1", with_=REAL), attacks_compared),
+    "paper-attacks-compared-images.csv": Source(
+        runs(LABELS, "figure-1", with_=f"{REAL} --only images", into="cifar10"),
+        lambda folder: attacks_compared(folder / "cifar10"),
+    ),
     "paper-bayesian.csv": Source(
         f"{runs('bayesian', 'table-2', with_=MODEL)}; "
         f"{runs('bayesian', 'table-2', with_=f'{REAL} --only fashion_mnist', into='fashion')}",
