@@ -25,6 +25,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.gpu_memory import fit_on_emptied_gpu
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Learner, Model, StackLearner
+from dpaudit.mechanisms.teachers import has_separate_teachers
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class TrialGame:
 
     Attributes:
         trials: Number of scored runs of the mechanism, each with a separate coin, in 2 .. 10,000,000.
-        stack: Number of runs in one unit, >= 1.
+        stack: Number of runs in one unit, >= 1; a learner with teachers has one.
     """
 
     trials: int = 1000
@@ -53,6 +54,10 @@ class TrialGame:
     def reference(self) -> Reference:
         """Return the reference for planning the sensitivity."""
         return Reference(CoinResponse(), self.trials, "trials")
+
+    def runs_per_unit(self, mechanism: Any) -> int:
+        """Return the number of runs in one unit: one for a learner whose training is that of many teachers."""
+        return 1 if has_separate_teachers(mechanism) else self.stack
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
         """Return lower limits of the number of units and of those with scores, for a target set of `rows` rows."""

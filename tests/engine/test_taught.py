@@ -109,6 +109,34 @@ def test_shadow_models_have_teachers_too() -> None:
     assert len(labels(plan, "shadow model 2 of 2, teachers")) == TEACHERS
 
 
+def test_each_trial_of_two_worlds_is_a_unit() -> None:
+    """A stack of 64 trainings of 64 teachers each would be one unit of 4,096 trainings."""
+    trials = {"name": "ind-mia", "trials": 6, "shadows": 4}
+    spec = load_spec(
+        {
+            "data": {"name": "gaussian-mixture", "rows": 800, "classes": 3},
+            "game": trials,
+            "split": {"target": 0.9, "reference": 0.0, "test": 0.1},
+            "audits": [
+                {
+                    "mechanism": {
+                        "name": "pate",
+                        "epsilon": 4.0,
+                        "teachers": TEACHERS,
+                        "queries": 60,
+                        "model": LOGISTIC,
+                    },
+                    "claim": {"epsilon": 4.0, "delta": 1e-5, "relation": "add-remove"},
+                }
+            ],
+            "run": {"runner": "in-process"},
+        }
+    )
+    plan = make_plan(spec)
+    assert len(labels(plan, "training trials")) == 6
+    assert len(labels(plan, "shadow models")) == 2
+
+
 @pytest.mark.parametrize("model", [LOGISTIC, {"name": "mlp", "hidden": [8], "epochs": 2}], ids=["logistic", "network"])
 def test_the_scores_are_those_of_one_training(
     model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

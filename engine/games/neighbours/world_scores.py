@@ -130,11 +130,11 @@ class SummaryGame(TrialGame):
         trials: int,
         **arguments: Any,
     ) -> tuple[Unit, ...]:
-        require_units(-(-trials // self.stack))
+        require_units(-(-trials // self.runs_per_unit(setting.mechanism)))
         return work.split(
             function,
             trials,
-            self.stack,
+            self.runs_per_unit(setting.mechanism),
             setting.mechanism,
             worlds,
             self.limit_s,

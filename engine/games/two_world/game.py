@@ -109,7 +109,7 @@ class TwoWorldGame(TrialGame, ABC):
         trials = work.split(
             train_trials,
             self.trials,
-            self.stack,
+            self.runs_per_unit(setting.mechanism),
             # Only fields that affect a trial, so that an audit with more trials or other shadows reuses finished units.
             replace(self, trials=2, stack=1, shadows=2, shadow_mechanism=None, population=0),
             setting.mechanism,
@@ -161,11 +161,12 @@ class TwoWorldGame(TrialGame, ABC):
         )
 
     def _shadows(self, setting: Setting, work: Work, crafted: Unit | None) -> tuple[Unit, ...]:
+        mechanism = setting.mechanism if self.shadow_mechanism is None else self.shadow_mechanism
         return work.split(
             train_shadows,
             self.shadows,
-            2 * -(-self.stack // 2),  # pairs stay together
-            setting.mechanism if self.shadow_mechanism is None else self.shadow_mechanism,
+            2 * -(-self.runs_per_unit(mechanism) // 2),  # pairs stay together
+            mechanism,
             setting.required_part("target"),
             crafted,
             queries=self.queries,
