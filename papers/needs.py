@@ -60,7 +60,7 @@ NEEDS: Mapping[str, Needs] = {
     "label-inference figure-1": Needs("over 90 s", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
     "label-inference figure-2": Needs("over 1 min", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
     "label-inference figure-3": Needs("over 90 s", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
-    "label-inference rates": Needs(UNKNOWN),
+    "label-inference rates": Needs("10 s"),
     "ml-audit copies": Needs("28 s", UNKNOWN),
     "ml-audit coverage": Needs("4 s"),
     "ml-audit figure-2": Needs(UNKNOWN, "88 min", adds=TABLES, parts=True),
