@@ -12,6 +12,7 @@ import yaml
 
 from dpaudit import Claim, Relation
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call, _keys_in
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
@@ -31,6 +32,8 @@ SPECS["crafted-queries"] = {
 }
 # These share coins or calls on purpose: the same replays without privacy, or by a weaker attack.
 SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show", "releases without noise")
+# Parts of one training, which draw from different children of its seed.
+PARTS = ("train_teachers", "release_answers", "train_model", "measure_utility", "ask_teachers", "train_and_ask")
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
     *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
@@ -50,6 +53,14 @@ def planned(name: str) -> Plan:
     return make_plan(AuditSpec([Audit(mechanism=function, data=rows, game=RowFunctionGame())]))
 
 
+def purpose(unit: Unit) -> str:
+    """Return the function and the label of a unit without numbers; parts of one training have one purpose."""
+    label = re.sub("[0-9]+", "", unit.label)
+    if unit.function_name in PARTS:
+        return "training: " + re.sub(r", (teachers.*|answers|asked)$", "", label)
+    return f"{unit.function_name}: {label}"
+
+
 def reused(plan: Plan) -> list[set[str]]:
     """Return sets of units of one audit that share a seed, or a prefix of it, for different purposes.
 
@@ -65,7 +76,7 @@ def reused(plan: Plan) -> list[set[str]]:
             results += [{f"{unit.label} reads {key} twice"} for key in set(seed_keys) if seed_keys.count(key) > 1]
             seed = dict(unit.task.arguments).get("seed")
             if seed is not None and unit.function_name not in ONLY_CHOOSE:
-                purposes[(seed.entropy, *seed.path)].add(f"{unit.function_name}: {re.sub('[0-9]+', '', unit.label)}")
+                purposes[(seed.entropy, *seed.path)].add(purpose(unit))
         for path, labels in purposes.items():
             above = (purposes.get(path[:length], set()) for length in range(1, len(path)))
             results += [labels | others for others in above if others - labels]
