@@ -58,7 +58,7 @@ NEEDS: Mapping[str, Needs] = {
     "bayesian table-2": Needs("40 min", GPUS, adds=("cifar10 or fashion_mnist (6 min)", "sst2", A_MODEL), parts=True),
     "label-inference equivalence": Needs("9 s", UNKNOWN, adds=("priors",)),
     "label-inference figure-1": Needs("over 90 s", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
-    "label-inference figure-2": Needs("over 1 min", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
+    "label-inference figure-2": Needs("6 min", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
     "label-inference figure-3": Needs("over 90 s", UNKNOWN, adds=("higgs", "adult", "criteo"), parts=True),
     "label-inference rates": Needs("10 s"),
     "ml-audit copies": Needs("28 s", UNKNOWN),
