@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import printable, require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.training.recipe import TrainingTask
@@ -49,14 +49,31 @@ class AnsweredQueries:
     labels: Ints  # their released labels, shape (m,)
 
 
+class TaughtSeeds(NamedTuple):
+    """Seeds of the parts of one training, so that a part needs nothing of the others but their results."""
+
+    queries: SeedSequence  # choice of the queries
+    teachers: SeedSequence
+    answers: SeedSequence
+    student: SeedSequence
+
+    @classmethod
+    def of(cls, seed: SeedSequence) -> TaughtSeeds:
+        return cls(*spawned(seed, 4))
+
+
 class TaughtLearner(ABC):
     """Base of learners whose student learns from noisy answers of teachers, in the three steps of `fit`.
 
-    Each step draws from its own child of `seed`, so that it needs nothing of the others but their results.
+    Each step gets the seed of the whole training and draws from its own part of `TaughtSeeds`.
     """
 
     teachers: int  # number of teachers, >= 1
     model: Any  # a Trainer, of teachers and student
+
+    def together(self, train: Examples) -> int:
+        """Return the number of teachers that are trained together."""
+        return teachers_together(self.model, train)
 
     @abstractmethod
     def train_teachers(
@@ -68,8 +85,8 @@ class TaughtLearner(ABC):
         """
 
     @abstractmethod
-    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
-        """Release answers from the votes of all teachers. Nothing else depends on the votes."""
+    def release_answers(self, votes: Ints, rng: np.random.Generator) -> AnsweredQueries:
+        """Release answers from the number of votes for each class, shape (queries, K)."""
 
     @abstractmethod
     def train_student(
@@ -83,6 +100,17 @@ class TaughtLearner(ABC):
     ) -> Model:
         """Train the student on the answered rows of `train`, with released labels instead of theirs."""
 
+    def answers_of_teachers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
+        """Release answers from the votes of all teachers; nothing else depends on the votes.
+
+        Raises: TrainingError if no query is answered.
+        """
+        rng = np.random.default_rng(TaughtSeeds.of(seed).answers)
+        answered = self.release_answers(vote_counts(teachers.votes, classes), rng)
+        if not len(answered.labels):
+            raise TrainingError("the teachers answered no query. Lower threshold or train them longer.")
+        return answered
+
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
@@ -91,11 +119,11 @@ class TaughtLearner(ABC):
         teachers = votes_by_groups(
             partial(self.train_teachers, train, **settings),
             self.teachers,
-            teachers_together(self.model, train),
+            self.together(train),
             scratch=compute.scratch,
             identity=lambda: (self, train.digest, seed.entropy, seed.spawn_key),
         )
-        answered = self.released_answers(teachers, classes=train.classes, seed=seed)
+        answered = self.answers_of_teachers(teachers, classes=train.classes, seed=seed)
         return self.train_student(train, answered, **settings)
 
 
@@ -132,25 +160,15 @@ def trained_teachers(
     compute: Compute,
     validation: Examples | None = None,
 ) -> list[Model]:
-    """Train one model for each task on the rows of `data`, networks in a stack.
+    """Train one model for each task on rows of `data` with their labels, networks in a stack.
 
     Raises: the first TrainingError.
     """
     if not isinstance(model, StackLearner):
         return [
-            model.fit(
-                data.take(task.rows).with_(labels=np.asarray(task.labels, np.int64)),
-                seed=task.seed,
-                compute=compute,
-                validation=validation,
-            )
-            for task in tasks
+            model.fit(data.take(task.rows), seed=task.seed, compute=compute, validation=validation) for task in tasks
         ]
-    from dpaudit.mechanisms.training.inputs import example_shape
-
-    shape = example_shape(data.features)
-    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), rows=len(data), compute=compute)
-    outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
+    outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute)
     models = list[Model]()
     for outcome in outcomes:
         if isinstance(outcome, TrainingError):

@@ -16,7 +16,6 @@ from dpaudit.mechanisms.teachers import (
     TeacherVotes,
     has_separate_teachers,
     joined_votes,
-    teachers_together,
 )
 
 
@@ -34,7 +33,7 @@ def add_teachers(setting: Setting, work: Work, train: Any, *, seed: Seed, label:
     teachers = work.split(
         train_teachers,
         mechanism.teachers,
-        teachers_together(mechanism.model, target),
+        mechanism.together(target),
         mechanism,
         train,
         setting.part_argument("validation"),
@@ -79,4 +78,4 @@ def release_answers(
     mechanism: TaughtLearner, teachers: tuple[TeacherVotes, ...], *, classes: int, seed: Seed
 ) -> AnsweredQueries:
     """Release the answers of all teachers of a training."""
-    return mechanism.released_answers(joined_votes(teachers), classes=classes, seed=seed.sequence())
+    return mechanism.answers_of_teachers(joined_votes(teachers), classes=classes, seed=seed.sequence())

@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.models.tables import CatBoost
@@ -31,11 +31,11 @@ from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_e
 from dpaudit.mechanisms.teachers import (
     AnsweredQueries,
     TaughtLearner,
+    TaughtSeeds,
     TeacherVotes,
     predicted_classes,
     require_teachers_fit,
     trained_teachers,
-    vote_counts,
 )
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.recipe import TrainingTask
@@ -126,8 +126,7 @@ class PATE(TaughtLearner):
         """Train the teachers with these numbers and return their votes on the queries."""
         queries = train.take(self._query_rows(train, seed)).features
         require_teachers_fit(self.teachers, len(train))
-        teaching = spawned(seed, 4)[1]
-        splitting, *seeds = spawned(teaching, 1 + self.teachers)
+        splitting, *seeds = spawned(TaughtSeeds.of(seed).teachers, 1 + self.teachers)
         parts = np.array_split(np.random.default_rng(splitting).permutation(len(train)), self.teachers)
         training_seeds, voting_seeds = zip(*(spawned(seeds[number], 2) for number in numbers), strict=True)
         tasks = [
@@ -147,14 +146,12 @@ class PATE(TaughtLearner):
         """Return the rows of the queries, ascending, shape (queries,)."""
         count, examples = self.affordable_queries(), len(train)
         require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
-        choosing = spawned(seed, 4)[0]
-        return np.sort(np.random.default_rng(choosing).permutation(examples)[:count])
+        rng = np.random.default_rng(TaughtSeeds.of(seed).queries)
+        return np.sort(rng.permutation(examples)[:count])
 
-    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
-        """Release one label for each query from the votes of all teachers."""
-        answering = spawned(seed, 4)[2]
-        labels = self.answers(vote_counts(teachers.votes, classes), np.random.default_rng(answering))
-        return AnsweredQueries(np.arange(len(labels)), labels)
+    def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
+        """Release one label for each query from the votes (queries, K)."""
+        return AnsweredQueries(np.arange(len(votes)), self.answers(votes, rng))
 
     def train_student(
         self,
@@ -166,9 +163,9 @@ class PATE(TaughtLearner):
         validation: Examples | None,
     ) -> Model:
         """Train the student on the queries with their released labels."""
-        studying = spawned(seed, 4)[3]
         queries = train.take(self._query_rows(train, seed)[answered.queries]).with_(labels=answered.labels)
-        return self.model.fit(queries, seed=studying, compute=compute, validation=validation)
+        student = TaughtSeeds.of(seed).student
+        return self.model.fit(queries, seed=student, compute=compute, validation=validation)
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Release one label for each row of votes (queries, K). Nothing else depends on the votes."""
@@ -304,6 +301,10 @@ class PateFm(TaughtLearner):
             self.epsilon, queries=self.queries, answered=self.answers, delta=self.delta, **self._noise_scales(1.0)
         )
 
+    def together(self, train: Examples) -> int:
+        """Return 1: FixMatch trains one network at a time."""
+        return 1
+
     def _noise_scales(self, factor: float) -> dict[str, float]:
         return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
 
@@ -317,8 +318,7 @@ class PateFm(TaughtLearner):
         images, share = as_array(train.features), len(train) // self.teachers
         queries = images[self._query_rows(train, seed)]
         require_teachers_fit(self.teachers, len(train))
-        teaching = spawned(seed, 4)[1]
-        splitting, *seeds = spawned(teaching, 1 + self.teachers)
+        splitting, *seeds = spawned(TaughtSeeds.of(seed).teachers, 1 + self.teachers)
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         rows_of = parts.reshape(self.teachers, share)
         votes = []
@@ -334,16 +334,8 @@ class PateFm(TaughtLearner):
         """Return the rows of the queries, ascending, shape (queries,)."""
         shape = as_array(train.features).shape
         require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
-        choosing = spawned(seed, 4)[0]
-        return np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
-
-    def released_answers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
-        """Release the answers of confident queries. Raises: TrainingError if there are none."""
-        answering = spawned(seed, 4)[2]
-        answered = self.release_answers(vote_counts(teachers.votes, classes), np.random.default_rng(answering))
-        if not len(answered.labels):
-            raise TrainingError("the teachers answered no query. Lower threshold or train them longer.")
-        return answered
+        rng = np.random.default_rng(TaughtSeeds.of(seed).queries)
+        return np.sort(rng.permutation(len(train))[: self.queries])
 
     def train_student(
         self,
@@ -355,9 +347,8 @@ class PateFm(TaughtLearner):
         validation: Examples | None,
     ) -> Model:
         """Train the student on all images, with the released labels of the answered ones; ignores `validation`."""
-        studying = spawned(seed, 4)[3]
-        rows = self._query_rows(train, seed)[answered.queries]
-        return self._train_network(train, rows, answered.labels, self.student_steps, seed=studying, compute=compute)
+        rows, student = self._query_rows(train, seed)[answered.queries], TaughtSeeds.of(seed).student
+        return self._train_network(train, rows, answered.labels, self.student_steps, seed=student, compute=compute)
 
     def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         """Release answers from the votes (queries, K). Nothing else depends on the votes."""

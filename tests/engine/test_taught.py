@@ -16,10 +16,12 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import make_call
+from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games import taught
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.pate import PATE, PateFm
+from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.predictors import ensemble
 from dpaudit.mechanisms.teachers import has_separate_teachers
@@ -95,6 +97,11 @@ def test_small_networks_are_trained_in_stacks_and_large_ones_alone() -> None:
     assert labels(small, ", teachers") == groups
     large = make_plan(learner_spec({"name": "mlp", "hidden": [1200, 1200]}))
     assert len(labels(large, ", teachers")) == TEACHERS
+
+
+def test_fix_match_teachers_are_trained_one_by_one() -> None:
+    """A stack of them would be trained one after another in one unit."""
+    assert PateFm(1.0, model=SmallCnn()).together(Digits().load()) == 1
 
 
 def test_only_trainings_hold_a_gpu() -> None:
