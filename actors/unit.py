@@ -143,7 +143,7 @@ class Unit:
 
     @cached_property
     def kind_of_work(self) -> str:
-        """The function and what it trains: units of one kind take similar times."""
+        """The function, its mechanism and its model: units of one kind take similar times."""
         return str(getattr(self.task, "kind_of_work", self.function_name))
 
     @property

@@ -98,7 +98,7 @@ class TaughtLearner(ABC):
         compute: Compute,
         validation: Examples | None,
     ) -> Model:
-        """Train the student on the answered rows of `train`, with released labels instead of theirs."""
+        """Train the student on the answered rows of `train`, with released labels instead of the true ones."""
 
     def answers_of_teachers(self, teachers: TeacherVotes, *, classes: int, seed: SeedSequence) -> AnsweredQueries:
         """Release answers from the votes of all teachers; nothing else depends on the votes.

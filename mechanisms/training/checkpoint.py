@@ -1,4 +1,4 @@
-"""Checkpoints of long trainings: an interrupted training goes on from its last one and gives the same numbers.
+"""Checkpoints of long trainings: an interrupted training resumes from its last one and gives the same numbers.
 
 A checkpoint holds only numbers and strings and is loaded as such: write access to a run folder must not allow code
 execution.
@@ -31,7 +31,7 @@ ModelBuilder: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.fl
 
 
 class Resumable(Protocol):
-    """A training that can go on from a state of numbers, strings and tensors."""
+    """A training that can resume from a state of numbers, strings and tensors."""
 
     def state(self) -> dict[str, Any]:
         """Return all that the rest of the training depends on and its arguments do not determine."""

@@ -23,6 +23,7 @@ from dpaudit.mechanisms.gpu_memory import (
     fit_on_emptied_gpu,
     hold_share,
     is_out_of_memory,
+    moved,
     on_device,
     release_resident,
     resident_bytes,
@@ -429,3 +430,15 @@ def test_a_full_gpu_is_no_failure_of_the_compiler(monkeypatch: pytest.MonkeyPatc
 
 def test_memory_is_released_without_a_gpu() -> None:
     assert gpu_memory.release_resident() == 0
+
+
+def test_arrays_in_another_order_are_copied_once() -> None:
+    """Otherwise flattening the rows copies all of them for each model and epoch."""
+    pictures = np.moveaxis(np.arange(48, dtype=np.float32).reshape(2, 4, 2, 3), 3, 1)
+    read_only = pictures.copy(order="K")
+    read_only.flags.writeable = False
+    for array in (pictures, read_only):
+        assert not array.flags.c_contiguous
+        tensor = moved(array, "cpu")
+        assert tensor.is_contiguous()
+        np.testing.assert_array_equal(tensor.numpy(), array)
