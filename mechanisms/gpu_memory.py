@@ -127,8 +127,8 @@ def moved(array: NDArray[np.float32], device: str) -> Tensor:
     """Return `array` as a tensor on `device`; it shares memory with a writable array on the CPU."""
     import torch
 
-    # Copy read-only arrays from an object store, which torch cannot wrap. Other orders are copied once here, not by every
-    # model and epoch.
+    # Copy read-only arrays from an object store, which torch cannot wrap. Other orders are copied once here, not by
+    # every model and epoch.
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array, order="C")
     return torch.from_numpy(writeable).to(torch.device(device))
 
