@@ -30,6 +30,7 @@ PACKAGES = {
     "language-model": "dpaudit.mechanisms",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.games",
+    "table-attack": "dpaudit.engine.games",
     "canary": "dpaudit.engine.games",
     "poisoning": "dpaudit.engine.games",
     "proxy": "dpaudit.engine.games",

@@ -94,7 +94,7 @@ MECHANISMS = Rooms(
             "language_models",
             "queries",
         ),
-        *("learners", "predictors", "queries", "adapters", "planted"),
+        *("learners", "predictors", "adapters", "generators", "planted"),
     ),
 )
 ENGINE = Rooms(
@@ -114,6 +114,7 @@ ENGINE = Rooms(
         "sweep",
         "planned_run",
         "estimate",
+        "synthetic",
         "testing",
         "cli",
     ),
@@ -122,7 +123,18 @@ GAMES = Rooms(
     "dpaudit.engine.games",
     (
         *("reference", "protocol", "trials", "taught"),
-        *("proxies", "one_run", "labels", "two_world", "neighbours", "functions", "steps", "predictions", "advantages"),
+        *(
+            "proxies",
+            "one_run",
+            "labels",
+            "two_world",
+            "neighbours",
+            "functions",
+            "tables",
+            "steps",
+            "predictions",
+            "advantages",
+        ),
     ),
 )
 ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)

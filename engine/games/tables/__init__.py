@@ -1,0 +1,1 @@
+"""Games about synthetic tables: which rows was a generator fitted on."""

@@ -1,0 +1,1 @@
+"""Membership attacks on a synthetic table, one file each."""

@@ -1,0 +1,1 @@
+"""Audits of a synthetic table from files."""

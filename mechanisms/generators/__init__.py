@@ -1,0 +1,1 @@
+"""Generators of synthetic tables with known privacy, and one without any."""
