@@ -1,7 +1,7 @@
 """Tables of mixed columns, the attacker's view of a synthetic table, and the interface of attacks on it.
 
-Training and holdout rows are paired at random, and the attacker tells which row of each pair was trained on. To keep the
-guesses valid, an attack must not know which file a row of a pair came from: it sees the rows of both files unordered.
+Training and holdout rows are paired at random, and the attacker tells which row of each pair was trained on. To keep
+the guesses valid, an attack must not know which file a row of a pair came from: it sees both files unordered.
 """
 
 from __future__ import annotations
