@@ -38,8 +38,8 @@ _NEXT_BY_RULE = {
     "stored in a module, no `hash` of texts or bytes. Then check again.",
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
-    "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator again "
-    "on one part, and audit it with the other part.",
+    "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
+    "again on one part, and audit it with the other part.",
     **dict.fromkeys(
         ("confirmation-open", "digits-cannot-tell"),
         "Check again with more trials and another seed (`--until-decided`).",

@@ -92,7 +92,7 @@ class TestRecord:
         meaning_for_whole: Consequences of a bound on a part for the whole, in sentences; () for a test of the whole.
         leak_location: Probable place of the leak in the code, in sentences.
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
-        split_doubt: Reason why the split of rows into training and holdout was not random, in words; "" if there is none.
+        split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
         failed_trials: Number of trials that failed, each counted as a wrong guess.
         failures: (label, error) of units that failed.
         units: Number of planned units.

@@ -98,8 +98,8 @@ RULES = (
         Verdict.VIOLATION,
         "claim-rejected",
         "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, the code keeps no state "
-        "between calls, and the validity of the bound needs no unstated assumption (independent trials; a random split; "
-        "for a proxy, a control that does not explain the bound, or a confirmatory run)",
+        "between calls, and the validity of the bound needs no unstated assumption (independent trials; a random "
+        "split; for a proxy, a control that does not explain the bound, or a confirmatory run)",
         _readable_tests(lambda test: test.rejects),
     ),
     Rule(
