@@ -34,7 +34,7 @@ from dpaudit.registry import catalogue, load
 T = TypeVar("T")
 
 Split = Literal["random", "other"]
-"""How the rows came into the two files: uniformly at random, or in any other way."""
+"""Split of the rows into the two files: uniformly at random, or in any other way."""
 PRINTED = 0.95
 """Confidence of the printed bounds, over all tests together."""
 WHOLE_SHARE = 0.5
@@ -56,7 +56,7 @@ STRICTER = (
 
 @dataclass(frozen=True)
 class Reading:
-    """How the guesses are read.
+    """The claim, and the confidence and the condition under which guesses are compared with it.
 
     Attributes:
         claim: The claim as stated; of infinite epsilon if none was.
@@ -354,12 +354,12 @@ def _notes(
     reading: Reading,
 ) -> list[str]:
     """Return the assumptions of the bound, and what was counted."""
-    known = abs(pairs.training_canaries - pairs.holdout_canaries)
+    unpaired = abs(pairs.training_canaries - pairs.holdout_canaries)
     unit = "persons" if groups else "rows"
     notes = [
         ASSUMES.format(records=unit, tuned=" but to choose settings" if tuned else ""),
         f"{pairs.pairs:,} random pairs of {pairs.training_canaries:,} training and {pairs.holdout_canaries:,} holdout "
-        f"{unit}{f'; {known:,} {unit} of the larger file are known to the attacker' if known else ''}",
+        f"{unit}{f'; {unpaired:,} {unit} of the larger file are known to the attacker' if unpaired else ''}",
         SHARED,
     ]
     if reading.claim.epsilon < np.inf:

@@ -27,7 +27,7 @@ ALONE = "alone, not part of the verdict"
 
 @dataclass(frozen=True, eq=False)
 class AttackAlone:
-    """What one attack shows on its own; it is no part of the verdict, which rests on all attacks together.
+    """Result of one attack alone. It is no part of the verdict, which rests on all attacks together.
 
     Attributes:
         name: Registered name of the attack.

@@ -165,8 +165,9 @@ def _equal_rows(table: MixedTable, trained: NDArray[np.bool_], rng: np.random.Ge
     for draw in range(PERMUTATIONS):
         random[draw] = statistics(rng.permutation(places) < picked[draw])
     names = "the number of equal rows across the files", "the number of equal rows within the training file"
-    for name, actual, drawn in zip(names, statistics(trained[repeated]), random.T, strict=True):
-        yield SplitTest(name, _p_of_count(actual, float(drawn.mean()), float(drawn.var(ddof=1))))
+    for name, actual, counts_by_chance in zip(names, statistics(trained[repeated]), random.T, strict=True):
+        mean, variance = float(counts_by_chance.mean()), float(counts_by_chance.var(ddof=1))
+        yield SplitTest(name, _p_of_count(actual, mean, variance))
 
 
 def _p_of_count(count: float, mean: float, variance: float) -> float:
