@@ -129,11 +129,22 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     _escape_words(figure)
     write_atomically(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
     figure.set_layout_engine("none")  # reuse the layout of the PNG, whose computation takes half the time
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
+    text = _svg(figure)
     write_atomically(folder / f"{name}.svg", lambda file: file.write(text.encode()))
     return text[text.index("<svg") :]
+
+
+def svg_element(figure: Figure) -> str:
+    """Return the SVG element of a figure for a self-contained page."""
+    _escape_words(figure)
+    text = _svg(figure)
+    return text[text.index("<svg") :]
+
+
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 def _escape_words(figure: Figure) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.parquet as pq
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -163,12 +163,14 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
 
 
 def escaping(package: str) -> Environment:
-    """Return templates of a package that treat every value as untrusted: no markup and no bidirectional controls."""
+    """Return templates of a package that treat every value as untrusted: no markup and no bidirectional controls.
+
+    They may include the parts that all pages share, which are templates of this package.
+    """
     # By default Jinja escapes only files that end in .html, and ours end in .html.j2.
     # A name that no value has is an error, not an empty place on the page.
-    return Environment(
-        loader=PackageLoader(package, "."), autoescape=True, finalize=_escaped_text, undefined=StrictUndefined
-    )
+    loader = ChoiceLoader([PackageLoader(each, ".") for each in dict.fromkeys((package, __package__))])
+    return Environment(loader=loader, autoescape=True, finalize=_escaped_text, undefined=StrictUndefined)
 
 
 def _escaped_text(value: object) -> str:
