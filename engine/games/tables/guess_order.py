@@ -10,8 +10,10 @@ conditional probability at most p = e^epsilon / (1 + e^epsilon), for every past.
 guesses S_1, S_2, ... are jointly dominated by a Bernoulli(p) walk, and the band holds for all of them at once. Nothing
 in this argument asks how the order was found: a model fitted on revealed coins is as good as a fixed score.
 
-Some pairs are given up: their coins are revealed without a guess, to learn from. They count as wrong guesses at the end
-of the order, which only lowers S_k, so that the number of guesses does not depend on coins.
+The order follows the expert with the best record. Experts are the features of the attacks, all attacks together, and a
+model that learns from all features. Each revealed coin is credited to every expert that had an opinion about it, the
+more the earlier it would have guessed that pair. So a few guesses suffice to find the attack that this table is weak
+against, and an attack that finds nothing costs at most a few wrong guesses.
 
 Cross-fitting in both directions is *not* predictable: if half A is guessed by a model fitted on the coins of half B
 and B by one fitted on A, each half is a valid test alone, but their sum is not. Let two pairs be guessed by "the same
@@ -37,27 +39,27 @@ from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.scores import Scores
 
 BULK, SHOULDER = 0.5, 0.9
-"""Quantiles of a score whose distance is its unit, so that outliers do not widen it."""
-LARGEST_OUTLIER = 5.0
-"""Largest distance of a score from its median, in its units: one attack alone must not outvote several that agree."""
+"""Quantiles of a feature whose distance is its unit, so that outliers do not widen it."""
+LARGEST_OUTLIER, POWER = 30.0, 3.0
+"""Largest distance of a feature from its median in its units, and the power that makes few large distances count more
+than many small ones when the attacks are added up.
+"""
 HINGES = (0.0, 2.0, 4.0)
 """Knots of the learned features, in -log of the share of rows with a larger feature."""
-FEWEST_GUESSES, FEWEST_LEARNED = 5, 10
-"""Smallest number of guesses between two choices of a leader, and between two fits of the model."""
-NEXT_GUESSES = 0.25
-"""Number of guesses until the next choice or fit, as a share of the coins revealed."""
-GOOD_LEADER = 0.75
-"""Expected share of right guesses from which a leader is followed."""
-OPTIMISM = (4.0, 1.0), (0.5, 0.5)
-"""Right and wrong guesses that are added to those seen, for all attacks together and for one attack."""
-RECENT = 25
-"""Number of revealed pairs by which a leader is judged."""
-TRIED = 6
-"""Number of pairs given up to judge each attack once no leader is good."""
-GIVEN_UP = 0.2
-"""Share of the remaining pairs that are given up to learn from."""
-RIDGE, LEADER_WEIGHT = 30.0, 0.15
-"""Strength of the ridge penalty, and the weight of each leader towards which it shrinks."""
+RIGHT_BEFORE, WRONG_BEFORE = 1.0, 0.5
+"""Right and wrong guesses with which each expert starts."""
+DECAY, FLOOR = 0.97, 0.02
+"""Share of an expert's record that remains after each coin, and the number of right and wrong guesses added to it: the
+record is that of the last few dozen guesses.
+"""
+SLACK = 5
+"""Number of places by which an expert may rank a pair below the number of guesses so far and get full credit for it."""
+IN_ADVANCE = 10.0
+"""Largest number of guesses for which coins that are revealed in advance count in an expert's record."""
+FIRST_FIT, NEXT_FIT = 40, 1.3
+"""Number of revealed coins at which the model is first fitted, and their growth until it is fitted again."""
+RIDGE, TOGETHER_WEIGHT = 30.0, 0.3
+"""Strength of the model's ridge penalty, and the weight of all attacks together towards which it shrinks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +67,12 @@ class PairFeatures:
     """Features of pairs that change their sign if the two canaries of a pair are exchanged.
 
     Attributes:
-        leaders: How much more the first canary stands out than the second one, as a signed -log of the rank among the
-            pairs: in all attacks together, then in each attack, shape (pairs, 1 + attacks).
+        experts: How much more the first canary stands out than the second one, as a signed -log of the rank among the
+            pairs, in each feature of the attacks, then in all attacks together, shape (pairs, features + 1).
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
-    leaders: Floats
+    experts: Floats
     learned: Floats
 
     @classmethod
@@ -79,14 +81,17 @@ class PairFeatures:
 
         Args:
             attacks: Features of the real rows by each attack, shapes (rows, k of the attack); the first column is the
-                attack's own score. Larger values mean that a row is more likely trained on.
+                attack's own score. Larger values mean that a row is more likely trained on. The first attack is
+                followed before any coin is revealed.
         """
-        scores = np.column_stack([features[:, 0] for features in attacks])
-        together = differences(paired, outliers(scores)).sum(axis=1, keepdims=True)
-        count = scores.shape[1]
-        stand_out = np.concatenate([together[:, :1], differences(paired, outliers(scores, np.inf))[:, :count]], axis=1)
-        learned = differences(paired, tails(np.concatenate(attacks, axis=1)))
-        return cls(_signed_tail_rank(stand_out), learned[:, learned.any(axis=0)])
+        features = np.concatenate(attacks, axis=1)
+        count = features.shape[1]
+        own_scores = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
+        standing_out = outliers(features)
+        together = differences(paired, standing_out[:, own_scores])[:, : own_scores.size].sum(axis=1, keepdims=True)
+        experts = np.concatenate([differences(paired, standing_out)[:, :count], together], axis=1)
+        learned = differences(paired, tails(features))
+        return cls(_signed_tail_rank(experts), learned[:, learned.any(axis=0)])
 
 
 def differences(paired: PairedTables, row_values: Floats) -> Floats:
@@ -98,12 +103,13 @@ def differences(paired: PairedTables, row_values: Floats) -> Floats:
     return np.concatenate([each[0] - each[1] for each in ((largest,) if mean is largest else (largest, mean))], axis=1)
 
 
-def outliers(scores: Floats, most: float = LARGEST_OUTLIER) -> Floats:
-    """Return how far each value lies above the median of its column in robust units, at most `most`."""
-    bulk, shoulder = np.quantile(scores, (BULK, SHOULDER), axis=0)
-    unit = np.where(shoulder > bulk, shoulder - bulk, np.maximum((scores.max(axis=0) - bulk) / LARGEST_OUTLIER, 1e-300))
-    distances: Floats = np.minimum(np.maximum(scores - bulk, 0.0) / unit, most)
-    return distances
+def outliers(features: Floats) -> Floats:
+    """Return how far each value lies above the median of its column, in robust units to the power `POWER`."""
+    bulk, shoulder = np.quantile(features, (BULK, SHOULDER), axis=0)
+    highest = (features.max(axis=0) - bulk) / LARGEST_OUTLIER
+    unit = np.where(shoulder > bulk, shoulder - bulk, np.maximum(highest, np.finfo(np.float64).tiny))
+    distances: Floats = np.minimum(np.maximum(features - bulk, 0.0) / unit, LARGEST_OUTLIER)
+    return distances**POWER
 
 
 def tails(features: Floats) -> Floats:
@@ -114,38 +120,38 @@ def tails(features: Floats) -> Floats:
 
 
 def learned_order(
-    features: PairFeatures,
-    first_trained: NDArray[np.bool_],
-    *,
-    seed: int,
-    guessed: NDArray[np.bool_] | None = None,
+    features: PairFeatures, first_trained: NDArray[np.bool_], *, guessed: NDArray[np.bool_] | None = None
 ) -> Scores:
     """Return signed scores whose order by |score| is a predictable order of guesses, one score for each guessed pair.
 
-    First the pairs in which one canary stands out are guessed, by all attacks together or by the attack that was right
-    most often so far, as long as these guesses are mostly right. Then some of the remaining pairs are given up. A
-    logistic model without intercept is fitted on all revealed coins, the pairs that it is most confident of are
-    guessed, and so on until none remains.
+    Each guess is that of the expert with the best record so far, about the open pair of which it is most confident.
 
     Args:
         features: Features of all pairs.
         first_trained: Coins of all pairs, shape (pairs,).
-        seed: Seed of the pairs that are given up.
         guessed: Mask of the pairs to guess, shape (pairs,), which must not depend on coins. The coins of the others are
             revealed in advance. None for all pairs.
     Returns: Score > 0 for the guess that the first canary was trained on; canary numbers are numbers of pairs.
     """
     coins = _Coins(first_trained)
-    open_pairs = np.ones(first_trained.size, bool) if guessed is None else guessed.copy()
-    require(bool(open_pairs.any()), "at least one pair must be guessed", pairs=first_trained.size)
-    order = _Order(coins, open_pairs)
-    coins.reveal(np.flatnonzero(~open_pairs))
-    _follow_leaders(order, features.leaders)
-    if open_pairs.all():
-        unseen = np.flatnonzero(order.open_pairs)
-        order.give_up(unseen[np.random.default_rng(seed).random(unseen.size) < GIVEN_UP])
-    _guess_learned(order, features)
-    return order.scores()
+    is_open = np.ones(first_trained.size, np.bool_) if guessed is None else guessed.copy()
+    count = int(is_open.sum())
+    require(count > 0, "at least one pair must be guessed", pairs=first_trained.size)
+    experts, model = _Experts(features.experts, is_open), _Model(features)
+    in_advance = np.flatnonzero(~is_open)
+    if in_advance.size:
+        experts.credit_in_advance(in_advance, coins.reveal(in_advance))
+    pairs, right = np.empty(count, np.int64), np.empty(count, np.bool_)
+    for guesses in range(count):
+        if model.is_due(coins):
+            experts.replace_model(model.fitted(coins))
+        pairs[guesses], guess = experts.next_guess()
+        first = bool(coins.reveal(pairs[guesses : guesses + 1])[0])
+        right[guesses] = guess == first
+        experts.credit(pairs[guesses], first, guesses)
+    size = np.arange(count, 0, -1, dtype=np.float64)
+    truth = first_trained[pairs]
+    return Scores(np.where(truth == right, size, -size), truth, canary=pairs)
 
 
 class _Coins:
@@ -153,106 +159,106 @@ class _Coins:
 
     def __init__(self, first_trained: NDArray[np.bool_]) -> None:
         self._first_trained = first_trained
-        self._is_revealed = np.zeros(first_trained.size, bool)
+        self._is_revealed = np.zeros(first_trained.size, np.bool_)
+        self.number_revealed = 0
 
     def reveal(self, pairs: Ints) -> NDArray[np.bool_]:
+        """Return the coins of pairs that were not revealed before."""
         self._is_revealed[pairs] = True
+        self.number_revealed += pairs.size
         return self._first_trained[pairs]
 
-    def among(self, pairs: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return those of the pairs whose coins are revealed, in their order, and these coins."""
-        revealed = pairs[self._is_revealed[pairs]]
-        return revealed, self._first_trained[revealed]
-
-
-class _Order:
-    """Guesses in their order. A guess is fixed before its coin is revealed."""
-
-    def __init__(self, coins: _Coins, open_pairs: NDArray[np.bool_]) -> None:
-        self.open_pairs = open_pairs.copy()  # pairs that were neither guessed nor given up
-        self.coins = coins
-        self._guessed: list[Ints] = []
-        self._right: list[NDArray[np.bool_]] = []
-        self._given_up: list[Ints] = []
-
     @property
-    def guesses(self) -> int:
-        """Number of guesses so far."""
-        return sum(part.size for part in self._guessed)
-
-    def guess(self, confidence: Floats, count: int) -> None:
-        """Guess the `count` open pairs with the largest |confidence|."""
-        unseen = np.flatnonzero(self.open_pairs)
-        chosen = unseen[np.argsort(-np.abs(confidence[unseen]), kind="stable")[:count]]
-        guesses = confidence[chosen] > 0
-        self.open_pairs[chosen] = False
-        self._guessed.append(chosen)
-        self._right.append(guesses == self.coins.reveal(chosen))
-
-    def give_up(self, pairs: Ints) -> None:
-        """Reveal the coins of pairs without a guess."""
-        self.open_pairs[pairs] = False
-        self.coins.reveal(pairs)
-        self._given_up.append(pairs)
-
-    def scores(self) -> Scores:
-        """Return the guesses as signed scores, the first guess with the largest |score|."""
-        pairs = np.concatenate([*self._guessed, *self._given_up])
-        right = np.concatenate([*self._right, *(np.zeros(part.size, bool) for part in self._given_up)])
-        truth = self.coins.reveal(pairs)
-        size = np.arange(pairs.size, 0, -1, dtype=np.float64)
-        return Scores(np.where(truth == right, size, -size), truth, canary=pairs)
+    def revealed(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Pairs whose coins are revealed, and these coins."""
+        pairs = np.flatnonzero(self._is_revealed)
+        return pairs, self._first_trained[pairs]
 
 
-def _follow_leaders(order: _Order, leaders: Floats) -> None:
-    """Guess the pairs in which one canary stands out, by the leader that is expected to be right most often.
+class _Experts:
+    """Experts with their rankings of the pairs and their records; the last one is the model, once it was fitted."""
 
-    Once no leader is good, a few pairs at the front of each attack's order are given up to judge them again.
-    """
-    rankings = [np.argsort(-np.abs(leader), kind="stable") for leader in leaders.T]
-    tried = False
-    while order.open_pairs.any():
-        batch = max(FEWEST_GUESSES, int(NEXT_GUESSES * order.guesses))
-        expected = [
-            _expected_right(order, leader, ranking, batch, OPTIMISM[min(place, 1)])
-            for place, (leader, ranking) in enumerate(zip(leaders.T, rankings, strict=True))
-        ]
-        best = int(np.argmax(expected))
-        if expected[best] >= GOOD_LEADER:
-            order.guess(leaders[:, best], batch)
-        elif tried:
-            return
-        else:
-            tried = True
-            fronts = [ranking[order.open_pairs[ranking]][:TRIED] for ranking in rankings[1:]]
-            order.give_up(np.unique(np.concatenate([np.zeros(0, np.int64), *fronts])))
+    def __init__(self, opinions: Floats, is_open: NDArray[np.bool_]) -> None:
+        """Take the signed confidence of each expert about each pair, shape (pairs, experts), and the pairs to guess."""
+        pairs, count = opinions.shape
+        self._is_open = is_open.copy()
+        self._opinions = np.concatenate([opinions, np.zeros((pairs, 1))], axis=1)
+        self._rankings = [np.argsort(-np.abs(opinion), kind="stable") for opinion in opinions.T]
+        self._rankings.append(np.arange(pairs))
+        self._places = np.stack([_places(ranking) for ranking in self._rankings], axis=1)
+        self._first_open = np.zeros(count + 1, np.int64)
+        self._right, self._wrong = np.full(count + 1, RIGHT_BEFORE), np.full(count + 1, WRONG_BEFORE)
+        self._is_active = np.arange(count + 1) < count
+        self._leader = 0
+
+    def next_guess(self) -> tuple[int, bool]:
+        """Return an open pair, which is open no longer, and the guess that its first canary was trained on."""
+        records = np.where(self._is_active, self._right / (self._right + self._wrong), -1.0)
+        self._leader = leader = int(np.argmax(records))
+        ranking, place = self._rankings[leader], self._first_open[leader]
+        while not self._is_open[ranking[place]]:
+            place += 1
+        self._first_open[leader] = place
+        pair = int(ranking[place])
+        self._is_open[pair] = False
+        return pair, bool(self._opinions[pair, leader] > 0)
+
+    def credit(self, pair: int, first_trained: bool, guesses: int) -> None:
+        """Update all records by the coin of the pair that was guessed after `guesses` others."""
+        weight = np.minimum(1.0, (guesses + 1 + SLACK) / (self._places[pair] + 1))
+        weight[self._leader] = 1.0
+        self._right, self._wrong = DECAY * self._right + FLOOR, DECAY * self._wrong + FLOOR
+        opinion = self._opinions[pair]
+        weight[(opinion == 0) | ~self._is_active] = 0.0
+        is_right = (opinion > 0) == first_trained
+        self._right += weight * is_right
+        self._wrong += weight * ~is_right
+
+    def credit_in_advance(self, pairs: Ints, first_trained: NDArray[np.bool_]) -> None:
+        """Update all records by coins that are revealed without guesses."""
+        weight = 1 / (1 + self._places[pairs] / SLACK) * (self._opinions[pairs] != 0)
+        weight *= np.minimum(1.0, IN_ADVANCE / np.maximum(weight.sum(axis=0), 1e-12))
+        is_right = (self._opinions[pairs] > 0) == first_trained[:, None]
+        self._right += (weight * is_right).sum(axis=0)
+        self._wrong += (weight * ~is_right).sum(axis=0)
+
+    def replace_model(self, opinion: Floats) -> None:
+        """Replace the opinion of the model; a new model starts with half the record of the leader."""
+        self._opinions[:, -1] = opinion
+        self._rankings[-1] = np.argsort(-np.abs(opinion), kind="stable")
+        self._places[:, -1] = _places(self._rankings[-1])
+        self._first_open[-1] = 0
+        if not self._is_active[-1]:
+            self._is_active[-1] = True
+            best = int(np.argmax((self._right / (self._right + self._wrong))[:-1]))
+            self._right[-1], self._wrong[-1] = (self._right[best] + RIGHT_BEFORE) / 2, WRONG_BEFORE
 
 
-def _expected_right(order: _Order, leader: Floats, ranking: Ints, batch: int, optimism: tuple[float, float]) -> float:
-    """Return the share of right guesses to expect in the next batch of a leader.
+class _Model:
+    """A logistic model without intercept of all features, fitted to the coins that are revealed."""
 
-    It is judged by the last revealed pairs in its ranking, up to the end of the next batch.
-    """
-    front = int(np.argmax(order.open_pairs[ranking]))
-    pairs = ranking[: front + batch]
-    revealed, first_trained = order.coins.among(pairs)
-    right = ((leader[revealed] > 0) == first_trained)[-max(RECENT, batch) :]
-    return float((right.sum() + optimism[0]) / (right.size + sum(optimism)))
+    def __init__(self, features: PairFeatures) -> None:
+        spread = np.sqrt(np.mean(features.learned**2, axis=0))
+        together = features.experts[:, -1:]
+        self._inputs = np.concatenate([together, features.learned / np.where(spread > 0, spread, 1.0)], axis=1)
+        self._prior = np.where(np.arange(self._inputs.shape[1]) == 0, TOGETHER_WEIGHT, 0.0)
+        self._weights = self._prior
+        self._next_fit = FIRST_FIT
+
+    def is_due(self, coins: _Coins) -> bool:
+        """Return True if enough coins were revealed since the last fit."""
+        return coins.number_revealed >= self._next_fit
+
+    def fitted(self, coins: _Coins) -> Floats:
+        """Fit the model to all revealed coins; return its log odds that the first canary was trained on, all pairs."""
+        pairs, first_trained = coins.revealed
+        self._next_fit = int(NEXT_FIT * pairs.size) + 1
+        self._weights = _fitted_weights(self._inputs[pairs], first_trained, self._prior, self._weights)
+        odds: Floats = self._inputs @ self._weights
+        return odds
 
 
-def _guess_learned(order: _Order, features: PairFeatures) -> None:
-    """Guess the pairs that remain, by a model that is fitted again whenever a quarter more coins are revealed."""
-    spread = np.sqrt(np.mean(features.learned**2, axis=0))
-    inputs = np.concatenate([features.leaders, features.learned / np.where(spread > 0, spread, 1.0)], axis=1)
-    prior = np.where(np.arange(inputs.shape[1]) < features.leaders.shape[1], LEADER_WEIGHT, 0.0)
-    weights = prior
-    while order.open_pairs.any():
-        pairs, first_trained = order.coins.among(np.arange(inputs.shape[0]))
-        weights = _fitted(inputs[pairs], first_trained, prior, weights)
-        order.guess(inputs @ weights, max(FEWEST_LEARNED, int(NEXT_GUESSES * pairs.size)))
-
-
-def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
+def _fitted_weights(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
     """Return the weights of a logistic model without intercept, shrunk towards `prior`, by Newton's method."""
     signed = inputs * np.where(coins, 1.0, -1.0)[:, None]
     for _ in range(8):
@@ -265,6 +271,13 @@ def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Fl
         if np.abs(step).max() < 1e-3:
             break
     return weights
+
+
+def _places(ranking: Ints) -> Ints:
+    """Return the place of each pair in a ranking, shape (pairs,)."""
+    places = np.empty_like(ranking)
+    places[ranking] = np.arange(ranking.size)
+    return places
 
 
 def _signed_tail_rank(values: Floats) -> Floats:
