@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
 
-LONG = ("A synthetic table", "A predictor's votes", "Federated updates", "A published histogram")
+LONG = ("A generator of synthetic tables", "A predictor's votes", "Federated updates", "A published histogram")
 """The slowest programs, which run at night."""
 
 
