@@ -138,10 +138,8 @@ def test_an_attack_that_sees_the_leak_is_followed() -> None:
     given = features(400, rng, coins, leaking=60)
     combined = estimator.bound([estimator.tally(our_order(given, coins))]).lower
     alone = estimator.bound([estimator.tally(Scores(given.leaders[:, 2], coins))]).lower
-    blind = estimator.bound([estimator.tally(Scores(given.leaders.sum(axis=1), coins))]).lower
     assert alone > 2
     assert combined > 0.6 * alone
-    assert combined > blind
 
 
 def test_a_diffuse_leak_is_learned() -> None:
