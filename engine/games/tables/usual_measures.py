@@ -286,8 +286,8 @@ def _risk(name: str, training: list[bool], holdout: list[bool], confidence: floa
         min(lower, value),
         max(upper, value),
         confidence,
-        f"of {len(training):,} predicates from the synthetic table, {100 * rates[0]:.3g} % fit exactly one training row "
-        f"and {100 * rates[1]:.3g} % one holdout row; the value is the excess as a share of the failures on the holdout",
+        f"of {len(training):,} predicates from synthetic rows, {100 * rates[0]:.3g} % fit exactly one training row, "
+        f"{100 * rates[1]:.3g} % one holdout row; the value is the excess as a share of the failures on the holdout",
         "privacy if it is near 0: it measures one kind of guess, and rows that others single out count as baseline",
         lower <= 0,
         "training rows are not singled out significantly more often than holdout rows",
