@@ -236,8 +236,11 @@ def test_results_as_values() -> None:
     assert values["pairs"] == 200
     assert {test["name"] for test in values["tests"]} >= {"all pairs", "outliers"}
     assert values["control"]["random"] is True
+    assert {"AUC of copies", "share of synthetic rows equal to a training row"} <= {
+        measure["name"] for measure in values["measures"]
+    }
     frame = audit.to_frame()
-    assert list(frame["kind"].unique()) == ["test", "attack alone"]
+    assert list(frame["kind"].unique()) == ["test", "attack alone", "usual measure"]
     assert frame["value"].iloc[0] == audit.guessed[0].bound.lower
     assert "VIOLATION" in audit._repr_html_()
     assert audit.attacks[0].score.shape == audit.trained.shape
