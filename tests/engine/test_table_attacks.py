@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.tables.attacks.rare_values import extreme_evidence
-from dpaudit.engine.games.tables.cells import binned_cells, exact_cells, mates
 from dpaudit.engine.games.tables.columns import encoded
 from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, SECRET, TableAttack, TableView
 from dpaudit.registry import catalogue, load

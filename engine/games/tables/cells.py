@@ -48,6 +48,21 @@ class Cells:
             np.bincount(real, minlength=size)[real] - own.astype(np.int64),
         )
 
+    def discrepancy(self, columns: Sequence[int]) -> float:
+        """Return chi-squared over degrees of freedom between the synthetic and the real marginal of some columns.
+
+        It is about 1 if the synthetic rows are fresh draws of the law of the real rows, or of the empirical law of half
+        of them, and larger if the marginal is distorted. Cells with fewer than 5 rows do not count.
+        """
+        synthetic_cell, real_cell, size = self.combined(columns)
+        scale = len(self.real) / len(self.synthetic)
+        synthetic = scale * np.bincount(synthetic_cell, minlength=size)
+        real = np.bincount(real_cell, minlength=size)
+        many = synthetic + real >= 5
+        variance = (1 + scale) * (synthetic + real)[many] / 2
+        freedom = max(1, np.count_nonzero(many) - 1)
+        return float(((synthetic - real)[many] ** 2 / variance).sum() / freedom)
+
     def combined(self, columns: Sequence[int]) -> tuple[Ints, Ints, int]:
         """Return the cell of each synthetic and each real row in some columns, and the number of cells."""
         synthetic, real = np.zeros(len(self.synthetic), np.int64), np.zeros(len(self.real), np.int64)

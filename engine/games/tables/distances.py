@@ -99,6 +99,26 @@ def nearest_real(real: Scaled, pair: Ints, k: int) -> Neighbours:
     return nearest(real, real, k, groups=(groups, groups))
 
 
+def competing_distances(near: Neighbours, claimants: Neighbours, pair: Ints) -> Floats:
+    """Return how near the nearest synthetic rows of each real row are to any real row of another pair.
+
+    A synthetic row that is a copy of one real row is far from all others.
+
+    Args:
+        near: The nearest synthetic rows of each real row, shape (rows, k).
+        claimants: The nearest real rows of each synthetic row.
+        pair: Pair of each real row, shape (rows,).
+    Returns: Shape (rows, k); infinite where all claimants are of the row's own pair.
+    """
+    groups = np.append(pair_groups(pair), OUTSIDE)  # row -1 is in none
+    other = groups[claimants.rows[near.rows]] != groups[:-1, None, None]
+    return np.asarray(np.where(other, claimants.distances[near.rows], np.inf).min(axis=2))
+
+
+OUTSIDE = np.iinfo(np.int64).max
+"""A group that no row has."""
+
+
 def pair_groups(pair: Ints) -> Ints:
     """Return the pair of each row, and a group of its own for each row outside all pairs."""
     lone = np.flatnonzero(pair < 0)

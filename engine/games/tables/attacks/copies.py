@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.games.tables.cells import Cells, exact_cells
-from dpaudit.engine.games.tables.distances import Scaled, nearest, pair_groups
+from dpaudit.engine.games.tables.distances import Scaled, competing_distances, nearest, pair_groups
 from dpaudit.engine.games.tables.view import TableView
 from dpaudit.registry import register
 
@@ -25,24 +25,55 @@ class Copies:
     """
 
     def features(self, view: TableView) -> NDArray[np.float64]:
-        """Return the rarity of the best match less that of the best match among real rows; then each, and exact copies.
+        """Return all evidence together; the rarity of the best match less the usual one; the rarity of the best match.
 
         The last columns are log ratios of the frequencies of the whole row and of the row without its best column.
         """
         cells = exact_cells(view)
         surprise = _surprise(cells)
-        real = Scaled(np.zeros((len(cells.real), 0), np.float32), cells.real.astype(np.int32))
-        synthetic = Scaled(np.zeros((len(cells.synthetic), 0), np.float32), cells.synthetic.astype(np.int32))
-        groups = pair_groups(view.pair)
-        total = surprise.sum(axis=1)
-        leaked = total - np.minimum(nearest(real, synthetic, 1, weights=surprise).distances[:, 0], total)
-        usual = nearest(real, real, 1, weights=surprise, groups=(groups, groups)).distances[:, 0]
-        usual = total - np.minimum(usual, total)
+        excess, matched = _excess_rarity(cells, surprise, view.pair)
         everything = range(cells.columns)
+        whole = cells.log_ratio(everything)
         without = [cells.log_ratio(columns) for columns in combinations(everything, max(1, cells.columns - 1))]
-        return np.column_stack(
-            [leaked - usual, leaked, leaked / total, cells.log_ratio(everything), np.max(without, axis=0)]
-        )
+        own = np.log1p(np.exp(np.minimum(excess, 500.0)) / 100) + WHOLE_ROW * np.maximum(whole, 0.0)
+        return np.column_stack([own, excess, matched, whole, np.max(without, axis=0)])
+
+
+WHOLE_ROW = 3.0
+"""Weight of the log ratio of whole rows in the attack's own score."""
+
+
+def _excess_rarity(
+    cells: Cells, surprise: NDArray[np.float64], pair: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the rarity that each real row shares with a synthetic row, first less what other real rows share.
+
+    The other real rows are those of other pairs: the most similar to the real row, and to the synthetic row.
+    """
+    synthetic, real = (
+        Scaled(np.zeros((len(rows), 0), np.float32), rows)
+        for rows in (cells.synthetic.astype(np.int32), cells.real.astype(np.int32))
+    )
+    groups, total = pair_groups(pair), surprise.sum(axis=1, keepdims=True)
+    near = nearest(real, synthetic, min(3, len(synthetic)), weights=surprise)
+    shared = total - np.minimum(near.distances, total)
+    usual = total - np.minimum(nearest(real, real, 1, weights=surprise, groups=(groups, groups)).distances, total)
+    weights = _mean_surprise(cells, surprise)
+    other = competing_distances(near, nearest(synthetic, real, 6, weights=weights), pair)
+    whole = weights.sum(axis=1)[near.rows]
+    usual = np.maximum(usual, whole - np.minimum(other, whole))
+    return (shared - usual).max(axis=1), shared[:, 0]
+
+
+def _mean_surprise(cells: Cells, surprise: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of each cell of the synthetic rows: the mean of the real rows with it, in nats."""
+    means = np.empty(cells.synthetic.shape)
+    for column, size in enumerate(cells.sizes):
+        rows = np.bincount(cells.real[:, column], minlength=size)
+        sums = np.bincount(cells.real[:, column], surprise[:, column], minlength=size)
+        unseen = np.log(len(cells.real) + 1.0)
+        means[:, column] = np.where(rows > 0, sums / np.maximum(rows, 1), unseen)[cells.synthetic[:, column]]
+    return means
 
 
 def _surprise(cells: Cells) -> NDArray[np.float64]:

@@ -14,11 +14,20 @@ from dpaudit.engine.games.tables.cells import Cells, binned_cells
 from dpaudit.engine.games.tables.view import TableView
 from dpaudit.registry import register
 
+Floats = NDArray[np.float64]
+
+CLOSEST = 0.2
+"""Smallest discrepancy that a weight is computed from."""
+
 
 @register("table-attack", "marginals", source="Ours, after Dwork et al. (2015), Robust traceability from trace amounts")
 @dataclass(frozen=True)
 class Marginals:
     """Log ratio of marginal frequencies in the synthetic table and among real rows, over one to three columns.
+
+    Marginals that the generator was fitted on are closer to those of the training rows than to those of the real rows,
+    and marginals that it was not fitted on are distorted. So a marginal counts by 1 / f^2, where f is its chi-squared
+    over the degrees of freedom.
 
     Attributes:
         bins: Number of bins of a column of numbers.
@@ -29,19 +38,37 @@ class Marginals:
     most: int = 600
 
     def features(self, view: TableView) -> NDArray[np.float64]:
-        """Return the sum over two-way and three-way marginals, each sum alone, and the largest ratios."""
+        """Return weighted means over the marginals of one and two columns, one, two and three; then the largest ratios.
+
+        The means of relative differences over the marginals of two and three columns follow.
+        """
         cells = binned_cells(view, self.bins)
-        sums, largest = [], []
-        for size in range(1, 1 + min(3, cells.columns)):
-            total, maximum, count = np.zeros(len(view.real)), np.full(len(view.real), -np.inf), 0
-            for columns in self._combinations(cells, size):
-                ratio = cells.log_ratio(columns)
-                total += ratio
-                np.maximum(maximum, ratio, out=maximum)
-                count += 1
-            sums.append(total / count)
-            largest.append(maximum)
-        return np.column_stack([sum(sums), *sums, *largest])
+        sizes = range(1, 1 + min(3, cells.columns))
+        sums = [self._evidence(cells, size, view) for size in sizes]
+        means = [log_ratio for log_ratio, _, _ in sums]
+        return np.column_stack(
+            [
+                means[0] / 4 + sum(means[1:2]),
+                *means,
+                *(largest for _, largest, _ in sums),
+                *(difference for _, _, difference in sums[1:]),
+            ]
+        )
+
+    def _evidence(self, cells: Cells, size: int, view: TableView) -> tuple[Floats, Floats, Floats]:
+        """Return weighted mean log ratio, largest log ratio and weighted mean relative difference of real rows."""
+        scale = len(view.real) / len(view.synthetic)
+        ratios, differences, largest = np.zeros(len(view.real)), np.zeros(len(view.real)), np.zeros(len(view.real))
+        weights = 0.0
+        for columns in self._combinations(cells, size):
+            synthetic, real = cells.counts(columns)
+            weight = max(cells.discrepancy(columns), CLOSEST) ** -2
+            log_ratio = np.log((synthetic * scale + 1) / (real + 1))
+            ratios += weight * log_ratio
+            differences += weight * (synthetic * scale - real) / (real + 1)
+            np.maximum(largest, log_ratio, out=largest)
+            weights += weight
+        return ratios / weights, largest, differences / weights
 
     def _combinations(self, cells: Cells, size: int) -> Iterator[tuple[int, ...]]:
         """Yield combinations of columns, at most `most`, evenly spread over all."""

@@ -38,7 +38,8 @@ class RareValues:
         for columns in pairs[:: max(1, -(-len(pairs) // self.most))]:
             double += self._evidence(*cells.counts(columns), len(view.real) / len(view.synthetic))
         extremes = extreme_evidence(view)
-        return np.column_stack([single + double / max(1, cells.columns) + extremes, single, double, extremes])
+        together = single + double / max(1, cells.columns) + extremes / 2
+        return np.column_stack([together, single, double, extremes])
 
     def _evidence(self, synthetic: NDArray[np.int64], real: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
         ratio = np.log((synthetic * scale + 1) / (real + 1))
