@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from dpaudit.engine.exits import end_by_verdict, show_lines
@@ -33,6 +35,7 @@ from dpaudit.errors import InputError
 @click.option("--columns", metavar="NAMES", help="Columns to compare, separated by commas.  [default: all]")
 @click.option("--confidence", type=float, default=0.999, show_default=True, help="Confidence that a violation needs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a page with figures (HTML).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the rows could not reject the claim.")
@@ -49,6 +52,7 @@ def synthetic(
     columns: str | None,
     confidence: float,
     seed: int,
+    output: Path | None,
     as_json: bool,
     fail_on_violation: bool,
     fail_on_inconclusive: bool,
@@ -83,6 +87,10 @@ def synthetic(
         confidence=confidence,
         seed=seed,
     )
+    if output is not None:
+        from dpaudit.engine.synthetic.page import write_page  # slow to import, because it loads Matplotlib
+
+        write_page(output, audit)
     show_lines(in_json(audit) if as_json else str(audit))
     end_by_verdict(
         rejected=audit.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED),

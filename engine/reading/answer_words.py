@@ -24,8 +24,7 @@ NOT_SHOWN = (
 NEXT = {
     "VIOLATION": "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
     "run the audit again with another seed.",
-    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed. "
-    "More trials (a larger `effort`) detect smaller leaks.",
+    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed.",
     "INCONCLUSIVE": "This audit says nothing about the claim. `dpaudit plan` prints the sensitivity of an audit before "
     "it runs.",
     "NO CLAIM": "State a `claim` to compare the bound with it.",
@@ -48,6 +47,7 @@ _NEXT_BY_RULE = {
     "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
+_MORE_TRIALS = "More trials (a larger `effort`) detect smaller leaks."
 _MORE_ROWS = "More rows in both files may decide it: hold out more rows, and fit the generator again on a random part."
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
@@ -465,7 +465,8 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
         usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
         return f"{usual} To detect more in this game: {test.sensitivity.helps}."
-    return _NEXT_BY_RULE.get(rule, NEXT[verdict])
+    more = f" {_MORE_TRIALS}" if verdict == "NO VIOLATION FOUND" else ""
+    return _NEXT_BY_RULE.get(rule, NEXT[verdict]) + more
 
 
 def details_of(finding: Finding, test: TestRecord) -> list[str]:
