@@ -260,9 +260,7 @@ def attack_features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dic
     return features, failures
 
 
-def guessed_pairs(
-    pairs: PairedTables, attacks: Sequence[Floats], reading: Reading
-) -> tuple[GuessedPairs, ...]:
+def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Reading) -> tuple[GuessedPairs, ...]:
     """Return the guesses and bounds of all pairs and of each slice; a slice learns from all coins outside it."""
     features = PairFeatures.of(pairs, attacks)
     parts = slices(pairs)

@@ -11,15 +11,19 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit import Audit, AuditSpec, RunOptions, SyntheticAudit, audit, synthetic
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.ci_files import write_for_ci
+from dpaudit.engine.synthetic.page import write_page
 from dpaudit.errors import RunError
 from dpaudit.plain_files import append_user_file, write_user_file
 from tests.warm import ROOT, run_warm
@@ -55,12 +59,20 @@ def command(*words: str) -> Write:
     return write
 
 
+@cache
+def synthetic_audit() -> SyntheticAudit:
+    """Return the audit of three small tables."""
+    rng = np.random.default_rng(0)
+    return synthetic(*(pd.DataFrame({"x": rng.normal(size=30)}) for _ in range(3)))
+
+
 WRITERS: dict[str, tuple[Write, str]] = {
     "estimate": (command("estimate", "SCORES", "-o", "FILE"), "<!doctype html>"),
     "card": (command("card", "RUN", "-o", "FILE"), "---\n"),
     "card as a page": (command("card", "RUN", "--html", "FILE"), "<!doctype html>"),
     "records": (command("records", "RUN", "--csv", "FILE"), "record"),
     "records as a page": (command("records", "RUN", "--html", "FILE"), "<!doctype html>"),
+    "synthetic": (lambda report, file: write_page(file, synthetic_audit()), "<!doctype html>"),
     "init": (
         command("init", "FILE", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "iris"),
         "# The mechanism and its claim",
@@ -173,7 +185,14 @@ def test_every_output_option_is_tested_and_uses_one_function() -> None:
         for option in verb.params
         if re.match("(Write|Append|Also write) ", getattr(option, "help", None) or "")
     }
-    tried = {("estimate", "output"), ("card", "output"), ("card", "html"), ("records", "csv"), ("records", "html")}
+    tried = {
+        ("estimate", "output"),
+        ("synthetic", "output"),
+        ("card", "output"),
+        ("card", "html"),
+        ("records", "csv"),
+        ("records", "html"),
+    }
     for_ci = {(verb, option) for verb in ("run", "check") for option in ("junit", "sarif", "summary")}
     assert named == tried | for_ci
     for path in (*(ROOT / "engine" / "cli").glob("*.py"), ROOT / "engine" / "report" / "ci_files.py"):
