@@ -146,12 +146,12 @@ def synthetic(
     control = _timed(seconds, "control", lambda: split_control(pairs, seed=seed))
     doubt = control.doubt or ("the split was not random, as stated" if split == "other" else "")
     reading = Reading(stated, compared, confidence, doubt)
-    features, failures = _features(pairs, seconds)
-    tests = _timed(seconds, "guesses", lambda: _tests(pairs, list(features.values()), reading, seed))
+    features, failures = attack_features(pairs, seconds)
+    guessed = _timed(seconds, "guesses", lambda: guessed_pairs(pairs, list(features.values()), reading, seed))
     return SyntheticAudit(
         name="synthetic table",
-        tests=tuple(test for test, _ in tests),
-        guessed=tuple(guessed for _, guessed in tests),
+        tests=tuple(_record(each, reading) for each in guessed),
+        guessed=guessed,
         attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
         measures=(),
         control=control,
@@ -227,7 +227,7 @@ def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
     )
 
 
-def _features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dict[str, Floats], list[str]]:
+def attack_features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dict[str, Floats], list[str]]:
     """Return the features of the real rows by each registered attack, and a sentence on each attack that failed."""
     features: dict[str, Floats] = {}
     failures = []
@@ -250,62 +250,58 @@ def _features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dict[str,
     return features, failures
 
 
-def _tests(
+def guessed_pairs(
     pairs: PairedTables, attacks: Sequence[Floats], reading: Reading, seed: int
-) -> list[tuple[TestRecord, GuessedPairs]]:
-    """Return the test of all pairs and of each slice; a slice learns from the coins of all pairs outside it."""
+) -> tuple[GuessedPairs, ...]:
+    """Return the guesses and bounds of all pairs and of each slice; a slice learns from all coins outside it."""
     features = PairFeatures.of(pairs, attacks)
     parts = slices(pairs)
     masks = {"all pairs": np.ones(pairs.pairs, bool), **parts}
     shares = {name: (1 - WHOLE_SHARE) / len(parts) for name in parts}
     shares["all pairs"] = 1 - sum(shares.values())
-    return [_test(name, mask, shares[name], pairs, features, reading, seed) for name, mask in masks.items()]
+    guessed = []
+    for name, mask in masks.items():
+        scores = learned_order(features, pairs.first_trained, seed=seed, guessed=mask)
+        printed, strict = (
+            reading.bound(scores, 1 - shares[name] * (1 - each)) for each in (PRINTED, reading.confidence)
+        )
+        guessed.append(GuessedPairs(name, shares[name], mask, scores, printed, strict))
+    return tuple(guessed)
 
 
-def _test(
-    name: str,
-    mask: np.ndarray,
-    share: float,
-    pairs: PairedTables,
-    features: PairFeatures,
-    reading: Reading,
-    seed: int,
-) -> tuple[TestRecord, GuessedPairs]:
-    scores = learned_order(features, pairs.first_trained, seed=seed, guessed=mask)
-    printed, strictest = (1 - share * (1 - each) for each in (PRINTED, reading.confidence))
-    guessed = GuessedPairs(name, share, mask, scores, reading.bound(scores, printed), reading.bound(scores, strictest))
+def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
+    """Return the record of a test: at the strict confidence if that exceeds the claim, else as printed."""
     test = TestRecord(
-        name=name,
+        name=guessed.name,
         claim=reading.claim,
         compared=reading.compared,
         finding=guessed.bound,
         split_doubt=reading.doubt,
+        sensitivity=_sensitivity(guessed, reading),
         units=1,
     )
     if not test.claims_something:
-        return replace(test, sensitivity=_sensitivity(mask, printed, reading, whole=bool(mask.all()))), guessed
+        return test
     curve = reading.compared.claim.curve
     if guessed.strict.violation_point(curve) is not None:
         test = replace(test, finding=guessed.strict)
     elif test.exceeds:
         test = replace(test, confirmation=Confirmation.LESS_CONFIDENT)
-    estimator = reading.estimator(printed)
-    p_value = min(1.0, p_value_of(estimator, [estimator.tally(scores)], guessed.bound, curve) / share)
-    return (
-        replace(test, p_value=p_value, sensitivity=_sensitivity(mask, strictest, reading, whole=bool(mask.all()))),
-        guessed,
-    )
+    estimator = reading.estimator(guessed.bound.confidence)
+    p_value = p_value_of(estimator, [estimator.tally(guessed.scores)], guessed.bound, curve)
+    return replace(test, p_value=min(1.0, p_value / guessed.share))
 
 
-def _sensitivity(mask: np.ndarray, confidence: float, reading: Reading, *, whole: bool) -> Sensitivity:
+def _sensitivity(guessed: GuessedPairs, reading: Reading) -> Sensitivity:
     """Return the bound for as many right guesses as pairs, and the smallest share of copied rows that would show."""
-    count = int(mask.sum())
-    maximum = reading.bound(_first_right(count, count), confidence)
-    helps = "more rows in both files"
-    if not whole:
-        return Sensitivity(maximum=maximum, helps=helps)
+    count = int(guessed.pairs.sum())
     curve = reading.compared.claim.curve
     has_claim = np.isfinite(reading.compared.claim.epsilon) or not reading.compared.claim.is_point
+    confidence = guessed.strict.confidence if has_claim else guessed.bound.confidence
+    maximum = reading.bound(_first_right(count, count), confidence)
+    helps = "more rows in both files"
+    if not guessed.pairs.all():
+        return Sensitivity(maximum=maximum, helps=helps)
 
     def detected(right: int) -> bool:
         bound = reading.bound(_first_right(count, right), confidence)

@@ -231,17 +231,18 @@ def _classifier(table: MixedTable, trained: NDArray[np.bool_], rng: np.random.Ge
     p_values = []
     for fitted_on in (in_first, ~in_first):
         labels = trained[fitted_on]
-        if labels.all() or not labels.any():
+        filled = ~np.isnan(features[fitted_on]).all(axis=0)  # the classifier cannot read an empty column
+        if labels.all() or not labels.any() or not filled.any():
             continue
         model = HistGradientBoostingClassifier(
             max_iter=50,
             max_leaf_nodes=8,
             min_samples_leaf=10,
             early_stopping=False,
-            categorical_features=categorical,
+            categorical_features=categorical[filled],
             random_state=0,
-        ).fit(features[fitted_on], labels)
-        scores, files = model.decision_function(features[~fitted_on]), trained[~fitted_on]
+        ).fit(features[fitted_on][:, filled], labels)
+        scores, files = model.decision_function(features[~fitted_on][:, filled]), trained[~fitted_on]
         if files.any() and not files.all():
             rank_sum = stats.mannwhitneyu(scores[files], scores[~files], alternative="greater", method="asymptotic")
             p_values.append(float(rank_sum.pvalue))

@@ -1,0 +1,249 @@
+"""False alarms of `dpaudit synthetic`: synthetic rows are fresh draws of the true law, so nothing is given away.
+
+    python -m benchmarks.synthetic_honest OUTPUT.jsonl [games of each law] [games of each split] [seconds at most]
+
+Random splits: the share of games whose bound exceeds 0 must be at most 5 %, and no claim may be rejected. Splits that
+are not random: the synthetic rows have the law of the training rows, so guesses are often right without any leak. Such
+a split must never end in VIOLATION. The program skips games that OUTPUT has, and prints tables of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpaudit import synthetic
+from dpaudit.claims import Claim, Relation
+
+PAIRS = 150
+"""Pairs of a game with a random split."""
+ROWS = 1_000
+"""Rows of both files together with a split that is not random; about half of them are training rows."""
+CLAIMS = 0.1, 0.5, 1.0
+Rng = np.random.Generator
+Bits = NDArray[np.bool_]
+
+
+def numbers(count: int, rng: Rng) -> pd.DataFrame:
+    """Return rows of six correlated normal columns."""
+    shared = rng.normal(size=(count, 1))
+    return pd.DataFrame(rng.normal(size=(count, 6)) + shared * np.arange(6) / 6, columns=list("abcdef"))
+
+
+def mixed(count: int, rng: Rng) -> pd.DataFrame:
+    """Return rows of numbers, of words with a long tail, of missing values and of many zeros."""
+    level = rng.normal(size=count)
+    return pd.DataFrame(
+        {
+            "age": np.clip(np.rint(40 + 12 * level + 6 * rng.normal(size=count)), 17, 90),
+            "income": np.where(rng.random(count) < 0.1, np.nan, np.rint(np.exp(10 + level + rng.normal(size=count)))),
+            "gain": np.where(rng.random(count) < 0.9, 0, np.rint(rng.exponential(5_000, count))),
+            "hours": np.where(rng.random(count) < 0.5, 40, np.rint(np.clip(rng.normal(40, 12, count), 1, 99))),
+            "country": _words("c", np.minimum(rng.geometric(0.3, count), 40)),
+            "work": _words("w", np.minimum(rng.geometric(0.5, count), 8)),
+            "education": _words("e", np.clip(np.rint(8 + 3 * level), 1, 16)),
+            "married": _words("m", (level + rng.normal(size=count) > 0).astype(int)),
+        }
+    )
+
+
+def ties(count: int, rng: Rng) -> pd.DataFrame:
+    """Return rows of four columns of few words, so that most rows occur many times."""
+    return pd.DataFrame({name: _words(name, np.minimum(rng.geometric(0.6, count), 4)) for name in "abcd"})
+
+
+def heavy_tails(count: int, rng: Rng) -> pd.DataFrame:
+    """Return rows of columns with extreme outliers."""
+    cauchy, rounded = rng.standard_t(1, (count, 2)), np.round(np.exp(2 * rng.normal(size=(count, 2))), 1)
+    return pd.DataFrame(np.concatenate([cauchy, rounded], axis=1), columns=list("abcd"))
+
+
+def persons(count: int, rng: Rng) -> pd.DataFrame:
+    """Return rows of persons of one to four similar rows each."""
+    rows = rng.integers(1, 5, count)
+    person = np.repeat(np.arange(count), rows)
+    own = rng.normal(size=(count, 3))[person] + 0.1 * rng.normal(size=(person.size, 3))
+    frame = pd.DataFrame(own, columns=list("abc"))
+    frame["ward"] = _words("w", np.minimum(rng.geometric(0.4, count), 9))[person]
+    frame["person"] = person
+    return frame
+
+
+LAWS: dict[str, Callable[[int, Rng], pd.DataFrame]] = {
+    "numbers": numbers,
+    "mixed columns": mixed,
+    "few words": ties,
+    "heavy tails": heavy_tails,
+    "persons": persons,
+}
+
+
+def _words(prefix: str, codes: NDArray[Any]) -> NDArray[np.object_]:
+    return np.array([f"{prefix}{int(code)}" for code in codes], dtype=object)
+
+
+def random_game(law: str, number: int) -> dict[str, Any]:
+    """Return the bounds of a game with a random split and fresh draws of the true law as synthetic rows."""
+    rng = np.random.default_rng([number, list(LAWS).index(law)])
+    groups = "person" if law == "persons" else None
+    pool = LAWS[law](2 * PAIRS, rng)
+    of_training = rng.permutation(2 * PAIRS) < PAIRS
+    inside = of_training[pool["person"]] if groups else of_training
+    fresh = LAWS[law](PAIRS, rng).drop(columns="person", errors="ignore")
+    audit = synthetic(pool[inside], pool[~inside], fresh, claim=_claim(CLAIMS[0]), groups=groups, seed=number)
+    return {"law": law, **_result(audit)}
+
+
+def _claim(epsilon: float) -> Claim:
+    return Claim(epsilon, relation=Relation.REPLACE)
+
+
+def _result(audit: Any) -> dict[str, Any]:
+    return {
+        "bound": audit.epsilon,
+        "strict": max(guessed.strict.lower for guessed in audit.guessed),
+        "verdict": str(audit.verdict),
+        "control": audit.control.p_value,
+        "not random": bool(audit.control.doubt),
+    }
+
+
+Split = Callable[[pd.DataFrame, Rng, float], tuple[Bits, Bits]]
+"""Function from a pool of rows and a strength in [0, 1] to masks of training and of holdout rows."""
+
+
+def _halves(score: NDArray[np.float64]) -> tuple[Bits, Bits]:
+    below = np.argsort(np.argsort(score, kind="stable"), kind="stable") < score.size // 2
+    return below, ~below
+
+
+def sorted_by_a_column(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Split at the median of age with noise; strength 1 has none."""
+    age = pool["age"].rank().to_numpy() / len(pool)
+    return _halves(strength * age + (1 - strength) * rng.random(len(pool)))
+
+
+def partly_sorted(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Sort a share of the rows by income, and split the others at random."""
+    key, chosen = pool["income"].rank(na_option="top").to_numpy() / len(pool), rng.random(len(pool)) < strength
+    return _halves(np.where(chosen, key, rng.random(len(pool))))
+
+
+def by_site(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Send a share of the countries to one file; the rows of the others are split at random."""
+    codes = pd.factorize(pool["country"], sort=True)[0]
+    file = np.random.default_rng(0).permutation(100) % 2  # the same sites in each pool of a game
+    return _halves(np.where(rng.random(len(pool)) < strength, file[codes], 0) + rng.random(len(pool)))
+
+
+def drift_in_time(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Split by a hidden date on which all columns depend a little."""
+    columns = ("age", "income", "hours", "gain")
+    level = sum(pool[name].rank(na_option="top").to_numpy() / len(pool) - 0.5 for name in columns)
+    return _halves(strength * level + rng.normal(size=len(pool)))
+
+
+def copies_removed(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Remove a share of the holdout rows that are equal to a training row in its words."""
+    inside = rng.permutation(len(pool)) < len(pool) // 2
+    names = ["work", "education", "married"]
+    known = set(map(tuple, pool.loc[inside, names].to_numpy()))
+    equal = np.array([row in known for row in map(tuple, pool[names].to_numpy())])
+    return inside, ~inside & ~(equal & (rng.random(len(pool)) < 0.6 * strength))
+
+
+def filtered_by_quality(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Leave rows with missing or extreme values out of the training file alone."""
+    inside = rng.permutation(len(pool)) < len(pool) // 2
+    income = pool["income"]
+    bad = (income.isna() | (income > income.quantile(0.9)) | (pool["gain"] > 0)).to_numpy()
+    return inside & ~(bad & (rng.random(len(pool)) < strength)), ~inside
+
+
+def stratified(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits, Bits]:
+    """Split at random within each kind of work, in equal halves: valid with `strata`, and harmless without."""
+    inside = np.zeros(len(pool), bool)
+    for work in pool["work"].unique():
+        rows = rng.permutation(np.flatnonzero(pool["work"] == work))
+        inside[rows[: rows.size // 2]] = True
+    return inside, ~inside
+
+
+SPLITS: dict[str, Split] = {
+    "sorted by a column": sorted_by_a_column,
+    "partly sorted": partly_sorted,
+    "by site": by_site,
+    "drift in time": drift_in_time,
+    "copies removed from the holdout": copies_removed,
+    "training filtered by quality": filtered_by_quality,
+    "stratified": stratified,
+}
+STRENGTHS = {"weak": 0.1, "medium": 0.3, "strong": 1.0}
+
+
+def split_game(split: str, strength: str, number: int) -> dict[str, Any]:
+    """Return the bounds of a game with a split that is not random, and many synthetic rows of the training law."""
+    rng = np.random.default_rng([number, list(SPLITS).index(split), list(STRENGTHS).index(strength), 1])
+    pool, large = mixed(ROWS, rng), mixed(4 * ROWS, rng)
+    inside, outside = SPLITS[split](pool, rng, STRENGTHS[strength])
+    released, _ = SPLITS[split](large, rng, STRENGTHS[strength])
+    audit = synthetic(pool[inside], pool[outside], large[released], claim=_claim(CLAIMS[0]), seed=number)
+    return {"split": split, "strength": strength, **_result(audit)}
+
+
+def games(of_each_law: int, of_each_split: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Yield the name of each game and a function that plays it."""
+    for number in range(of_each_law):
+        for law in LAWS:
+            yield f"{law}, {number}", lambda law=law, number=number: random_game(law, number)  # type: ignore[misc]
+    for number in range(of_each_split):
+        for split in SPLITS:
+            for strength in STRENGTHS:
+                name = f"{split}, {strength}, {number}"
+                yield name, lambda s=split, t=strength, n=number: split_game(s, t, n)  # type: ignore[misc]
+
+
+def main(output: Path, of_each_law: int = 200, of_each_split: int = 20, seconds: float = float("inf")) -> None:
+    """Play the missing games, and print both tables."""
+    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    played, began = {line["game"] for line in lines}, time.monotonic()
+    for name, play in games(of_each_law, of_each_split):
+        if name in played:
+            continue
+        if time.monotonic() - began > seconds:
+            break
+        lines.append({"game": name, **play()})
+        with output.open("a") as file:
+            file.write(json.dumps(lines[-1]) + "\n")
+    print_tables(pd.DataFrame(lines))
+
+
+def print_tables(results: pd.DataFrame) -> None:
+    """Print a table of the random splits by law, and one of the other splits."""
+    print("| rows | games | bound above 0 | VIOLATION at 0.1 | at 1 | split called not random |\n|-|-|-|-|-|-|")
+    random = results[results.get("law", pd.Series(dtype=object)).notna()]
+    for law, part in [*random.groupby("law", sort=False), ("all", random)]:
+        print(f"| {law} | {_numbers(part)} |")
+    print("\n| split | strength | games | bound above 0 | VIOLATION at 0.1 | at 1 | split called not random |")
+    print("|-|-|-|-|-|-|-|")
+    if "split" in results:
+        for (split, strength), part in results[results["split"].notna()].groupby(["split", "strength"], sort=False):
+            print(f"| {split} | {strength} | {_numbers(part)} |")
+
+
+def _numbers(part: pd.DataFrame) -> str:
+    trusted = ~part["not random"].astype(bool)
+    counts = [(part["bound"] > 0).sum(), *((trusted & (part["strict"] > claim)).sum() for claim in (0.1, 1.0))]
+    return " | ".join(map(str, [len(part), *counts, part["not random"].sum()]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), *map(float, sys.argv[4:5]))

@@ -1,0 +1,364 @@
+"""`dpaudit.synthetic`: three tables in, one verdict out; what a bad table or option leads to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import dpaudit
+from dpaudit import Claim, Relation, SyntheticAudit, Validity, Verdict
+from dpaudit.claims import ConvertedClaim
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.games.tables.split_control import SplitControl, SplitTest
+from dpaudit.engine.reading.record import Confirmation, Record
+from dpaudit.engine.reading.verdict import decide
+from dpaudit.engine.synthetic import auditing
+from dpaudit.engine.synthetic.result import GuessedPairs
+from dpaudit.errors import AuditError
+from dpaudit.estimators.scores import Scores
+from tests.loops import Cases
+
+FEW_ATTACKS = ("copies", "nearest-neighbour")
+Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Play two of the attacks, without the one that fits classifiers."""
+    entries = {name: entry for name, entry in auditing.catalogue("table-attack").items() if name in FEW_ATTACKS}
+    monkeypatch.setattr(auditing, "catalogue", lambda kind: entries)
+
+
+def people(count: int, rng: np.random.Generator) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "age": rng.normal(40, 10, count).round(1),
+            "pay": np.where(rng.random(count) < 0.1, np.nan, rng.lognormal(8, 1, count).round(2)),
+            "town": [f"town {code}" for code in np.minimum(rng.geometric(0.3, count), 12)],
+            "sex": rng.choice(["f", "m"], count),
+        }
+    )
+
+
+def tables(copied: float = 0.0, count: int = 150, seed: int = 0) -> Frames:
+    """Return training, holdout and synthetic rows; a share of the synthetic rows are copies of training rows."""
+    rng = np.random.default_rng(seed)
+    train, holdout, synth = (people(count, rng) for _ in range(3))
+    copies = int(copied * count)
+    return train, holdout, pd.concat([train.iloc[:copies], synth.iloc[copies:]], ignore_index=True)
+
+
+def test_copied_rows_are_a_violation() -> None:
+    audit = dpaudit.synthetic(*tables(copied=0.6, count=200), claim=1)
+    assert audit.verdict is Verdict.VIOLATION
+    assert audit.pairs == 200
+    assert audit.epsilon > 2
+    assert "compared with epsilon 2" in audit.answer.line("claim")
+    deciding = audit.answer.test
+    assert deciding is not None
+    assert deciding.finding is audit.guessed[0].strict
+    assert deciding.finding.confidence == pytest.approx(1 - 0.001 * audit.guessed[0].share)
+    text = str(audit)
+    assert text.startswith("VIOLATION  synthetic table\n")
+    for words in ("99.95 % confidence", "(alone, not part of the verdict)", "no sign that the split is not random"):
+        assert words in text
+    assert "uniformly at random, and the generator did not use the holdout" in text
+    assert sum(guessed.share for guessed in audit.guessed) == pytest.approx(1)
+
+
+def test_fresh_rows_are_no_violation() -> None:
+    audit = dpaudit.synthetic(*tables(), claim=1, relation="replace")
+    assert audit.verdict is Verdict.NO_VIOLATION
+    assert audit.epsilon == 0
+    assert "maximum detectable epsilon" in audit.answer.line("sensitivity")
+    assert "% of the training rows copied verbatim (90 % power" in audit.answer.line("sensitivity")
+    assert "more rows in both files" in audit.answer.next_step
+
+
+def test_few_rows_are_inconclusive() -> None:
+    audit = dpaudit.synthetic(*tables(copied=1.0, count=30), claim=8)
+    assert audit.verdict is Verdict.INCONCLUSIVE
+    assert "copied verbatim" not in audit.answer.line("sensitivity")
+
+
+def test_without_a_claim_the_largest_bound_is_printed() -> None:
+    audit = dpaudit.synthetic(*tables(copied=0.6))
+    assert audit.verdict is Verdict.NO_CLAIM
+    assert f"epsilon >= {audit.epsilon:.1f}" in audit.answer.line("lower bound")
+    assert "stricter" not in str(audit)
+
+
+def sensitivity_share(audit: SyntheticAudit) -> float:
+    """Return the share of copied rows that the answer states."""
+    return float(audit.answer.line("sensitivity").partition("would detect ")[2].partition(" %")[0]) / 100
+
+
+def test_the_stated_share_of_copies_is_detected() -> None:
+    """So many right guesses reject the claim, and one guess fewer does not."""
+    audit = dpaudit.synthetic(*tables(), claim=0.5, relation="replace")
+    reading = auditing.Reading(audit.tests[0].claim, audit.tests[0].compared, 0.999, "")
+    confidence = audit.guessed[0].strict.confidence
+    share = sensitivity_share(audit)
+    detected = [reading.bound(auditing._first_right(150, right), confidence).lower > 0.5 for right in range(1, 150)]
+    fewest = 1 + detected.index(True)
+    assert all(detected[fewest - 1 :])
+    assert fewest / 150 < share < 1.6 * fewest / 150
+
+
+def test_a_split_that_is_not_random_is_never_a_violation() -> None:
+    train, holdout, synth = tables(copied=0.6)
+    stated = dpaudit.synthetic(train, holdout, synth, claim=1, split="other")
+    assert (stated.verdict, stated.answer.rule) == (Verdict.UNDECIDED, "split-not-random")
+    assert "valid only if the split was random after all" in stated.answer.line("lower bound")
+    assert all(guessed.bound.validity is Validity.CONDITIONAL_ON_PROXY for guessed in stated.guessed)
+    rows = pd.concat([train, holdout]).sort_values("age", ignore_index=True)
+    by_age = dpaudit.synthetic(rows[:150], rows[150:], rows[:150], claim=1)
+    assert by_age.epsilon > 1
+    assert (by_age.verdict, by_age.answer.rule) == (Verdict.UNDECIDED, "split-not-random")
+    assert "column age tells training from holdout rows" in by_age.answer.line("reason")
+    assert by_age.answer.line("p-value") == ""
+
+
+def test_the_strict_confidence_decides() -> None:
+    """A bound that exceeds the claim at 95 % alone is UNDECIDED; a right guess more changes nothing else."""
+    claim = Claim(1.0, relation=Relation.REPLACE)
+    reading = auditing.Reading(claim, ConvertedClaim(claim), 0.999, "")
+    verdicts = {}
+    for right in range(10, 50, 2):
+        scores = auditing._first_right(100, right)
+        guessed = GuessedPairs(
+            "all pairs", 0.5, np.ones(100, bool), scores, reading.bound(scores, 0.975), reading.bound(scores, 0.9995)
+        )
+        test = auditing._record(guessed, reading)
+        answer = decide(Record("synthetic table", (test,)))
+        verdicts[right] = answer.verdict
+        if answer.verdict is Verdict.UNDECIDED:
+            assert test.confirmation is Confirmation.LESS_CONFIDENT
+            assert "stricter confidence" in answer.line("reason")
+            assert "More rows in both files" in answer.next_step
+    order = [Verdict.NO_VIOLATION, Verdict.UNDECIDED, Verdict.VIOLATION]
+    places = [order.index(verdict) for verdict in verdicts.values()]
+    assert places == sorted(places)
+    assert set(places) == {0, 1, 2}
+
+
+def test_relations_and_a_holdout_that_was_used() -> None:
+    data = tables(copied=0.6)
+    compared = {
+        name: audit.tests[0].compared.claim.epsilon
+        for name, audit in {
+            "add-remove": dpaudit.synthetic(*data, claim=1),
+            "replace": dpaudit.synthetic(*data, claim=1, relation="replace"),
+            "tuned": dpaudit.synthetic(*data, claim=1, relation="replace", tuned_on_holdout=True),
+            "stated": dpaudit.synthetic(*data, claim=Claim(1.5, 1e-5, Relation.REPLACE), relation="add-remove"),
+        }.items()
+    }
+    assert compared == {"add-remove": 2, "replace": 1, "tuned": 2, "stated": 1.5}
+
+
+def test_persons_are_the_canaries() -> None:
+    """Copies of one row of each person: the rows of a person are guessed together."""
+    rng = np.random.default_rng(5)
+    person = np.repeat(np.arange(240), 2)
+    rows = people(480, rng).assign(person=person)
+    rows[["age", "town"]] = people(240, rng)[["age", "town"]].iloc[person].to_numpy()
+    inside = (rng.permutation(240) < 120)[person]
+    synth = rows[inside].iloc[::2].drop(columns="person")
+    audit = dpaudit.synthetic(rows[inside], rows[~inside], synth, claim=1, groups="person")
+    assert audit.pairs == 120
+    assert audit.control.rows == 240
+    assert audit.verdict is Verdict.VIOLATION
+    assert "120 random pairs of 120 training and 120 holdout persons" in str(audit)
+    both = pd.concat([rows[~inside], rows[inside].iloc[:2]])
+    shared = dpaudit.synthetic(rows[inside], both, synth, claim=1, groups="person")
+    assert shared.pairs == 119
+    assert "1 persons have rows in both files" in str(shared)
+
+
+def test_strata_and_chosen_columns() -> None:
+    train, holdout, synth = tables(copied=0.6)
+    audit = dpaudit.synthetic(train, holdout, synth, claim=0.5, strata="town", columns=["age", "pay"])
+    assert audit.pairs < 150
+    assert audit.verdict is Verdict.VIOLATION
+    assert not any("town" in test.name for test in audit.control.tests)
+
+
+def test_equal_rows_and_rows_that_are_left_over_are_counted() -> None:
+    train, holdout, synth = tables()
+    audit = dpaudit.synthetic(
+        pd.concat([train, holdout.iloc[:3], people(20, np.random.default_rng(9))]), holdout, synth
+    )
+    assert "3 training rows (1.7 %) are equal to a holdout row" in str(audit)
+    assert "23 rows of the larger file are known to the attacker" in str(audit)
+
+
+def test_several_synthetic_tables_are_one_release() -> None:
+    train, holdout, synth = tables(copied=0.6)
+    halves = [synth.iloc[:75], synth.iloc[75:]]
+    together, parts = (dpaudit.synthetic(train, holdout, each, claim=1) for each in (synth, halves))
+    assert parts.rows == together.rows
+    assert parts.epsilon == together.epsilon
+
+
+def test_a_failing_attack_is_said_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails:
+        def features(self, view: object) -> Any:
+            raise ZeroDivisionError("no neighbour")
+
+    known = auditing.load
+    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else known(kind, name))
+    audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
+    assert [attack.name for attack in audit.attacks] == ["nearest-neighbour"]
+    assert "the attack copies failed and is left out: ZeroDivisionError: no neighbour" in str(audit)
+    assert audit.verdict is Verdict.VIOLATION
+
+
+def test_the_same_call_gives_the_same_result_and_another_seed_another_one() -> None:
+    data = tables(copied=0.3)
+    first, again, other = (dpaudit.synthetic(*data, seed=seed) for seed in (0, 0, 1))
+    assert first.to_dict()["tests"] == again.to_dict()["tests"]
+    assert not np.array_equal(first.first_trained, other.first_trained)
+
+
+def test_results_as_values() -> None:
+    audit = dpaudit.synthetic(*tables(copied=0.6, count=200), claim=1)
+    values = json.loads(json.dumps(audit.to_dict()))
+    assert values["verdict"] == "VIOLATION"
+    assert values["pairs"] == 200
+    assert {test["name"] for test in values["tests"]} >= {"all pairs", "outliers"}
+    assert values["control"]["random"] is True
+    frame = audit.to_frame()
+    assert list(frame["kind"].unique()) == ["test", "attack alone"]
+    assert frame["value"].iloc[0] == audit.guessed[0].bound.lower
+    assert "VIOLATION" in audit._repr_html_()
+    assert audit.attacks[0].score.shape == audit.trained.shape
+
+
+def test_forms_of_tables_lead_to_one_result(tmp_path: Path) -> None:
+    """The numbers of a file are read as texts, those of a frame are numbers: the result must not depend on it."""
+    frames = tables(copied=0.6)
+    expected = dpaudit.synthetic(*frames, claim=1).epsilon
+    writers: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+        "csv": lambda frame, path: frame.to_csv(path, index=False),
+        "csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+        "tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+        "parquet": lambda frame, path: frame.to_parquet(path, index=False),
+    }
+    sources: dict[str, list[Any]] = {
+        "mapping": [frame.to_dict("list") for frame in frames],
+        "arrow": [pa.Table.from_pandas(frame) for frame in frames],
+    }
+    for suffix, write in writers.items():
+        sources[suffix] = []
+        for place, frame in enumerate(frames):
+            path = tmp_path / f"{place}.{suffix}"
+            write(frame, path)
+            sources[suffix].append(path)
+    with Cases() as cases:
+        for name, source in sources.items():
+            with cases.case(name):
+                assert dpaudit.synthetic(*source, claim=1).epsilon == expected
+
+
+def odd(frame: pd.DataFrame, place: int) -> pd.DataFrame:
+    """Return a table with constants, dates, truth values, mixed cells and other formats of the same numbers."""
+    age = frame["age"].map("{:.3f}".format) if place == 2 else frame["age"]
+    return frame.assign(
+        age=age,
+        constant=1,
+        empty=None,
+        day=pd.Timestamp("2024-01-01") + pd.to_timedelta(frame["age"], unit="D"),
+        flag=frame["sex"] == "f",
+        mixed=[1 if value > 40 else "x" for value in frame["age"]],
+        unknown=[" ? " if value > 45 else "no" for value in frame["age"]],
+    )
+
+
+def test_odd_columns_are_read() -> None:
+    audit = dpaudit.synthetic(*(odd(frame, place) for place, frame in enumerate(tables(copied=0.6))), claim=1)
+    assert audit.verdict is Verdict.VIOLATION
+
+
+def test_bad_input_gets_a_sentence(tmp_path: Path) -> None:
+    train, holdout, synth = tables(count=20)
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "wide.csv").write_text("a,b\n1,2,3\n")
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+        "no file": ((tmp_path / "none.csv", holdout, synth), {}, "it does not exist"),
+        "folder": ((tmp_path, holdout, synth), {}, "got a folder"),
+        "empty": ((tmp_path / "empty.csv", holdout, synth), {}, "is empty"),
+        "wide": ((tmp_path / "wide.csv", holdout, synth), {}, "must have 2 columns"),
+        "twice": ((tmp_path / "twice.csv", holdout, synth), {}, "name each column once"),
+        "broken": ((tmp_path / "broken.parquet", holdout, synth), {}, "not a whole Parquet file"),
+        "number": ((3, holdout, synth), {}, "the training table must be a path"),
+        "no synthetic table": ((train, holdout, []), {}, "at least one synthetic table"),
+        "no rows": ((train.iloc[:0], holdout, synth), {}, "must have rows"),
+        "few": ((train.iloc[:4], holdout, synth), {}, "at least 10 pairs"),
+        "column": ((train, holdout, synth.drop(columns="age")), {}, "lacks the column 'age'"),
+        "chosen column": ((train, holdout, synth), {"columns": ["salary"]}, "columns must be in all tables"),
+        "persons": ((train, holdout, synth), {"groups": "person"}, "`groups` must name a column of both files"),
+        "missing persons": ((train.assign(person=None), holdout.assign(person=1), synth), {"groups": "person"}, "none"),
+        "relation": ((train, holdout, synth), {"claim": 1, "relation": "label"}, "add-remove or replace"),
+        "split": ((train, holdout, synth), {"split": "date"}, "split must be random or other"),
+        "confidence": ((train, holdout, synth), {"confidence": 0.5}, "confidence must be in"),
+        "claim": ((train, holdout, synth), {"claim": "much"}, "claim must be like"),
+    }
+    with Cases() as cases:
+        for name, (data, options, words) in calls.items():
+            with cases.case(name), pytest.raises(AuditError, match=words) as refused:
+                dpaudit.synthetic(*data, **options)
+            assert "\n" not in str(refused.value)
+
+
+def test_a_doubted_split_is_said_without_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    doubted = SplitControl((SplitTest("column age", 1e-9),), 300, 0, 300)
+    monkeypatch.setattr(auditing, "split_control", lambda pairs, seed: doubted)
+    audit = dpaudit.synthetic(*tables(copied=0.6))
+    assert audit.verdict is Verdict.NO_CLAIM
+    assert "column age tells training from holdout rows" in audit.answer.line("caution")
+
+
+def test_scores_of_guesses_are_in_order() -> None:
+    audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
+    scores = audit.guessed[0].scores
+    assert isinstance(scores, Scores)
+    assert np.array_equal(scores.truth, audit.first_trained[scores.canary])
+    assert replace(scores).score.size == 150
+
+
+# The command line
+
+
+def dpaudit_command(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["synthetic", *map(str, arguments)])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / name for name in ("train.csv", "holdout.csv", "synth.csv")]
+    for frame, path in zip(tables(copied=0.6), paths, strict=True):
+        frame.to_csv(path, index=False)
+    return paths
+
+
+def test_the_command_prints_the_answer_and_ends_by_the_verdict(files: list[Path]) -> None:
+    result = dpaudit_command(*files, "--claim", 1)
+    assert result.exit_code == 0
+    assert result.output.startswith("VIOLATION  synthetic table")
+    assert dpaudit_command(*files, "--claim", 1, "--fail-on-violation").exit_code == 1
+    assert dpaudit_command(*files, "--claim", 9, "--fail-on-violation", "--fail-on-inconclusive").exit_code == 4
+    values = json.loads(dpaudit_command(*files, "--claim", 1, "--json", "--split", "other").stdout)
+    assert values["verdict"] == "UNDECIDED"
+    assert "--fail-on-violation needs --claim" in dpaudit_command(*files, "--fail-on-violation").output
+    assert dpaudit_command(*files[:2], "none.csv").exit_code == 2
