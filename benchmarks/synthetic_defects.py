@@ -1,9 +1,9 @@
 """Generators of synthetic tables with a planted defect, and what an audit from three files says of each.
 
-    python -m benchmarks.synthetic_defects [--data FOLDER] [--seeds 3] [NAME ...]
+    python -m benchmarks.synthetic_defects [--data FOLDER] [--rows 5000] [--seed 0] [NAME ...]
 
 runs the named cases, or all of them, on rows of the census data in FOLDER, else on made rows of the same kind, and
-writes bounds, p-values, verdicts and the usual distance test to `docs/data/synthetic-defects.csv`.
+writes bounds, p-values, verdicts and the usual measures to `docs/data/synthetic-defects.csv`.
 
 Each generator is given the training rows, and `fresh`, a sampler of new rows of the true law, so that nothing but the
 defect gives the training rows away.
@@ -11,14 +11,22 @@ defect gives the training rows away.
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+import dpaudit
+from benchmarks.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
+from dpaudit.engine.games.tables.columns import encoded
+from dpaudit.engine.games.tables.usual_measures import UsualMeasure, usual_measures
+from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, KNOWN_TRAINING, TableView
 
 Rng = np.random.Generator
 Sampler = Callable[[int], pd.DataFrame]
@@ -312,3 +320,253 @@ def leaf_trees(split: Split, rng: Rng, smallest: int = 1) -> pd.DataFrame:
         donor[:, column] = order[first + (rng.random(len(rows)) * (after - first)).astype(np.int64)]
         made[:, column] = codes[donor[:, column], column]
     return pd.DataFrame({name: rows[name].to_numpy()[donor[:, place]] for place, name in enumerate(rows.columns)})
+
+
+# Domains and tuning
+
+
+def with_tracts(split: Split) -> Split:
+    """Return the split with a column of some 10,000 codes, as of a postal address."""
+
+    def located(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.assign(tract=[f"tract {weight // 20}" for weight in rows["fnlwgt"].astype(int)])
+
+    return Split(located(split.training), located(split.holdout), lambda count: located(split.fresh(count)))
+
+
+def domain_from_data(split: Split, rng: Rng, *, epsilon: float = 1.0, bins: int = 20) -> pd.DataFrame:
+    """Return rows from honestly noisy marginals of single columns, whose words and ends of numbers are the data's."""
+    rows, columns = split.training, {}
+    scale = 2 * rows.shape[1] / epsilon
+    for name in rows.columns:
+        if name in NUMERIC:
+            counts, edges = np.histogram(rows[name], bins)
+            low = edges[:-1]
+            width = edges[1] - edges[0]
+        else:
+            codes, domain = pd.factorize(rows[name], sort=True, use_na_sentinel=False)
+            counts = np.bincount(codes, minlength=len(domain))
+        weights = np.maximum(counts + rng.laplace(0, scale, counts.size), 0.01)
+        drawn = rng.choice(counts.size, len(rows), p=weights / weights.sum())
+        if name in NUMERIC:
+            values = (low[drawn] + rng.random(len(rows)) * width).round()
+            values[:2] = rows[name].min(), rows[name].max()  # clipped to the ends of the data
+            columns[name] = values
+        else:
+            columns[name] = np.asarray(domain, object)[drawn]
+    return pd.DataFrame(columns)
+
+
+def tuned_on_holdout(split: Split, rng: Rng, tables: int = 20) -> pd.DataFrame:
+    """Return the one of many tables from noisy marginals whose marginals are nearest to those of the holdout."""
+
+    def distance(table: pd.DataFrame) -> float:
+        return sum(
+            table[name]
+            .value_counts(normalize=True)
+            .sub(split.holdout[name].value_counts(normalize=True), fill_value=0)
+            .abs()
+            .sum()
+            for name in table
+            if name not in NUMERIC
+        )
+
+    return min((marginals(split, rng, 1.0, tree=True) for _ in range(tables)), key=distance)
+
+
+def copied_holdout(split: Split, rng: Rng, share: float = 0.01) -> pd.DataFrame:
+    """Return fresh rows and verbatim copies of holdout rows, as if the generator had been fitted on both files."""
+    return _with(split, split.holdout.sample(round(share * len(split.holdout)), random_state=_seed(rng)))
+
+
+def both_files(split: Split, rng: Rng) -> pd.DataFrame:
+    """Return rows drawn from both files with replacement: no row of a pair is more likely than the other one."""
+    both = pd.concat([split.training, split.holdout])
+    return both.sample(len(split.training), replace=True, random_state=_seed(rng)).reset_index(drop=True)
+
+
+def fresh_rows(split: Split, rng: Rng) -> pd.DataFrame:
+    """Return fresh rows: no defect."""
+    return split.fresh(len(split.training))
+
+
+# Networks
+
+
+def autoencoder(split: Split, rng: Rng, *, rows: int = 1_000, steps: int = 6_000, latent: int = 6) -> pd.DataFrame:
+    """Return draws of a variational autoencoder that was trained far too long, on the first `rows` training rows.
+
+    Numbers are quantiles and words one-hot, as in TVAE and CTGAN.
+    """
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    torch.manual_seed(_seed(rng))
+    fitted = split.training[:rows]
+    numeric = _numeric(fitted)
+    ordered = {name: np.sort(fitted[name].to_numpy(float)) for name in numeric}
+    uniform = np.column_stack([fitted[name].rank(pct=True).to_numpy() for name in numeric])
+    factors = {name: pd.factorize(fitted[name], use_na_sentinel=False) for name in fitted if name not in numeric}
+    numbers = torch.tensor(uniform * 2 - 1, dtype=torch.float32)
+    words = {name: torch.tensor(codes) for name, (codes, _) in factors.items()}
+    widths = [len(distinct) for _, distinct in factors.values()]
+    inputs = torch.cat(
+        [numbers, *(functional.one_hot(words[name], width) for name, width in zip(factors, widths, strict=True))], dim=1
+    ).float()
+
+    def network(first: int, last: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(first, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, last))
+
+    encoder, decoder = network(inputs.shape[1], 2 * latent), network(latent, inputs.shape[1])
+    optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
+    for _ in range(steps):
+        batch = torch.randint(0, len(inputs), (256,))
+        mean, log_deviation = encoder(inputs[batch]).chunk(2, dim=1)
+        hidden = mean + torch.randn_like(mean) * log_deviation.exp()
+        made = decoder(hidden).split([len(numeric), *widths], dim=1)
+        loss = 200 * ((made[0] - numbers[batch]) ** 2).sum(1)
+        for logits, codes in zip(made[1:], words.values(), strict=True):
+            loss = loss + functional.cross_entropy(logits, codes[batch], reduction="none")
+        divergence = 0.5 * (mean**2 + (2 * log_deviation).exp() - 2 * log_deviation - 1).sum(1)
+        optimiser.zero_grad()
+        (loss + 0.5 * divergence).mean().backward()
+        optimiser.step()
+    with torch.no_grad():
+        made = decoder(torch.randn(len(split.training), latent)).split([len(numeric), *widths], dim=1)
+    columns: dict[str, object] = {}
+    for name, values in zip(numeric, ((made[0].numpy() + 1) / 2).T, strict=True):
+        places = np.clip((values * len(fitted)).astype(np.int64), 0, len(fitted) - 1)
+        columns[name] = ordered[name][places]
+    for (name, (_, distinct)), logits in zip(factors.items(), made[1:], strict=True):
+        columns[name] = np.asarray(distinct, object)[torch.distributions.Categorical(logits=logits).sample().numpy()]
+    return pd.DataFrame(columns)[list(fitted.columns)]
+
+
+# Cases
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A generator, and on how many rows it is audited.
+
+    Attributes:
+        generate: Returns the synthetic rows.
+        size: Training rows as a multiple of `--rows`: rows that are hardly copied need more of them.
+        prepare: Changes the split before the generator sees it.
+        limit: Reason why an audit from three files cannot reject it; "" if it should.
+    """
+
+    generate: Callable[[Split, Rng], pd.DataFrame]
+    size: float = 1.0
+    prepare: Callable[[Split], Split] = lambda split: split
+    limit: str = ""
+
+
+FEW = "too few rows are copied for the confidence that a violation needs"
+SMOOTH = "each row moves a smooth law by one part in the number of rows, less than the draws of the table do"
+SYMMETRIC = "both rows of a pair are used alike, so no coin is given away"
+CASES: dict[str, Case] = {
+    "no defect: fresh rows": Case(fresh_rows),
+    "copies of 1 %": Case(copies, 2),
+    "copies of 0.3 %": Case(partial(copies, share=0.003), 2, limit=FEW),
+    "copies of 1 %, one column resampled": Case(resampled_column, 2),
+    "copies of the 1 % outliers": Case(copied_outliers, 2),
+    "50 copies of one row": Case(copied_clone, limit=FEW),
+    "jittered copies of 5 %": Case(jittered, 2),
+    "jittered copies of 5 %, three times the jitter": Case(partial(jittered, jitter=0.15), 2),
+    "jittered copies of 20 %, four times the jitter": Case(partial(jittered, share=0.2, jitter=0.2)),
+    "bootstrap sample": Case(bootstrap),
+    "columns exchanged between near rows": Case(swapped),
+    "interpolation between neighbours (SMOTE)": Case(interpolated),
+    "trees with leaves of one row (CART)": Case(leaf_trees),
+    "trees with leaves of five rows (CART)": Case(partial(leaf_trees, smallest=5)),
+    "autoencoder trained far too long": Case(autoencoder, 0.2),
+    "domain taken from data": Case(domain_from_data, limit=FEW),
+    "domain taken from data, with 10,000 codes": Case(domain_from_data, prepare=with_tracts),
+    "noise divided by n, single columns": Case(lambda split, rng: marginals(split, rng, 5_000.0), limit=SMOOTH),
+    "noise divided by n, tree of pairs": Case(
+        lambda split, rng: marginals(split, rng, 5_000.0, tree=True), limit=SMOOTH
+    ),
+    "noise divided by n, tree of pairs, ten times the rows": Case(
+        lambda split, rng: marginals(split, rng, 5_000.0, tree=True, sizes=10)
+    ),
+    "marginals of epsilon 1, tree of pairs": Case(lambda split, rng: marginals(split, rng, 1.0, tree=True)),
+    "tuned on the holdout": Case(tuned_on_holdout, limit=SYMMETRIC),
+    "copies of 1 % of the holdout": Case(copied_holdout, 2, limit="the copied rows are no training rows"),
+    "bootstrap sample of both files": Case(both_files, limit=SYMMETRIC),
+}
+
+
+def measured(name: str, split: Split, seed: int) -> list[Row]:
+    """Return the rows of the data file for one case."""
+    case = CASES[name]
+    split = case.prepare(split)
+    released = case.generate(split, np.random.default_rng(seed))
+    started = time.process_time()
+    audit = dpaudit.synthetic(split.training, split.holdout, released, claim=1.0)
+    seconds = time.process_time() - started
+    strict = max(guessed.strict.lower for guessed in audit.guessed)
+    p_value = min(1.0 if test.p_value is None else test.p_value for test in audit.tests)
+    beyond = "VIOLATION" if strict > 6 and not audit.control.doubt else "NO VIOLATION FOUND"
+    conditions = {"generator": name, "rows": f"{len(split.training):,}"}
+    numbers = {
+        "epsilon, one replaced row": f"{np.floor(audit.epsilon * 100) / 100:.2f}",
+        "the same at 99.9 %": f"{np.floor(strict * 100) / 100:.2f}",
+        "p-value of claim 1": f"{p_value:.2g}",
+        "claim 1": str(audit.verdict),
+        "claim 3": beyond,
+        **{label: "passes" if measure.passes else "fails" for label, measure in _rules(split, released).items()},
+        "processor seconds": f"{seconds:.0f}",
+    }
+    if case.limit:
+        numbers["limit"] = case.limit
+    return [Row(setting(conditions), what, value) for what, value in numbers.items()]
+
+
+def _rules(split: Split, released: pd.DataFrame) -> dict[str, UsualMeasure]:
+    """Return the measures with a usual rule, by their short names."""
+    training, holdout, synthetic = encoded(split.training, split.holdout, released)
+    real = replace(
+        training,
+        numbers=np.concatenate([training.numbers, holdout.numbers]),
+        words=np.concatenate([training.words, holdout.words]),
+    )
+    trained = np.arange(len(real)) < len(training)
+    file = np.where(trained, KNOWN_TRAINING, KNOWN_HOLDOUT).astype(np.int8)
+    measures = usual_measures(TableView(synthetic, real, np.full(len(real), -1), file), trained, {})
+    names = {
+        "share of synthetic rows closer to training": "closer share",
+        "5th percentile of the distance to the closest record, training to holdout": "distance to the closest record",
+        "share of synthetic rows equal to a training row": "exact copies",
+        "singling-out risk, multivariate": "singling out",
+    }
+    return {names[measure.name]: measure for measure in measures if measure.name in names}
+
+
+def main() -> None:
+    """Measure the cases and replace their rows in the data file."""
+    parser = argparse.ArgumentParser(description="Audit synthetic tables with planted defects.")
+    parser.add_argument("cases", nargs="*", metavar="NAME", help="cases to run; all by default")
+    parser.add_argument("--data", type=Path, help="folder with adult.data and adult.test; made rows by default")
+    parser.add_argument("--rows", type=int, default=5_000, help="training rows")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    population = read_adult(arguments.data) if arguments.data else None
+    path = DATA / "synthetic-defects.csv"
+    names = arguments.cases or list(CASES)
+    rows = read_rows(path) if path.exists() else []
+    for name in names:
+        count = round(arguments.rows * CASES[name].size)
+        made = made_split(count, arguments.seed) if population is None else split_of(population, count, arguments.seed)
+        kept = [row for row in rows if row.settings()["generator"] != name]
+        new = measured(name, made, arguments.seed)
+        rows = sorted([*kept, *new], key=lambda row: list(CASES).index(row.settings()["generator"]))
+        print(name, {row.what: row.value for row in new}, flush=True)
+        write(path, rows)
+    data = " --data FOLDER" if arguments.data else ""
+    note_origin(measured_here("synthetic-defects.csv", f"python -m benchmarks.synthetic_defects{data}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ class RareValues:
     most: int = 600
 
     def features(self, view: TableView) -> NDArray[np.float64]:
-        """Return all evidence together; then that of single values, of pairs of values, and of extremes."""
+        """Return evidence of values with that of pairs at less weight; then of values, of pairs and of extremes."""
         cells = exact_cells(view)
         single, double = np.zeros(len(view.real)), np.zeros(len(view.real))
         for column in range(cells.columns):
@@ -38,7 +38,7 @@ class RareValues:
         for columns in pairs[:: max(1, -(-len(pairs) // self.most))]:
             double += self._evidence(*cells.counts(columns), len(view.real) / len(view.synthetic))
         extremes = extreme_evidence(view)
-        together = single + double / max(1, cells.columns) + extremes / 2
+        together = single + double / (2 * cells.columns)
         return np.column_stack([together, single, double, extremes])
 
     def _evidence(self, synthetic: NDArray[np.int64], real: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
