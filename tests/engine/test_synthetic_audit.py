@@ -214,8 +214,8 @@ def test_a_failing_attack_is_said_and_the_others_count(monkeypatch: pytest.Monke
         def features(self, view: object) -> Any:
             raise ZeroDivisionError("no neighbour")
 
-    known = auditing.load
-    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else known(kind, name))
+    load = auditing.load
+    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else load(kind, name))
     audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
     assert [attack.name for attack in audit.attacks] == ["nearest-neighbour"]
     assert "the attack copies failed and is left out: ZeroDivisionError: no neighbour" in str(audit)
