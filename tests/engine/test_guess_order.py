@@ -131,7 +131,7 @@ def test_cross_fitting_in_both_directions_does_not() -> None:
 
 
 def test_an_attack_that_sees_the_leak_is_followed() -> None:
-    """One of three attacks is right about 60 of 400 pairs; the others are noise, and the order must find out which one it is."""
+    """One of three attacks is right about 60 of 400 pairs the others are noise, and the order must find it."""
     rng = np.random.default_rng(1)
     estimator = SimultaneousGuessCount()
     coins = rng.random(400) < 0.5
