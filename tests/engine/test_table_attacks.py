@@ -21,8 +21,8 @@ Rows = NDArray[np.int64]
 
 
 def attack(name: str) -> TableAttack:
-    made: TableAttack = load("table-attack", name)()
-    return made
+    named: TableAttack = load("table-attack", name)()
+    return named
 
 
 def shown(training: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, pair: Rows) -> TableView:
@@ -46,8 +46,8 @@ def people(count: int, rng: np.random.Generator) -> pd.DataFrame:
         }
     )
     rows.loc[rng.random(count) < 0.05, "age"] = np.nan
-    rows["town"] = rows["town"].where(rng.random(count) > 0.05)
-    return rows.assign(town=[town if isinstance(town, str) else None for town in rows["town"]]).replace("3", "three")
+    rows.loc[rng.random(count) < 0.05, "town"] = None
+    return rows.replace("3", "three")
 
 
 @dataclass(frozen=True)
