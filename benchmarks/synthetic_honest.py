@@ -70,8 +70,8 @@ def persons(count: int, rng: Rng) -> pd.DataFrame:
     """Return rows of persons of one to four similar rows each."""
     rows = rng.integers(1, 5, count)
     person = np.repeat(np.arange(count), rows)
-    own = rng.normal(size=(count, 3))[person] + 0.1 * rng.normal(size=(person.size, 3))
-    frame = pd.DataFrame(own, columns=list("abc"))
+    values = rng.normal(size=(count, 3))[person] + 0.1 * rng.normal(size=(person.size, 3))
+    frame = pd.DataFrame(values, columns=list("abc"))
     frame["ward"] = _words("w", np.minimum(rng.geometric(0.4, count), 9))[person]
     frame["person"] = person
     return frame
@@ -155,8 +155,8 @@ def copies_removed(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits,
     """Remove a share of the holdout rows that are equal to a training row in its words."""
     inside = rng.permutation(len(pool)) < len(pool) // 2
     names = ["work", "education", "married"]
-    known = set(map(tuple, pool.loc[inside, names].to_numpy()))
-    equal = np.array([row in known for row in map(tuple, pool[names].to_numpy())])
+    training_rows = set(map(tuple, pool.loc[inside, names].to_numpy()))
+    equal = np.array([row in training_rows for row in map(tuple, pool[names].to_numpy())])
     return inside, ~inside & ~(equal & (rng.random(len(pool)) < 0.6 * strength))
 
 

@@ -18,6 +18,7 @@ from dpaudit.engine.games.tables.guess_order import PairFeatures, learned_order
 from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes, stacked
 from dpaudit.engine.games.tables.slices import slices
 from dpaudit.engine.games.tables.split_control import split_control
+from dpaudit.engine.games.tables.usual_measures import usual_measures
 from dpaudit.engine.games.tables.view import MixedTable
 from dpaudit.engine.reading.gather import p_value_of
 from dpaudit.engine.reading.record import Confirmation, Sensitivity, TestRecord
@@ -148,12 +149,16 @@ def synthetic(
     reading = Reading(stated, compared, confidence, doubt)
     features, failures = attack_features(pairs, seconds)
     guessed = _timed(seconds, "guesses", lambda: guessed_pairs(pairs, list(features.values()), reading, seed))
+    own_scores = {name: values[:, 0] for name, values in features.items()}
+    measures = _timed(
+        seconds, "usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed)
+    )
     return SyntheticAudit(
         name="synthetic table",
         tests=tuple(_record(each, reading) for each in guessed),
         guessed=guessed,
         attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
-        measures=(),
+        measures=measures,
         control=control,
         notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *failures),
         confidence=confidence,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.games.tables.split_control import SplitControl
+from dpaudit.engine.games.tables.usual_measures import UsualMeasure
 from dpaudit.engine.reading.answer_words import claimed_and_observed
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Record, TestRecord
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALONE = "alone, not part of the verdict"
+USUAL = "usual measures, which bound no epsilon and are not part of the verdict:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +52,6 @@ class AttackAlone:
             f"{self.name:<20}right in {100 * self.accuracy:.3g} % of all pairs, epsilon >= "
             f"{format_lower(self.bound.lower)}  ({ALONE})"
         )
-
-
-@dataclass(frozen=True)
-class UsualMeasure:
-    """A measure that is commonly reported for synthetic tables. It decides nothing.
-
-    Attributes:
-        name: Name of the measure.
-        value: Its value.
-        interval: Lower and upper end of its interval; None if it has none.
-        meaning: What it means and what it does not, in a sentence.
-    """
-
-    name: str
-    value: float
-    interval: tuple[float, float] | None
-    meaning: str
-
-    def __str__(self) -> str:
-        between = "" if self.interval is None else f" in [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
-        return f"{self.name}: {self.value:.4g}{between}. {self.meaning}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +84,7 @@ class SyntheticAudit:
         tests: Records of the tests, from which the verdict is decided.
         guessed: The guesses of each test, in the order of `tests`.
         attacks: Each attack alone.
-        measures: Usual measures.
+        measures: Measures that are commonly reported for synthetic tables; they decide nothing.
         control: Tests of the split without the synthetic table.
         notes: Assumptions, and what was counted, in sentences.
         confidence: Confidence that a violation needs, over all tests together.
@@ -210,8 +191,8 @@ class SyntheticAudit:
             for attack in self.attacks
         ]
         measures = [
-            ("measure", each.name, each.value, *(each.interval or (np.nan, np.nan)), each.meaning)
-            for each in self.measures
+            ("usual measure", measure.name, measure.value, measure.lower, measure.upper, measure.means)
+            for measure in self.measures
         ]
         names = ["kind", "name", "value", "lower", "upper", "meaning"]
         return pd.DataFrame([*tests, *attacks, *measures], columns=names)
@@ -227,6 +208,7 @@ class SyntheticAudit:
             f"  control: {self.control.line}",
             *(f"  {note}" for note in self.notes),
             *(f"  {attack}" for attack in self.attacks),
-            *(f"  {measure}" for measure in self.measures),
+            f"  {USUAL}",
+            *(f"    {measure}" for measure in self.measures),
         ]
         return "\n".join(printable_lines(line) for line in lines)

@@ -214,8 +214,8 @@ def test_a_failing_attack_is_said_and_the_others_count(monkeypatch: pytest.Monke
         def features(self, view: object) -> Any:
             raise ZeroDivisionError("no neighbour")
 
-    known = auditing.load
-    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else known(kind, name))
+    load = auditing.load
+    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else load(kind, name))
     audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
     assert [attack.name for attack in audit.attacks] == ["nearest-neighbour"]
     assert "the attack copies failed and is left out: ZeroDivisionError: no neighbour" in str(audit)
@@ -236,8 +236,11 @@ def test_results_as_values() -> None:
     assert values["pairs"] == 200
     assert {test["name"] for test in values["tests"]} >= {"all pairs", "outliers"}
     assert values["control"]["random"] is True
+    assert {"AUC of copies", "share of synthetic rows equal to a training row"} <= {
+        measure["name"] for measure in values["measures"]
+    }
     frame = audit.to_frame()
-    assert list(frame["kind"].unique()) == ["test", "attack alone"]
+    assert list(frame["kind"].unique()) == ["test", "attack alone", "usual measure"]
     assert frame["value"].iloc[0] == audit.guessed[0].bound.lower
     assert "VIOLATION" in audit._repr_html_()
     assert audit.attacks[0].score.shape == audit.trained.shape
