@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +24,6 @@ import pandas as pd
 import dpaudit
 from benchmarks.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.usual_measures import UsualMeasure, usual_measures
-from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, KNOWN_TRAINING, TableView
 
 Rng = np.random.Generator
 Sampler = Callable[[int], pd.DataFrame]
@@ -517,7 +514,7 @@ def measured(name: str, split: Split, seed: int) -> list[Row]:
         "p-value of claim 1": f"{p_value:.2g}",
         "claim 1": str(audit.verdict),
         "claim 3": beyond,
-        **{label: "passes" if measure.passes else "fails" for label, measure in _rules(split, released).items()},
+        **{RULES[each.name]: "passes" if each.passes else "fails" for each in audit.measures if each.name in RULES},
         "processor seconds": f"{seconds:.0f}",
     }
     if case.limit:
@@ -525,24 +522,13 @@ def measured(name: str, split: Split, seed: int) -> list[Row]:
     return [Row(setting(conditions), what, value) for what, value in numbers.items()]
 
 
-def _rules(split: Split, released: pd.DataFrame) -> dict[str, UsualMeasure]:
-    """Return the measures with a usual rule, by their short names."""
-    training, holdout, synthetic = encoded(split.training, split.holdout, released)
-    real = replace(
-        training,
-        numbers=np.concatenate([training.numbers, holdout.numbers]),
-        words=np.concatenate([training.words, holdout.words]),
-    )
-    trained = np.arange(len(real)) < len(training)
-    file = np.where(trained, KNOWN_TRAINING, KNOWN_HOLDOUT).astype(np.int8)
-    measures = usual_measures(TableView(synthetic, real, np.full(len(real), -1), file), trained, {})
-    names = {
-        "share of synthetic rows closer to training": "closer share",
-        "5th percentile of the distance to the closest record, training to holdout": "distance to the closest record",
-        "share of synthetic rows equal to a training row": "exact copies",
-        "singling-out risk, multivariate": "singling out",
-    }
-    return {names[measure.name]: measure for measure in measures if measure.name in names}
+RULES = {
+    "share of synthetic rows closer to training": "closer share",
+    "5th percentile of the distance to the closest record, training to holdout": "distance to the closest record",
+    "share of synthetic rows equal to a training row": "exact copies",
+    "singling-out risk, multivariate": "singling out",
+}
+"""Short names of the measures with a usual rule."""
 
 
 def main() -> None:
