@@ -141,12 +141,26 @@ def nearest(
         weights: Cost of a word that differs from the query's, shape (query rows, q); 1 by default.
         groups: Groups of the rows of the query and of the searched rows. Rows of one group are not neighbours.
     """
-    costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
     query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
+    costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
+    order = np.argsort(-_expected_costs(searched.words, costs), kind="stable")  # so that most sums end early
     distances, rows = _nearest(
-        query.numbers, query.words, costs, query_group, searched.numbers, searched.words, group, k
+        query.numbers,
+        np.ascontiguousarray(query.words[:, order]),
+        np.ascontiguousarray(costs[:, order]),
+        query_group,
+        searched.numbers,
+        np.ascontiguousarray(searched.words[:, order]),
+        group,
+        k,
     )
     return Neighbours(distances.astype(np.float64), rows)
+
+
+def _expected_costs(words: NDArray[np.int32], costs: NDArray[np.float32]) -> Floats:
+    """Return the mean cost of each column between two random rows, shape (columns,)."""
+    equal = [float(np.sum((np.unique(column, return_counts=True)[1] / len(words)) ** 2)) for column in words.T]
+    return np.asarray((1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64))
 
 
 @njit(cache=True, nogil=True)

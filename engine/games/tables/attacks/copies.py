@@ -7,9 +7,10 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from dpaudit.engine.games.tables.cells import Cells, exact_cells
-from dpaudit.engine.games.tables.distances import Scaled, competing_distances, nearest, pair_groups
+from dpaudit.engine.games.tables.distances import Neighbours, Scaled, competing_distances, nearest, pair_groups
 from dpaudit.engine.games.tables.view import TableView
 from dpaudit.registry import register
 
@@ -25,44 +26,59 @@ class Copies:
     """
 
     def features(self, view: TableView) -> NDArray[np.float64]:
-        """Return all evidence together; the rarity of the best match less the usual one; the rarity of the best match.
+        """Return evidence of the best match against chance, and against other real rows; then the rarity of the match.
 
         The last columns are log ratios of the frequencies of the whole row and of the row without its best column.
         """
         cells = exact_cells(view)
         surprise = _surprise(cells)
-        excess, matched = _excess_rarity(cells, surprise, view.pair)
+        synthetic, real = (Scaled(np.zeros((len(rows), 0), np.float32), rows) for rows in _narrow(cells))
+        near = nearest(real, synthetic, min(3, len(synthetic)), weights=surprise)
+        total = surprise.sum(axis=1, keepdims=True)
+        shared = total - np.minimum(near.distances, total)
+        different = np.count_nonzero(synthetic.words[near.rows[:, 0]] != real.words, axis=1)
+        chance = np.log(len(synthetic)) + _log_choices(cells.columns, different)
+        usual = _usual_rarity(cells, surprise, near, view.pair)
         everything = range(cells.columns)
-        whole = cells.log_ratio(everything)
         without = [cells.log_ratio(columns) for columns in combinations(everything, max(1, cells.columns - 1))]
-        own = np.log1p(np.exp(np.minimum(excess, 500.0)) / 100) + WHOLE_ROW * np.maximum(whole, 0.0)
-        return np.column_stack([own, excess, matched, whole, np.max(without, axis=0)])
+        return np.column_stack(
+            [
+                np.log1p(np.exp(np.minimum(shared[:, 0] - chance, LARGEST)) / 10),
+                np.log1p(np.exp(np.minimum((shared - usual).max(axis=1), LARGEST)) / 100),
+                shared[:, 0],
+                cells.log_ratio(everything),
+                np.max(without, axis=0),
+            ]
+        )
 
 
-WHOLE_ROW = 3.0
-"""Weight of the log ratio of whole rows in the attack's own score."""
+LARGEST = 500.0
+"""Largest evidence in nats."""
 
 
-def _excess_rarity(
-    cells: Cells, surprise: NDArray[np.float64], pair: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the rarity that each real row shares with a synthetic row, first less what other real rows share.
+def _narrow(cells: Cells) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return cells.synthetic.astype(np.int32), cells.real.astype(np.int32)
 
-    The other real rows are those of other pairs: the most similar to the real row, and to the synthetic row.
+
+def _log_choices(columns: int, different: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the log of the number of sets of so many columns."""
+    return np.asarray(gammaln(columns + 1) - gammaln(different + 1) - gammaln(columns - different + 1))
+
+
+def _usual_rarity(
+    cells: Cells, surprise: NDArray[np.float64], near: Neighbours, pair: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the rarity that real rows of other pairs share with each real row, or with its nearest synthetic rows.
+
+    Returns: The larger one of both, for each of the nearest synthetic rows, shape (rows, k).
     """
-    synthetic, real = (
-        Scaled(np.zeros((len(rows), 0), np.float32), rows)
-        for rows in (cells.synthetic.astype(np.int32), cells.real.astype(np.int32))
-    )
+    synthetic, real = (Scaled(np.zeros((len(rows), 0), np.float32), rows) for rows in _narrow(cells))
     groups, total = pair_groups(pair), surprise.sum(axis=1, keepdims=True)
-    near = nearest(real, synthetic, min(3, len(synthetic)), weights=surprise)
-    shared = total - np.minimum(near.distances, total)
-    usual = total - np.minimum(nearest(real, real, 1, weights=surprise, groups=(groups, groups)).distances, total)
+    around = nearest(real, real, 1, weights=surprise, groups=(groups, groups)).distances
     weights = _mean_surprise(cells, surprise)
-    other = competing_distances(near, nearest(synthetic, real, 6, weights=weights), pair)
     whole = weights.sum(axis=1)[near.rows]
-    usual = np.maximum(usual, whole - np.minimum(other, whole))
-    return (shared - usual).max(axis=1), shared[:, 0]
+    other = competing_distances(near, nearest(synthetic, real, 6, weights=weights), pair)
+    return np.asarray(np.maximum(total - np.minimum(around, total), whole - np.minimum(other, whole)))
 
 
 def _mean_surprise(cells: Cells, surprise: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -79,8 +95,8 @@ def _mean_surprise(cells: Cells, surprise: NDArray[np.float64]) -> NDArray[np.fl
 def _surprise(cells: Cells) -> NDArray[np.float64]:
     """Return -log of the frequency of each cell among real rows of other pairs, given its best predictor, in nats.
 
-    The frequency of a value v that stands beside a value u is (n(u, v) + q(v)) / (n(u) + 1) with q(v) = (n(v) + 1) / (n
-    + 1), so that unseen pairs of values fall back on the frequency of v.
+    The frequency of a value v in rows with a value u in another column is (n(u, v) + q(v)) / (n(u) + 1), where q(v) =
+    (n(v) + 1) / (n + 1). So unseen pairs of values fall back on the frequency of v.
     """
     rows = len(cells.real)
     alone = np.column_stack([cells.counts([column])[1] for column in range(cells.columns)])
@@ -88,9 +104,9 @@ def _surprise(cells: Cells) -> NDArray[np.float64]:
     best = -np.log(frequency)
     for column, other in combinations(range(cells.columns), 2):
         together = cells.counts([column, other])[1]
-        for target, known in ((column, other), (other, column)):
-            given = (together + frequency[:, target]) / (alone[:, known] + 1.0)
-            best[:, target] = np.minimum(best[:, target], -np.log(given))
+        for target, predictor in ((column, other), (other, column)):
+            conditional = (together + frequency[:, target]) / (alone[:, predictor] + 1.0)
+            best[:, target] = np.minimum(best[:, target], -np.log(conditional))
     return np.asarray(np.maximum(best, SMALLEST))
 
 
