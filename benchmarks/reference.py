@@ -26,7 +26,7 @@ from dpaudit.engine.request.check import CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
 SECTION = re.compile(r"^(?:Attributes|Args|Returns|Raises|Source):", re.MULTILINE)
-FIRST = ("audit", "check", "estimate", "sweep")
+FIRST = ("audit", "check", "estimate", "synthetic", "sweep")
 
 
 def pages() -> dict[str, str]:

@@ -4,7 +4,7 @@
 
 Random splits: the share of games whose bound exceeds 0 must be at most 5 %, and no claim may be rejected. Splits that
 are not random: the synthetic rows have the law of the training rows, so guesses are often right without any leak. Such
-a split must never end in VIOLATION. The program skips games that OUTPUT has, and prints tables of all of them.
+a split must never end in VIOLATION. The program skips games that OUTPUT has, and prints a table of all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAIRS = 150
 """Pairs of a game with a random split."""
 ROWS = 1_000
 """Rows of both files together with a split that is not random; about half of them are training rows."""
-CLAIMS = 0.1, 0.5, 1.0
+CLAIMED = Claim(0.1, relation=Relation.REPLACE)
 Rng = np.random.Generator
 Bits = NDArray[np.bool_]
 
@@ -70,8 +70,8 @@ def persons(count: int, rng: Rng) -> pd.DataFrame:
     """Return rows of persons of one to four similar rows each."""
     rows = rng.integers(1, 5, count)
     person = np.repeat(np.arange(count), rows)
-    own = rng.normal(size=(count, 3))[person] + 0.1 * rng.normal(size=(person.size, 3))
-    frame = pd.DataFrame(own, columns=list("abc"))
+    values = rng.normal(size=(count, 3))[person] + 0.1 * rng.normal(size=(person.size, 3))
+    frame = pd.DataFrame(values, columns=list("abc"))
     frame["ward"] = _words("w", np.minimum(rng.geometric(0.4, count), 9))[person]
     frame["person"] = person
     return frame
@@ -98,12 +98,8 @@ def random_game(law: str, number: int) -> dict[str, Any]:
     of_training = rng.permutation(2 * PAIRS) < PAIRS
     inside = of_training[pool["person"]] if groups else of_training
     fresh = LAWS[law](PAIRS, rng).drop(columns="person", errors="ignore")
-    audit = synthetic(pool[inside], pool[~inside], fresh, claim=_claim(CLAIMS[0]), groups=groups, seed=number)
+    audit = synthetic(pool[inside], pool[~inside], fresh, claim=CLAIMED, groups=groups, seed=number)
     return {"law": law, **_result(audit)}
-
-
-def _claim(epsilon: float) -> Claim:
-    return Claim(epsilon, relation=Relation.REPLACE)
 
 
 def _result(audit: Any) -> dict[str, Any]:
@@ -155,8 +151,8 @@ def copies_removed(pool: pd.DataFrame, rng: Rng, strength: float) -> tuple[Bits,
     """Remove a share of the holdout rows that are equal to a training row in its words."""
     inside = rng.permutation(len(pool)) < len(pool) // 2
     names = ["work", "education", "married"]
-    known = set(map(tuple, pool.loc[inside, names].to_numpy()))
-    equal = np.array([row in known for row in map(tuple, pool[names].to_numpy())])
+    training_rows = set(map(tuple, pool.loc[inside, names].to_numpy()))
+    equal = np.array([row in training_rows for row in map(tuple, pool[names].to_numpy())])
     return inside, ~inside & ~(equal & (rng.random(len(pool)) < 0.6 * strength))
 
 
@@ -195,7 +191,7 @@ def split_game(split: str, strength: str, number: int) -> dict[str, Any]:
     pool, large = mixed(ROWS, rng), mixed(4 * ROWS, rng)
     inside, outside = SPLITS[split](pool, rng, STRENGTHS[strength])
     released, _ = SPLITS[split](large, rng, STRENGTHS[strength])
-    audit = synthetic(pool[inside], pool[outside], large[released], claim=_claim(CLAIMS[0]), seed=number)
+    audit = synthetic(pool[inside], pool[outside], large[released], claim=CLAIMED, seed=number)
     return {"split": split, "strength": strength, **_result(audit)}
 
 
@@ -212,7 +208,7 @@ def games(of_each_law: int, of_each_split: int) -> Iterator[tuple[str, Callable[
 
 
 def main(output: Path, of_each_law: int = 200, of_each_split: int = 20, seconds: float = float("inf")) -> None:
-    """Play the missing games, and print both tables."""
+    """Play the missing games, and print the table of all of them."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     played, began = {line["game"] for line in lines}, time.monotonic()
     for name, play in games(of_each_law, of_each_split):
@@ -223,26 +219,22 @@ def main(output: Path, of_each_law: int = 200, of_each_split: int = 20, seconds:
         lines.append({"game": name, **play()})
         with output.open("a") as file:
             file.write(json.dumps(lines[-1]) + "\n")
-    print_tables(pd.DataFrame(lines))
+    print_table(pd.DataFrame(lines))
 
 
-def print_tables(results: pd.DataFrame) -> None:
-    """Print a table of the random splits by law, and one of the other splits."""
-    print("| rows | games | bound above 0 | VIOLATION at 0.1 | at 1 | split called not random |\n|-|-|-|-|-|-|")
-    random = results[results.get("law", pd.Series(dtype=object)).notna()]
-    for law, part in [*random.groupby("law", sort=False), ("all", random)]:
-        print(f"| {law} | {_numbers(part)} |")
-    print("\n| split | strength | games | bound above 0 | VIOLATION at 0.1 | at 1 | split called not random |")
+def print_table(results: pd.DataFrame) -> None:
+    """Print a table of all games by split and by the law of the rows; `benchmarks.rows` makes a data file of it."""
+    print("| split | rows | games | bound above 0 | VIOLATION at 0.1 | VIOLATION at 1 | called not random |")
     print("|-|-|-|-|-|-|-|")
-    if "split" in results:
-        for (split, strength), part in results[results["split"].notna()].groupby(["split", "strength"], sort=False):
-            print(f"| {split} | {strength} | {_numbers(part)} |")
-
-
-def _numbers(part: pd.DataFrame) -> str:
-    trusted = ~part["not random"].astype(bool)
-    counts = [(part["bound"] > 0).sum(), *((trusted & (part["strict"] > claim)).sum() for claim in (0.1, 1.0))]
-    return " | ".join(map(str, [len(part), *counts, part["not random"].sum()]))
+    split = results["split"] if "split" in results else pd.Series(None, results.index, dtype=object)
+    is_random = split.isna()
+    rows = results["law"].where(is_random, other="mixed columns, " + results.get("strength", "").astype(str))
+    named = results.assign(split=split.fillna("random"), rows=rows)
+    everything = named[is_random].assign(rows="all of these")
+    for (name, of_rows), part in pd.concat([named, everything]).groupby(["split", "rows"], sort=False):
+        trusted = ~part["not random"].astype(bool)
+        counts = [(part["bound"] > 0).sum(), *((trusted & (part["strict"] > claim)).sum() for claim in (0.1, 1.0))]
+        print(f"| {name} | {of_rows} | {' | '.join(map(str, [len(part), *counts, part['not random'].sum()]))} |")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def synthetic(
     fail_on_violation: bool,
     fail_on_inconclusive: bool,
 ) -> None:
-    """Bound epsilon of the generator of a synthetic table, without the generator.
+    """Bound what a synthetic table gives away of its training rows.
 
     TRAIN holds the rows that it was fitted on, HOLDOUT rows of the same kind that it did not see, SYNTH its output; all
     CSV, TSV (plain, .gz or .xz) or Parquet. Several SYNTH are one release.

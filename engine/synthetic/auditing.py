@@ -132,11 +132,11 @@ def synthetic(
     Raises: DataError for unsuitable tables, InputError for an argument out of range.
     """
     started = time.perf_counter()
-    relation = checked_argument("relation", relation, Relation)
-    require(relation is not Relation.LABEL, "relation must be add-remove or replace", given=str(relation))
+    neighbours: Relation = checked_argument("relation", relation, Relation)
+    require(neighbours is not Relation.LABEL, "relation must be add-remove or replace", given=str(neighbours))
     require(split in get_args(Split), "split must be random or other", split=split)
     require(PRINTED <= confidence < 1, f"confidence must be in [{PRINTED}, 1)", confidence=confidence)
-    stated = Claim(np.inf, relation=relation) if claim is None else parse_claim(claim, relation)
+    stated = Claim(np.inf, relation=neighbours) if claim is None else parse_claim(claim, neighbours)
     compared = claim_under(stated, Relation.REPLACE, records=2 if tuned_on_holdout else 1)
     real = [data_frame(train, "training"), data_frame(holdout, "holdout")]
     released = synthetic_frames(synth)

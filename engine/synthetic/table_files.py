@@ -38,7 +38,7 @@ def data_frame(source: object, role: str) -> pd.DataFrame:
         renamed.columns = pd.Index([_text(name) for name in source.columns])
         return renamed
     if is_frame(source) or isinstance(source, Mapping):
-        return frame(source).to_pandas()
+        return _as_pandas(frame(source))
     raise DataError(
         f"the {role} table must be a path ({FORMATS}), a data frame, an Arrow table or a mapping of columns, got "
         f"{type(source).__name__}"
@@ -51,6 +51,11 @@ def synthetic_frames(source: object) -> list[pd.DataFrame]:
     if not several:
         raise DataError("at least one synthetic table must be given, got none")
     return [data_frame(table, "synthetic") for table in several]
+
+
+def _as_pandas(table: pa.Table) -> pd.DataFrame:
+    converted: pd.DataFrame = table.to_pandas()
+    return converted
 
 
 def _text(name: Any) -> str:
@@ -71,7 +76,7 @@ def _from_file(path: Path) -> pd.DataFrame:
 def _from_parquet(file: Path) -> pd.DataFrame:
     try:
         with reading(file) as content:
-            return read_bounded(content, str(file)).to_pandas()
+            return _as_pandas(read_bounded(content, str(file)))
     except (pa.ArrowException, ValueError) as err:
         why = (str(err).splitlines() or [type(err).__name__])[0]
         raise fault(file, f"is not a whole Parquet file ({shortened(why)})") from err
@@ -85,4 +90,4 @@ def _from_text(file: Path) -> pd.DataFrame:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise fault(file, f"must name each column once, got {shortened(repeated[0])!r} twice", do="rename one")
-    return read_table(file, Layout(tuple(names), delimiter, skip=lines), rows=None).to_pandas()
+    return _as_pandas(read_table(file, Layout(tuple(names), delimiter, skip=lines), rows=None))

@@ -33,27 +33,27 @@ def features(pairs: int, rng: np.random.Generator, coins: Coins | None = None, l
     return PairFeatures(experts, learned)
 
 
-def our_order(given: PairFeatures, coins: Coins) -> Scores:
-    return learned_order(given, coins)
+def our_order(values: PairFeatures, coins: Coins) -> Scores:
+    return learned_order(values, coins)
 
 
-def half_guessed(given: PairFeatures, coins: Coins) -> Scores:
-    return learned_order(given, coins, guessed=np.arange(coins.size) % 2 == 0)
+def half_guessed(values: PairFeatures, coins: Coins) -> Scores:
+    return learned_order(values, coins, guessed=np.arange(coins.size) % 2 == 0)
 
 
-def peeking(given: PairFeatures, coins: Coins) -> Scores:
+def peeking(values: PairFeatures, coins: Coins) -> Scores:
     """Guess first where a model that was fitted on all coins is most confident."""
-    signed = given.learned * np.where(coins, 1, -1)[:, None]
-    return Scores(given.learned @ signed.sum(axis=0), coins)
+    signed = values.learned * np.where(coins, 1, -1)[:, None]
+    return Scores(values.learned @ signed.sum(axis=0), coins)
 
 
-def crossing(given: PairFeatures, coins: Coins) -> Scores:
+def crossing(values: PairFeatures, coins: Coins) -> Scores:
     """Guess each half by the coins of the other half, in both directions."""
     scores = np.empty(coins.size)
-    signed = given.learned * np.where(coins, 1, -1)[:, None]
+    signed = values.learned * np.where(coins, 1, -1)[:, None]
     for half in (0, 1):
         guessed = np.arange(coins.size) % 2 == half
-        scores[guessed] = given.learned[guessed] @ signed[~guessed].sum(axis=0)
+        scores[guessed] = values.learned[guessed] @ signed[~guessed].sum(axis=0)
     return Scores(scores, coins)
 
 
@@ -67,13 +67,13 @@ def is_predictable(order: Order, *, pairs: int = 80, tries: int = 60) -> bool:
     """True if flipping the coin of any pair changes no guess before it, nor its own one."""
     rng = np.random.default_rng(0)
     coins = rng.random(pairs) < 0.5
-    given = features(pairs, rng, coins, leaking=12)
-    order_before, guesses_before = sequence(order(given, coins))
+    values = features(pairs, rng, coins, leaking=12)
+    order_before, guesses_before = sequence(order(values, coins))
     for place in rng.integers(0, order_before.size, tries):
         pair = order_before[place]
         flipped = coins.copy()
         flipped[pair] ^= True
-        order_after, guesses_after = sequence(order(given, flipped))
+        order_after, guesses_after = sequence(order(values, flipped))
         if not np.array_equal(order_after[: place + 1], order_before[: place + 1]):
             return False
         if not np.array_equal(guesses_after[: place + 1], guesses_before[: place + 1]):
@@ -106,10 +106,10 @@ def false_alarms(order: Order, games: int, pairs: int = 60) -> int:
     rng = np.random.default_rng(3)
     alarms = 0
     for _ in range(games):
-        given = features(pairs, rng)
+        values = features(pairs, rng)
         # Pairs of one kind have the same features: what is learned from one of them decides about the other one.
         kinds = np.eye(pairs // 2)[np.arange(pairs) // 2]
-        alarms += rejects_zero(order(PairFeatures(given.experts, kinds), rng.random(pairs) < 0.5))
+        alarms += rejects_zero(order(PairFeatures(values.experts, kinds), rng.random(pairs) < 0.5))
     return alarms
 
 
@@ -128,9 +128,9 @@ def test_an_attack_that_sees_the_leak_is_followed() -> None:
     rng = np.random.default_rng(1)
     estimator = SimultaneousGuessCount()
     coins = rng.random(400) < 0.5
-    given = features(400, rng, coins, leaking=60)
-    combined = estimator.bound([estimator.tally(our_order(given, coins))]).lower
-    alone = estimator.bound([estimator.tally(Scores(given.experts[:, 2], coins))]).lower
+    values = features(400, rng, coins, leaking=60)
+    combined = estimator.bound([estimator.tally(our_order(values, coins))]).lower
+    alone = estimator.bound([estimator.tally(Scores(values.experts[:, 2], coins))]).lower
     assert alone > 2
     assert combined > 0.8 * alone
 
@@ -140,9 +140,9 @@ def test_a_diffuse_leak_is_learned() -> None:
     rng = np.random.default_rng(2)
     estimator = SimultaneousGuessCount()
     coins = rng.random(2_000) < 0.5
-    given = features(2_000, rng)
-    given.learned[:, 4] += 0.6 * np.where(coins, 1, -1)
-    assert estimator.bound([estimator.tally(our_order(given, coins))]).lower > 0.5
+    values = features(2_000, rng)
+    values.learned[:, 4] += 0.6 * np.where(coins, 1, -1)
+    assert estimator.bound([estimator.tally(our_order(values, coins))]).lower > 0.5
 
 
 def test_every_pair_is_counted_once() -> None:
@@ -161,9 +161,9 @@ def test_features_change_their_sign_with_the_canaries() -> None:
     pairs = paired(rows(40), rows(40, 1), rows(5, 2), seed=3)
     rng = np.random.default_rng(0)
     attacks = [rng.normal(size=(80, 2)), rng.normal(size=(80, 1))]
-    given = PairFeatures.of(pairs, attacks)
+    values = PairFeatures.of(pairs, attacks)
     exchanged_sides = replace(pairs, side=np.where(pairs.side < 0, -1, 1 - pairs.side).astype(np.int8))
     exchanged = PairFeatures.of(exchanged_sides, attacks)
-    assert np.allclose(given.experts, -exchanged.experts)
-    assert np.allclose(given.learned, -exchanged.learned)
-    assert given.experts.shape == (40, 4)  # three features, and all attacks together
+    assert np.allclose(values.experts, -exchanged.experts)
+    assert np.allclose(values.learned, -exchanged.learned)
+    assert values.experts.shape == (40, 4)  # three features, and all attacks together

@@ -25,6 +25,7 @@ from dpaudit.engine.synthetic import auditing
 from dpaudit.engine.synthetic.result import GuessedPairs
 from dpaudit.errors import AuditError
 from dpaudit.estimators.scores import Scores
+from dpaudit.registry import catalogue, load
 from tests.loops import Cases
 
 FEW_ATTACKS = ("copies", "nearest-neighbour")
@@ -34,7 +35,7 @@ Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play two of the attacks, without the one that fits classifiers."""
-    entries = {name: entry for name, entry in auditing.catalogue("table-attack").items() if name in FEW_ATTACKS}
+    entries = {name: entry for name, entry in catalogue("table-attack").items() if name in FEW_ATTACKS}
     monkeypatch.setattr(auditing, "catalogue", lambda kind: entries)
 
 
@@ -214,8 +215,7 @@ def test_a_failing_attack_is_said_and_the_others_count(monkeypatch: pytest.Monke
         def features(self, view: object) -> Any:
             raise ZeroDivisionError("no neighbour")
 
-    known = auditing.load
-    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else known(kind, name))
+    monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else load(kind, name))
     audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
     assert [attack.name for attack in audit.attacks] == ["nearest-neighbour"]
     assert "the attack copies failed and is left out: ZeroDivisionError: no neighbour" in str(audit)

@@ -21,11 +21,11 @@ Rows = NDArray[np.int64]
 
 
 def attack(name: str) -> TableAttack:
-    made: TableAttack = load("table-attack", name)()
-    return made
+    named: TableAttack = load("table-attack", name)()
+    return named
 
 
-def shown(training: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, pair: Rows) -> TableView:
+def view_of(training: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, pair: Rows) -> TableView:
     """Return the view of two files one after the other, so that the order of its rows gives the file away."""
     first, second, released = encoded(training, holdout, synthetic)
     real = replace(
@@ -46,8 +46,8 @@ def people(count: int, rng: np.random.Generator) -> pd.DataFrame:
         }
     )
     rows.loc[rng.random(count) < 0.05, "age"] = np.nan
-    rows["town"] = rows["town"].where(rng.random(count) > 0.05)
-    return rows.assign(town=[town if isinstance(town, str) else None for town in rows["town"]]).replace("3", "three")
+    rows.loc[rng.random(count) < 0.05, "town"] = None
+    return rows.replace("3", "three")
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def changed_by_exchanges(tried: TableAttack) -> bool:
     training, holdout = rows[:60].reset_index(drop=True), rows[60:].reset_index(drop=True)
     person = np.repeat(np.arange(30), 2)  # two rows of a person; ten holdout rows are in no pair
     pair = np.concatenate([person, person, np.full(10, -1)])
-    before = tried.features(shown(training, holdout, released, pair))
+    before = tried.features(view_of(training, holdout, released, pair))
     exchanged = np.flatnonzero(rng.random(30)[person] < 0.5)
     order = np.arange(130)
     order[exchanged], order[60 + exchanged] = 60 + exchanged, exchanged
     moved = rows.iloc[order]
     after = tried.features(
-        shown(moved[:60].reset_index(drop=True), moved[60:].reset_index(drop=True), released, pair[order])
+        view_of(moved[:60].reset_index(drop=True), moved[60:].reset_index(drop=True), released, pair[order])
     )
     assert np.isfinite(before).all()
     return not np.allclose(before[order], after, rtol=1e-9, atol=1e-9)
@@ -103,7 +103,7 @@ def test_attacks_take_numbers_alone_words_alone_and_one_column(name: str) -> Non
     pair = np.tile(np.arange(20), 2)
     for columns in (["age", "pay"], ["town", "sex"], ["age"], ["sex"]):
         rows, released = people(40, rng)[columns], people(2, rng)[columns]
-        features = attack(name).features(shown(rows[:20], rows[20:].reset_index(drop=True), released, pair))
+        features = attack(name).features(view_of(rows[:20], rows[20:].reset_index(drop=True), released, pair))
         assert features.shape[0] == 40
         assert np.isfinite(features).all()
 
@@ -174,7 +174,7 @@ def accuracies(leak: Callable[[np.random.Generator], Tables], share: float, tabl
     for seed in range(tables):
         training, holdout, released = leak(np.random.default_rng(seed))
         pairs = len(training)
-        view = shown(training, holdout, released, np.tile(np.arange(pairs), 2))
+        view = view_of(training, holdout, released, np.tile(np.arange(pairs), 2))
         for name in ATTACKS:
             score = attack(name).features(view)[:, 0]
             difference = score[:pairs] - score[pairs:]
@@ -197,13 +197,15 @@ def test_attacks_are_right_half_of_the_time_on_fresh_rows(name: str) -> None:
     """False failure < 1e-4 for each attack: 300 fair coins, at least 184 alike."""
     rng = np.random.default_rng(5)
     tables = [people(300, rng) for _ in range(3)]
-    score = attack(name).features(shown(tables[0], tables[1], tables[2], np.tile(np.arange(300), 2)))[:, 0]
+    score = attack(name).features(view_of(tables[0], tables[1], tables[2], np.tile(np.arange(300), 2)))[:, 0]
     assert 116 < np.count_nonzero(score[:300] > score[300:]) + np.count_nonzero(score[:300] == score[300:]) / 2 < 184
 
 
 def test_ends_of_numbers_point_at_the_row_that_set_them() -> None:
     real = pd.DataFrame({"pay": [1.0, 5.0, 9.0, 7.0, 8.0, 3.0]})
-    evidence = extreme_evidence(shown(real[:3], real[3:], pd.DataFrame({"pay": [1.0, 7.5]}), np.tile(np.arange(3), 2)))
+    evidence = extreme_evidence(
+        view_of(real[:3], real[3:], pd.DataFrame({"pay": [1.0, 7.5]}), np.tile(np.arange(3), 2))
+    )
     # 8 is the first real number beyond 7.5, and 9 lies beyond it; 1 is the smallest synthetic number itself.
     assert evidence.tolist() == [2, 0, -1, 0, 1, 0]
 
@@ -211,7 +213,9 @@ def test_ends_of_numbers_point_at_the_row_that_set_them() -> None:
 def test_cells_leave_out_the_whole_pair() -> None:
     real = pd.DataFrame({"word": ["a", "a", "b", "a", "b", "b"], "number": [1.0, 2, 1, 1, 2, np.nan]})
     pair = np.array([0, 0, 0, 1, 1, -1])
-    cells = exact_cells(shown(real[:3], real[3:], pd.DataFrame({"word": ["a", "b", "a"], "number": [1.0, 1, 3]}), pair))
+    cells = exact_cells(
+        view_of(real[:3], real[3:], pd.DataFrame({"word": ["a", "b", "a"], "number": [1.0, 1, 3]}), pair)
+    )
     synthetic, others = cells.counts([1])  # columns of numbers come first
     assert synthetic.tolist() == [2, 2, 1, 2, 1, 1]
     assert others.tolist() == [1, 1, 2, 2, 2, 2]
@@ -223,7 +227,7 @@ def test_cells_leave_out_the_whole_pair() -> None:
 def test_bins_hold_equal_numbers_of_rows() -> None:
     rng = np.random.default_rng(6)
     tables = [pd.DataFrame({"a": rng.normal(size=500), "b": rng.integers(0, 3, 500)}) for _ in range(3)]
-    cells = binned_cells(shown(tables[0], tables[1], tables[2], np.tile(np.arange(500), 2)), 10)
+    cells = binned_cells(view_of(tables[0], tables[1], tables[2], np.tile(np.arange(500), 2)), 10)
     assert np.bincount(cells.real[:, 0]).tolist() == [0] + [100] * 10
     assert len(set(cells.real[:, 1])) == 3
 
@@ -232,10 +236,10 @@ def test_discrepancy_is_one_for_fresh_rows_and_large_for_another_law() -> None:
     rng = np.random.default_rng(7)
     tables = [pd.DataFrame({"a": rng.integers(0, 200, 4_000)}) for _ in range(3)]
     pair = np.tile(np.arange(4_000), 2)
-    fresh = exact_cells(shown(tables[0], tables[1], tables[2], pair)).discrepancy([0])
+    fresh = exact_cells(view_of(tables[0], tables[1], tables[2], pair)).discrepancy([0])
     # chi-squared with 199 degrees of freedom over 199: six deviations are 0.6
     assert 0.4 < fresh < 1.6
-    assert exact_cells(shown(tables[0], tables[1], tables[2] // 2 * 2, pair)).discrepancy([0]) > 5
+    assert exact_cells(view_of(tables[0], tables[1], tables[2] // 2 * 2, pair)).discrepancy([0]) > 5
 
 
 def test_mates_are_all_other_rows_of_a_pair() -> None:

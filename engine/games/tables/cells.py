@@ -42,10 +42,10 @@ class Cells:
     def counts(self, columns: Sequence[int]) -> tuple[Ints, Ints]:
         """Return for each real row the synthetic rows and the real rows of other pairs in its cell of some columns."""
         synthetic, real, size = self.combined(columns)
-        own = 1 + np.bincount(self.mates[0], real[self.mates[0]] == real[self.mates[1]], minlength=real.size)
+        in_pair = 1 + np.bincount(self.mates[0], real[self.mates[0]] == real[self.mates[1]], minlength=real.size)
         return (
             np.bincount(synthetic, minlength=size)[real],
-            np.bincount(real, minlength=size)[real] - own.astype(np.int64),
+            np.bincount(real, minlength=size)[real] - in_pair.astype(np.int64),
         )
 
     def discrepancy(self, columns: Sequence[int]) -> float:

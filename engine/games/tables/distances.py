@@ -160,7 +160,7 @@ def nearest(
 def _expected_costs(words: NDArray[np.int32], costs: NDArray[np.float32]) -> Floats:
     """Return the mean cost of each column between two random rows, shape (columns,)."""
     equal = [float(np.sum((np.unique(column, return_counts=True)[1] / len(words)) ** 2)) for column in words.T]
-    return (1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64)
+    return np.asarray((1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64))
 
 
 @njit(cache=True, nogil=True)

@@ -95,8 +95,8 @@ def _mean_surprise(cells: Cells, surprise: NDArray[np.float64]) -> NDArray[np.fl
 def _surprise(cells: Cells) -> NDArray[np.float64]:
     """Return -log of the frequency of each cell among real rows of other pairs, given its best predictor, in nats.
 
-    The frequency of a value v that stands beside a value u is (n(u, v) + q(v)) / (n(u) + 1) with q(v) = (n(v) + 1) / (n
-    + 1), so that unseen pairs of values fall back on the frequency of v.
+    The frequency of a value v in rows with a value u in another column is (n(u, v) + q(v)) / (n(u) + 1), where q(v) =
+    (n(v) + 1) / (n + 1). So unseen pairs of values fall back on the frequency of v.
     """
     rows = len(cells.real)
     alone = np.column_stack([cells.counts([column])[1] for column in range(cells.columns)])
@@ -104,9 +104,9 @@ def _surprise(cells: Cells) -> NDArray[np.float64]:
     best = -np.log(frequency)
     for column, other in combinations(range(cells.columns), 2):
         together = cells.counts([column, other])[1]
-        for target, known in ((column, other), (other, column)):
-            given = (together + frequency[:, target]) / (alone[:, known] + 1.0)
-            best[:, target] = np.minimum(best[:, target], -np.log(given))
+        for target, predictor in ((column, other), (other, column)):
+            conditional = (together + frequency[:, target]) / (alone[:, predictor] + 1.0)
+            best[:, target] = np.minimum(best[:, target], -np.log(conditional))
     return np.asarray(np.maximum(best, SMALLEST))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.tables.cells import exact_cells
+from dpaudit.engine.games.tables.cells import Cells, exact_cells
 from dpaudit.engine.games.tables.view import TableView
 from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
 
 
 @register(
@@ -18,32 +21,42 @@ from dpaudit.registry import register
 )
 @dataclass(frozen=True)
 class RareValues:
-    """Rare words, numbers and pairs of values that occur in the synthetic table or not, and its largest numbers.
+    """Rare words, numbers and pairs of values that occur in the synthetic table, and its largest numbers.
+
+    If values come from the training rows only, a value of r other real rows occurs with probability 1 if this row was
+    trained on, and else with probability 1 - 2^-r, that of any of the others being trained on. How often it occurs
+    matters little.
 
     Attributes:
         rare: A value is rare if at most so many real rows of other pairs have it.
         most: Largest number of pairs of columns.
     """
 
-    rare: int = 3
+    rare: int = 6
     most: int = 600
 
     def features(self, view: TableView) -> NDArray[np.float64]:
-        """Return evidence of values with that of pairs at less weight; then of values, of pairs and of extremes."""
+        """Return evidence of occurring values and pairs; of each alone; log ratios of rare ones; and of extremes."""
         cells = exact_cells(view)
-        single, double = np.zeros(len(view.real)), np.zeros(len(view.real))
-        for column in range(cells.columns):
-            single += self._evidence(*cells.counts([column]), len(view.real) / len(view.synthetic))
         pairs = list(combinations(range(cells.columns), 2))
-        for columns in pairs[:: max(1, -(-len(pairs) // self.most))]:
-            double += self._evidence(*cells.counts(columns), len(view.real) / len(view.synthetic))
-        extremes = extreme_evidence(view)
-        together = single + double / (2 * cells.columns)
-        return np.column_stack([together, single, double, extremes])
+        single = self._evidence(cells, [(column,) for column in range(cells.columns)])
+        double = self._evidence(cells, pairs[:: max(1, -(-len(pairs) // self.most))])
+        return np.column_stack([single[0] + double[0] / 4, *single, *double, extreme_evidence(view)])
 
-    def _evidence(self, synthetic: NDArray[np.int64], real: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
-        ratio = np.log((synthetic * scale + 1) / (real + 1))
-        return np.asarray(np.where(real <= self.rare, ratio, 0.0))
+    def _evidence(self, cells: Cells, combined: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
+        """Return the evidence of occurring values, and the sum of log ratios of frequencies, over columns."""
+        scale = len(cells.real) / len(cells.synthetic)
+        occurring, ratios = np.zeros(len(cells.real)), np.zeros(len(cells.real))
+        for columns in combined:
+            synthetic, real = cells.counts(columns)
+            by_others = 1 - np.exp2(-np.minimum(real, 60.0))
+            occurring += np.where((synthetic > 0) & (real <= self.rare), -np.log(by_others + BY_CHANCE), 0.0)
+            ratios += np.where(real <= self.rare, np.log((synthetic * scale + 1) / (real + 1)), 0.0)
+        return occurring, ratios
+
+
+BY_CHANCE = 0.05
+"""Probability that a rare value occurs without any training row that has it."""
 
 
 def extreme_evidence(view: TableView) -> NDArray[np.float64]:
