@@ -226,10 +226,10 @@ def print_table(results: pd.DataFrame) -> None:
     """Print a table of all games by split and by the law of the rows; `benchmarks.rows` makes a data file of it."""
     print("| split | rows | games | bound above 0 | VIOLATION at 0.1 | VIOLATION at 1 | called not random |")
     print("|-|-|-|-|-|-|-|")
-    split = results["split"] if "split" in results else pd.Series(None, results.index, dtype=object)
-    is_random = split.isna()
-    rows = results["law"].where(is_random, other="mixed columns, " + results.get("strength", "").astype(str))
-    named = results.assign(split=split.fillna("random"), rows=rows)
+    results = results.reindex(columns=list(dict.fromkeys([*results.columns, "law", "split", "strength"])))
+    is_random = results["split"].isna()
+    rows = results["law"].where(is_random, other="mixed columns, " + results["strength"].astype(str))
+    named = results.assign(split=results["split"].fillna("random"), rows=rows)
     everything = named[is_random].assign(rows="all of these")
     for (name, of_rows), part in pd.concat([named, everything]).groupby(["split", "rows"], sort=False):
         trusted = ~part["not random"].astype(bool)

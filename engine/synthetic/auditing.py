@@ -187,7 +187,7 @@ def _chosen(
     columns: Sequence[str] | None,
     strata: str | None,
 ) -> list[pd.DataFrame]:
-    """Return the tables with the compared columns; persons are no column to compare."""
+    """Return the tables with the compared columns; persons are not compared, nor is a column without any value."""
     tables = [*real, *released]
     if columns is not None:
         names = list(dict.fromkeys(checked_argument("columns", columns, tuple[str, ...])))
@@ -197,6 +197,8 @@ def _chosen(
     without = {groups} if groups is not None else set()
     if strata is not None and any(strata not in table.columns for table in released):
         without.add(strata)
+    shared = set.intersection(*(set(table.columns) for table in tables))
+    without |= {name for name in shared if all(table[name].isna().all().all() for table in tables)}
     return [table[[name for name in table.columns if name not in without]] for table in tables]
 
 
