@@ -97,9 +97,8 @@ class OwnGenerator(ClaimedByUser):
         if isinstance(code, partial):
             must = "a `functools.partial` must fix keyword arguments only"
             require(not code.args, must, arguments=code.args)
-            object.__setattr__(
-                self, "settings", {name: [fixed] for name, fixed in code.keywords.items()} | self.settings
-            )
+            fixed: dict[str, Any] = {name: [value] for name, value in code.keywords.items()}
+            object.__setattr__(self, "settings", fixed | dict(self.settings))
             code = code.func
         require_methods(code)
         if not isinstance(code, type):

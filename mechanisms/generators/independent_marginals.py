@@ -96,26 +96,31 @@ class IndependentMarginals(NoiseByEpsilon, SchemaGenerator):
         return dict.fromkeys(self.schema, scale / max(1, rows) if self.noise_over_n else scale)
 
     def releases(self, rows: pa.Table, count: int, seeds: Sequence[int]) -> Releases:
-        cells = self._cells(rows)
-        widths = {name: column.count for name, column in column_cells(summary_of(self).schema, self.bins)}
-        scales = self.scales(len(rows))
-        needed = sum(2 * column.count + 2 * count for column in cells.values())
-        uniform, used = uniforms(seeds, needed), 0
+        schema = summary_of(self).schema
+        cells, scales = self._cells(rows), self.scales(len(rows))
+        widths = {name: column.count for name, column in column_cells(schema, self.bins)}
+        uniform, used = uniforms(seeds, sum(2 * column.count + 2 * count for column in cells.values())), 0
         columns, noisy_counts = {}, []
         for name, column in cells.items():
-            exact: Floats = np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(
-                np.float64
-            )
+            exact = self._exact_counts(name, column, rows)
             noise = two_sided_geometric(uniform[:, used : used + 2 * column.count], scales[name])
             used += 2 * column.count
-            noisy: Floats = exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
+            noisy = self._noisy_counts(name, exact, noise)
             codes = draw_cells(noisy, uniform[:, used : used + count])
             columns[name] = column.values(codes, uniform[:, used + count : used + 2 * count])
             used += 2 * count
             unused = widths[name] - column.count  # a narrower range may have fewer whole numbers than bins
             noisy_counts.append(np.pad(noisy, ((0, 0), (0, unused))))
         measurements = np.concatenate(noisy_counts if self.measurements else [np.empty((len(seeds), 0))], axis=1)
-        return Releases(TableBatch(columns, schema_words(summary_of(self).schema)), measurements)
+        return Releases(TableBatch(columns, schema_words(schema)), measurements)
+
+    def _exact_counts(self, name: str, column: ColumnCells, rows: pa.Table) -> Floats:
+        """Return the counts of a column's cells."""
+        return np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(np.float64)
+
+    def _noisy_counts(self, name: str, exact: Floats, noise: Floats) -> Floats:
+        """Return the counts of a column with noise, shape (seeds, cells)."""
+        return exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
 
     def _cells(self, rows: pa.Table) -> dict[str, ColumnCells]:
         """Return the cells of each histogram."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -46,6 +46,7 @@ from dpaudit.engine.games.neighbours.world_scores import (
     in_scope,
     number_excess,
     separation,
+    steady_move,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require, shortened
@@ -125,6 +126,8 @@ class Tables:
     # law of the noise, if the draws of calls were recorded and explain the numbers
     recorded_law: RecordedLaw | None = None
     place: int = -1  # index among all pairs that were tried, once the pair is chosen
+    # change of each number from D to D' by calls with one seed, once the pair is chosen; empty if it is not known
+    move: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @unit
@@ -761,7 +764,7 @@ def take_best_tables(
         }
 
     best = max(candidates, key=lambda pair: preference(pair, strengths[pair.place]))
-    tables = replace(tables_by_place[best.place], place=best.place)
+    tables = replace(tables_by_place[best.place], place=best.place, move=steady_move(best.samples))
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place].bound)} ({strengths[pair.place].accuracy:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]
