@@ -200,7 +200,9 @@ def run(mechanism: IndependentMarginals, seed: int, fits: int | None = None) -> 
     if fits is not None:
         search = int(fits * SEARCH_SHARE)
         first = replace(first, game=replace(first.game, search=search, trials=fits - search))
-    spec = replace(spec, audits=(first,), together=replace(together, side={}, again={first.name: together.again[first.name]}))
+    spec = replace(
+        spec, audits=(first,), together=replace(together, side={}, again={first.name: together.again[first.name]})
+    )
     with tempfile.TemporaryDirectory() as folder:
         report: Report = audit(spec, output=Path(folder) / "run", quiet=True)
     assert report.joint is not None

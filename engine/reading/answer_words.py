@@ -66,10 +66,12 @@ _QUESTIONS = {
 _SIDE = {
     Scope.FLOATING_POINT: "digits far below the noise tell more than the claim allows",
     Scope.BEYOND_SCHEMA: "rows that the schema does not allow give away more than the claim allows",
+    Scope.AVERAGE_RECORD: "an ordinary row among ordinary rows gives away more than the claim allows",
 }
 _HINT = {
     Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps.",
     Scope.BEYOND_SCHEMA: "Reject or clip such rows before computing, or allow them in the schema (`nullable`, `any`).",
+    Scope.AVERAGE_RECORD: "The lower bound above is for the worst row that was found.",
 }
 
 
@@ -104,6 +106,7 @@ def lines(
         ("sensitivity", sensitivity_line(test, verdict)),
         *((other.scope.value, side_line(other)) for other in side),
         *((other.scope.value, _open_side_test(other)) for other in record.tests if other.scope is not Scope.CLAIM),
+        *((other.scope.value, average_line(other)) for other in record.tests if other not in side),
         ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict, rule)),
@@ -422,6 +425,15 @@ def side_line(test: TestRecord) -> str:
     bound = "" if finding is None or test.comparison is None else f": {test.comparison.words} ({certainty(finding)})"
     where = " ".join(test.leak_location) or _HINT[test.scope]
     return f"{_SIDE[test.scope]}{bound}. {where}"
+
+
+def average_line(test: TestRecord) -> str:
+    """Return the bound for an average record, for comparison with that of the worst one; "" for other tests."""
+    finding = test.finding
+    if test.scope is not Scope.AVERAGE_RECORD or finding is None or test.comparison is None or test.is_open:
+        return ""
+    words = finding.comparison(test.compared.claim.curve).words if test.claims_something else finding.headline
+    return f"{words} ({certainty(finding)}) for an ordinary row, in place of the worst one"
 
 
 def _open_side_test(test: TestRecord) -> str:

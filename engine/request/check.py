@@ -53,6 +53,7 @@ from dpaudit.mechanisms.protocols import (
     StackLearner,
 )
 from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
+from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
@@ -278,6 +279,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
             planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.BEYOND_SCHEMA]
+        if "person" in neighbours:  # the rows of the data belong to one person each
+            planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.AVERAGE_RECORD]
         planned_tests = [planned.between(neighbours) for planned in planned_tests]
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
@@ -558,7 +561,8 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
         game={"name": planned.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (TARGET_ONLY if test.capability.protocol is RowFunction else MOSTLY_TARGET),
+        split=request.split
+        or (TARGET_ONLY if test.capability.protocol in (RowFunction, TableGenerator) else MOSTLY_TARGET),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
