@@ -38,7 +38,7 @@ EPSILONS = (1.0, 4.0)
 TIGHT_SEEDS = 5
 FITS = 10_000
 SEARCH_SHARE = 0.25
-FAST_ATTACK = OutputSet(("moved-laplace", "laplace", "linear", "atoms"))
+FAST_ATTACK = OutputSet(("laplace", "moved-laplace", "linear", "atoms"))
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -208,6 +208,7 @@ def run(
     if fits is not None:
         search = int(fits * SEARCH_SHARE)
         first = replace(first, game=replace(first.game, search=search, trials=fits - search))
+    first = first if attack is None else replace(first, attack=attack)
     spec = replace(
         spec, audits=(first,), together=replace(together, side={}, again={first.name: together.again[first.name]})
     )

@@ -110,7 +110,7 @@ class OutputSet:
             - "moved-normal", "moved-laplace", "moved-spherical": likelihood ratios of normal, of independent Laplace,
               and of spherical noise (density exp(-length)), with the change between the worlds that a search measured
               by trainings with one seed; skipped without it
-            - "most-moved-normal", "most-moved-laplace": the same of the numbers that change most
+            - "most-moved-normal": as "moved-normal", of the numbers that change most
             - "stated": law that the mechanism states by its method `log_density`; skipped without that method
             - "forest": random forest
             - "mlp": multilayer perceptron
@@ -129,7 +129,6 @@ class OutputSet:
         "moved-laplace",
         "moved-spherical",
         "most-moved-normal",
-        "most-moved-laplace",
         "stated",
     )
     seed: int = 0
@@ -534,26 +533,24 @@ CLASSIFIERS: Mapping[str, Callable[[int], FitClassifier]] = {
 }
 
 
-def _of_most_moved(law: MovedLaw) -> MovedLaw:
-    """Return the law of the numbers that change most, in units of their noise; many small changes only add noise."""
+def _most_moved_normal(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
+    """Return the log-odds by normal noise of the numbers that change most, in units of their noise.
 
-    def of_few(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
-        unmoved = summaries - truth[:, None] * move
-        noise = np.abs(unmoved - np.median(unmoved, 0)).mean(0)
-        change = np.abs(move) / np.maximum(noise, MIN_PROBABILITY * np.maximum(np.abs(move), np.finfo(np.float64).tiny))
-        most = change >= MOST_MOVED_SHARE * change.max()
-        odds = law(summaries[:, most], truth, move[most])
-        return lambda others: odds(others[:, most])
-
-    return of_few
+    The covariance of many numbers is not known well, and small changes only add noise.
+    """
+    unmoved = summaries - truth[:, None] * move
+    noise = np.abs(unmoved - np.median(unmoved, 0)).mean(0)
+    change = np.abs(move) / np.maximum(noise, MIN_PROBABILITY * np.maximum(np.abs(move), np.finfo(np.float64).tiny))
+    most = change >= MOST_MOVED_SHARE * change.max()
+    odds = _moved_normal(summaries[:, most], truth, move[most])
+    return lambda others: odds(others[:, most])
 
 
 MOVED_LAWS: Mapping[str, MovedLaw] = {
     "moved-normal": _moved_normal,
     "moved-laplace": _moved_laplace,
     "moved-spherical": _moved_spherical,
-    "most-moved-normal": _of_most_moved(_moved_normal),
-    "most-moved-laplace": _of_most_moved(_moved_laplace),
+    "most-moved-normal": _most_moved_normal,
 }
 """Functions that make log-odds from summaries, their worlds and the change between the worlds."""
 
