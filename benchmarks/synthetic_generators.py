@@ -29,6 +29,7 @@ from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, writ
 from dpaudit import Relation, Report, RunOptions, audit
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
+from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
 from dpaudit.mechanisms.generators.schema_generator import ColumnCells, Releases
 from dpaudit.mechanisms.queries.table_summary import TableBatch
@@ -80,7 +81,8 @@ class PlantedMarginals(IndependentMarginals):
         if self.defect != "weights not clipped":
             return super()._exact_counts(name, column, rows)
         weights = 1 + (self.size - 1) * rows["income"].to_numpy() / 1e5  # survey weights of up to `size`, assumed 1
-        return np.bincount(column.codes(rows[name]), weights, column.count + 1)[: column.count]
+        counts: Floats = np.bincount(column.codes(rows[name]), weights, column.count + 1).astype(np.float64)
+        return counts[: column.count]
 
     def _noisy_counts(self, name: str, exact: Floats, noise: Floats) -> Floats:
         if self.defect == "domain from data" and name in self.columns:
@@ -218,7 +220,7 @@ def run(
     finding = report.joint.tests[0].finding
     return {
         "verdict": report.joint.verdict.value,
-        "bound": None if finding is None else finding.lower,
+        "bound": finding.lower if isinstance(finding, Bound) else None,
         "fits": first.game.search + first.game.trials,
         "seconds": round(time.process_time() - began, 1),
     }
@@ -293,8 +295,7 @@ def rows(output: Path) -> Iterator[Row]:
                 yield Row(conditions, "share of the truth", share, trials=str(len(tight)))
     for line in finished:
         if line["kind"] == "defects":
-            conditions = {"defect": line["defect"], "neighbour": line["neighbour"]}
-            named = setting({name: value for name, value in conditions.items() if value})
+            named = setting({name: line[name] for name in ("defect", "neighbour") if line[name]})
             yield Row(named, "verdict", line["verdict"], trials="1")
             yield Row(named, "bound", "none" if line["bound"] is None else f"{line['bound']:.2f}", trials="1")
 

@@ -74,6 +74,8 @@ LEARNING_S = 4e-4
 """Seconds that the attack needs to learn from one call, in addition to the call."""
 BUDGET_SHARE = 0.8
 """Share of the budget in seconds for the calls or trainings of all tests and one confirmatory run."""
+SLOW_CALL_S, SLOW_CALL_FACTOR = 1.0, 8
+"""Seconds of a slow call, and how much longer than the timed one a call may take before it fails."""
 MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
 """Maximum numbers that the calls of one unit return together, if one call returns more than SMALL_RESULT numbers."""
 
@@ -210,6 +212,16 @@ class PlannedTest:
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
+    def with_call_limit(self, call_s: float) -> PlannedTest:
+        """Return the test with a longer time limit of its calls if one takes seconds, such as the fit of a generator.
+
+        The limit is a power of two, so that small timing differences lead to the same plan.
+        """
+        if call_s < SLOW_CALL_S:
+            return self
+        limit = 2.0 ** math.ceil(math.log2(SLOW_CALL_FACTOR * call_s))
+        return replace(self, test=replace(self.test, game={**self.test.game, "call_limit_s": limit}))
+
     def between(self, neighbours: Mapping[str, Any]) -> PlannedTest:
         """Return the test with fields of its game that say in what two neighbours differ."""
         return replace(self, test=replace(self.test, game={**self.test.game, **neighbours}))
@@ -285,6 +297,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
+        planned_tests = [planned.with_call_limit(seconds) for planned in planned_tests]
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions("in-process", resources=ResourceRequest(cores)))
@@ -491,7 +504,7 @@ def _sharing(planned_tests: Sequence[PlannedTest], calls: float) -> tuple[list[P
         if side_findings and is_much_smaller:  # the claim comes before side findings
             return tests, side_findings[-1]
         if smaller.test.trainings == tests[largest].test.trainings:
-            return tests, largest
+            return tests, side_findings[-1] if side_findings else largest
         tests[largest] = smaller
     return tests, None
 

@@ -22,6 +22,7 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
 from dpaudit.mechanisms.queries.schema import Schema
@@ -129,7 +130,7 @@ def test_an_average_record_is_reported_whatever_the_verdict(tmp_path: Path) -> N
         line = report.joint.answer.line("average-record")
         assert ("for an ordinary row, in place of the worst one" in line) == (verdict is Verdict.NO_VIOLATION)
         assert ("gives away more than the claim allows" in line) == (verdict is Verdict.VIOLATION)
-        assert worst.finding is not None
+        assert isinstance(worst.finding, Bound)
         assert worst.finding.lower <= 1.0 / noise
 
 
