@@ -297,7 +297,7 @@ def rows(output: Path) -> Iterator[Row]:
         if line["kind"] == "defects":
             named = setting({name: line[name] for name in ("defect", "neighbour") if line[name]})
             yield Row(named, "verdict", line["verdict"], trials="1")
-            yield Row(named, "bound", "none" if line["bound"] is None else f"{line['bound']:.2f}", trials="1")
+            yield Row(named, "lower bound", "none" if line["bound"] is None else f"{line['bound']:.2f}", trials="1")
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ _NEXT_BY_RULE = {
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
     **dict.fromkeys(
-        ("confirmation-open", "digits-cannot-tell"),
+        ("confirmation-open", "digits-cannot-tell", "average-record"),
         "Check again with more trials and another seed (`--until-decided`).",
     ),
     "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
@@ -71,7 +71,7 @@ _SIDE = {
 _HINT = {
     Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps.",
     Scope.BEYOND_SCHEMA: "Reject or clip such rows before computing, or allow them in the schema (`nullable`, `any`).",
-    Scope.AVERAGE_RECORD: "The lower bound above is for the worst row that was found.",
+    Scope.AVERAGE_RECORD: "A row need not be unusual to be detected.",
 }
 
 
@@ -300,6 +300,10 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append(
             f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does not; "
             "the results are whole numbers, so the cause is not floating-point digits"
+        )
+    elif rule == "average-record":
+        reason_lines.append(
+            f"the test {test.name} rejects the claim, and the test of the worst record that was found does not"
         )
     elif rule == "unreadable-results":
         reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]

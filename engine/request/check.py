@@ -74,6 +74,8 @@ LEARNING_S = 4e-4
 """Seconds that the attack needs to learn from one call, in addition to the call."""
 BUDGET_SHARE = 0.8
 """Share of the budget in seconds for the calls or trainings of all tests and one confirmatory run."""
+FEWEST_SLOW_CALLS = 100
+"""Fewest calls of a test that is the only one in its budget."""
 SLOW_CALL_S, SLOW_CALL_FACTOR = 1.0, 8
 """Seconds of a slow call, and how much longer than the timed one a call may take before it fails."""
 MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
@@ -212,6 +214,11 @@ class PlannedTest:
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
+    def with_slow_calls(self) -> PlannedTest:
+        """Return the test of slow calls, which may run with few: they reject code that hides next to nothing."""
+        fewest = min(self.test.min_trainings, FEWEST_SLOW_CALLS)
+        return replace(self, test=replace(self.test, min_trainings=fewest))
+
     def with_call_limit(self, call_s: float) -> PlannedTest:
         """Return the test with a longer time limit of its calls if one takes seconds, such as the fit of a generator.
 
@@ -297,6 +304,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
+        if len(planned_tests) == 1:
+            planned_tests, _ = within_seconds([planned_tests[0].with_slow_calls()], seconds, budget.seconds)
         planned_tests = [planned.with_call_limit(seconds) for planned in planned_tests]
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1

@@ -177,7 +177,11 @@ def rerun_undecided(
         test for test in tests if test.scope is Scope.CLAIM and not test.keeps_state
     ]  # state: no trials tell
     names = {test.name for test in claim_tests if test.is_open}
-    if report.joint.answer.rule in ("digits-cannot-tell", "stated-noise"):  # of the claim, more trials may tell
+    if report.joint.answer.rule in (
+        "digits-cannot-tell",
+        "average-record",
+        "stated-noise",
+    ):  # of the claim, more trials may tell
         names |= {test.name for test in claim_tests}
     if not names:
         return report

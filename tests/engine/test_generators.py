@@ -1,4 +1,4 @@
-"""Checks of generators of synthetic tables: numbers that follow the seed, and an average record beside the worst."""
+"""Checks of generators of synthetic tables: numbers that follow the seed, and an average record next to the worst."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpaudit import Relation, Report, RunOptions, audit
+from dpaudit import Claim, Relation, Report, RunOptions, audit
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
@@ -19,7 +19,7 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import steady_move
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
+from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec, matching_tests, within_seconds
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
@@ -142,6 +142,19 @@ def test_resampled_rows_of_a_user_are_rejected(tmp_path: Path) -> None:
     alone = replace(spec, audits=(replace(spec.audits[0], attack=FAST, game=game),), together=None, confidence=0.95)
     (result,) = audit(alone, output=tmp_path, quiet=True).results
     assert result.verdict is Verdict.VIOLATION
+
+
+def test_slow_fits_leave_the_test_of_the_claim_with_fewer_calls_and_more_time() -> None:
+    tests, *_ = matching_tests(IndependentMarginals(1.0, SCHEMA), Claim(1.0, relation=Relation.ADD_REMOVE))
+    (alone,), reasons = within_seconds(tests, 2.0, 600.0)
+    assert (alone.name, alone.test.trainings) == ("row-function", 360)
+    assert len(reasons) == 3
+    (fewer,), _ = within_seconds([alone.with_slow_calls()], 2.0, 600.0)
+    assert 100 <= fewer.test.trainings <= 180
+    assert fewer.with_call_limit(2.0).test.game["call_limit_s"] == 16.0
+    assert "call_limit_s" not in fewer.with_call_limit(0.1).test.game
+    several, _ = within_seconds(tests, 0.2, 600.0)
+    assert several[0].name == "row-function"
 
 
 def test_a_generator_states_its_claim_in_its_settings_and_persons_have_no_average_record() -> None:
