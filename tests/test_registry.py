@@ -33,6 +33,7 @@ def test_the_catalogue_describes_each_registered_part() -> None:
 
 NEEDED: dict[str, object] = {
     "epsilon": 1.0,
+    "rho": 0.5,
     "path": "somewhere",
     "label": "y",
     "prior": [0.7, 0.3],
@@ -68,6 +69,7 @@ NEEDED: dict[str, object] = {
     "delta": 1e-5,
     "function": "tests.mechanisms.user_code:noisy_count",
     "schema": {"age": [0, 100]},
+    "generator": "tests.mechanisms.own_generators:Resampled",
 }
 """A value for every field without a default."""
 

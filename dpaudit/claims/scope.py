@@ -17,6 +17,8 @@ class Scope(StrEnum):
     """Digits of an output far below the scale of its noise."""
     BEYOND_SCHEMA = "beyond-schema"
     """Rows that the schema does not allow: out of range, NaN, missing values, new categories."""
+    AVERAGE_RECORD = "average-record"
+    """An ordinary record among ordinary ones, in place of the worst one."""
     STATED_NOISE = "stated-noise"
     """Noise that does not follow the stated distribution."""
 
@@ -25,6 +27,8 @@ NO_FRACTIONS = "No result has a fraction, so its digits tell nothing: the claim 
 """Reported for a leak in the full digits when the digits cannot explain it."""
 STRICT_SCOPES = (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
 """Scopes that `strict` can make part of the verdict."""
+SIDE_SCOPES = (*STRICT_SCOPES, Scope.AVERAGE_RECORD)
+"""Scopes of tests that do not share the error of the verdict."""
 ALL = "all"
 
 

@@ -40,7 +40,7 @@ _NEXT_BY_RULE = {
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
     "again on one part, and audit it with the other part.",
     **dict.fromkeys(
-        ("confirmation-open", "digits-cannot-tell"),
+        ("confirmation-open", "digits-cannot-tell", "average-record"),
         "Check again with more trials and another seed (`--until-decided`).",
     ),
     "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
@@ -69,10 +69,12 @@ _QUESTIONS = {
 _SIDE = {
     Scope.FLOATING_POINT: "digits far below the noise tell more than the claim allows",
     Scope.BEYOND_SCHEMA: "rows that the schema does not allow give away more than the claim allows",
+    Scope.AVERAGE_RECORD: "an ordinary row among ordinary rows gives away more than the claim allows",
 }
 _HINT = {
     Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps.",
     Scope.BEYOND_SCHEMA: "Reject or clip such rows before computing, or allow them in the schema (`nullable`, `any`).",
+    Scope.AVERAGE_RECORD: "A row need not be unusual to be detected.",
 }
 
 
@@ -107,6 +109,7 @@ def lines(
         ("sensitivity", sensitivity_line(test, verdict)),
         *((other.scope.value, side_line(other)) for other in side),
         *((other.scope.value, _open_side_test(other)) for other in record.tests if other.scope is not Scope.CLAIM),
+        *((other.scope.value, average_line(other)) for other in record.tests if other not in side),
         ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict, rule)),
@@ -309,6 +312,10 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
             f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does not; "
             "the results are whole numbers, so the cause is not floating-point digits"
         )
+    elif rule == "average-record":
+        reason_lines.append(
+            f"the test {test.name} rejects the claim, and the test of the worst record that was found does not"
+        )
     elif rule == "unreadable-results":
         reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
@@ -435,6 +442,15 @@ def side_line(test: TestRecord) -> str:
     bound = "" if finding is None or test.comparison is None else f": {test.comparison.words} ({certainty(finding)})"
     where = " ".join(test.leak_location) or _HINT[test.scope]
     return f"{_SIDE[test.scope]}{bound}. {where}"
+
+
+def average_line(test: TestRecord) -> str:
+    """Return the bound for an average record, for comparison with that of the worst one; "" for other tests."""
+    finding = test.finding
+    if test.scope is not Scope.AVERAGE_RECORD or finding is None or test.comparison is None or test.is_open:
+        return ""
+    words = finding.comparison(test.compared.claim.curve).words if test.claims_something else finding.headline
+    return f"{words} ({certainty(finding)}) for an ordinary row, in place of the worst one"
 
 
 def _open_side_test(test: TestRecord) -> str:

@@ -142,6 +142,12 @@ RULES = (
     ),
     Rule(
         Verdict.UNDECIDED,
+        "average-record",
+        "the test of an ordinary record rejects the claim and the test of the worst record that was found does not",
+        lambda record: [test for test in record.tests if test.rejects and test.scope is Scope.AVERAGE_RECORD],
+    ),
+    Rule(
+        Verdict.UNDECIDED,
         "stated-noise",
         "the noise is not the stated noise (p < 1e-6)",
         lambda record: sorted(

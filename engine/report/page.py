@@ -85,6 +85,8 @@ def status(result: AuditResult) -> str:
     if record.finding is None:
         return "no result"
     words = "exceeds the claim" if record.exceeds else "does not exceed the claim"
+    if result.scope is Scope.AVERAGE_RECORD:
+        return f"{words} (average record)"
     return words if result.scope is Scope.CLAIM else f"{words} (side finding: {result.scope})"
 
 

@@ -17,6 +17,7 @@ from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
+from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -38,8 +39,10 @@ from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
@@ -50,6 +53,7 @@ from dpaudit.mechanisms.protocols import (
     StackLearner,
 )
 from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
+from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
@@ -70,6 +74,10 @@ LEARNING_S = 4e-4
 """Seconds that the attack needs to learn from one call, in addition to the call."""
 BUDGET_SHARE = 0.8
 """Share of the budget in seconds for the calls or trainings of all tests and one confirmatory run."""
+FEWEST_SLOW_CALLS = 100
+"""Fewest calls of a test that is the only one in its budget."""
+SLOW_CALL_S, SLOW_CALL_FACTOR = 1.0, 8
+"""Seconds of a slow call, and how much longer than the timed one a call may take before it fails."""
 MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
 """Maximum numbers that the calls of one unit return together, if one call returns more than SMALL_RESULT numbers."""
 
@@ -206,6 +214,21 @@ class PlannedTest:
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
+    def with_slow_calls(self) -> PlannedTest:
+        """Return the test of slow calls, which may run with few: they reject code that hides next to nothing."""
+        fewest = min(self.test.min_trainings, FEWEST_SLOW_CALLS)
+        return replace(self, test=replace(self.test, min_trainings=fewest))
+
+    def with_call_limit(self, call_s: float) -> PlannedTest:
+        """Return the test with a longer time limit of its calls if one takes seconds, such as the fit of a generator.
+
+        The limit is a power of two, so that small timing differences lead to the same plan.
+        """
+        if call_s < SLOW_CALL_S:
+            return self
+        limit = 2.0 ** math.ceil(math.log2(SLOW_CALL_FACTOR * call_s))
+        return replace(self, test=replace(self.test, game={**self.test.game, "call_limit_s": limit}))
+
     def between(self, neighbours: Mapping[str, Any]) -> PlannedTest:
         """Return the test with fields of its game that say in what two neighbours differ."""
         return replace(self, test=replace(self.test, game={**self.test.game, **neighbours}))
@@ -275,10 +298,15 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
             planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.BEYOND_SCHEMA]
+        if "person" in neighbours:  # the rows of the data belong to one person each
+            planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.AVERAGE_RECORD]
         planned_tests = [planned.between(neighbours) for planned in planned_tests]
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
+        if len(planned_tests) == 1:
+            planned_tests, _ = within_seconds([planned_tests[0].with_slow_calls()], seconds, budget.seconds)
+        planned_tests = [planned.with_call_limit(seconds) for planned in planned_tests]
         # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions("in-process", resources=ResourceRequest(cores)))
@@ -428,6 +456,8 @@ def default_data(mechanism: Any, claim: Claim) -> Any:
 
     Tests of a label claim need few trainings, so their data have more rows than data for a claim about records.
     """
+    if isinstance(mechanism, SchemaGenerator):
+        return SchemaRows(mechanism.schema)
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
     table = GaussianMixture(classes=2, rows=10_000 if claim.relation is Relation.LABEL else 1_000)
@@ -483,7 +513,7 @@ def _sharing(planned_tests: Sequence[PlannedTest], calls: float) -> tuple[list[P
         if side_findings and is_much_smaller:  # the claim comes before side findings
             return tests, side_findings[-1]
         if smaller.test.trainings == tests[largest].test.trainings:
-            return tests, largest
+            return tests, side_findings[-1] if side_findings else largest
         tests[largest] = smaller
     return tests, None
 
@@ -553,7 +583,8 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
         game={"name": planned.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (TARGET_ONLY if test.capability.protocol is RowFunction else MOSTLY_TARGET),
+        split=request.split
+        or (TARGET_ONLY if test.capability.protocol in (RowFunction, TableGenerator) else MOSTLY_TARGET),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
@@ -563,8 +594,9 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
 
 
 def _mechanism_name(mechanism: Any) -> str:
-    if isinstance(mechanism, OwnFunction):
-        where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
+    if isinstance(mechanism, OwnFunction | OwnGenerator):
+        code = mechanism.function if isinstance(mechanism, OwnFunction) else mechanism.generator
+        where = code if isinstance(code, str) else location(code)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
     for name in ("predictor", "estimator", "function", "train", "module"):
         code = getattr(mechanism, name, None)

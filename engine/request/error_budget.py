@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dpaudit.claims.scope import STRICT_SCOPES, Scope
+from dpaudit.claims.scope import SIDE_SCOPES, Scope
 from dpaudit.errors import require
 
 SCREENING = 0.95
@@ -104,7 +104,7 @@ class JointTest:
         for name, factors in self.again.items():
             for grown, factor in factors.items():
                 require(factor > 0, f"again.{name}.{grown} must be > 0", factor=factor)
-        scopes = {scope.value: scope for scope in STRICT_SCOPES}
+        scopes = {scope.value: scope for scope in SIDE_SCOPES}
         for name, scope in self.side.items():
             require(
                 isinstance(scope, str) and scope in scopes,

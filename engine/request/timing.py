@@ -25,8 +25,8 @@ TIMED_TRAININGS = 16
 """Number of trainings that are timed together if a training is fast."""
 MAX_PREDICTOR_ROWS = 2_000
 """Maximum rows from which data for timing a predictor are made."""
-CALL_LIMIT_S = 60.0
-"""Time limit of a call, which may load libraries first."""
+CALL_LIMIT_S = 600.0
+"""Time limit of a call, which may load libraries first or fit a generator of tables."""
 TIMING_S = 2.0
 """Seconds of timing that are enough."""
 

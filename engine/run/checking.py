@@ -67,7 +67,8 @@ def check(
 
     Args:
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object. With `schema`, any
-            function `f(rows, rng, **settings)` or its path "package.module:function". See `OwnFunction`.
+            function `f(rows, rng, **settings)` or its path "package.module:function" (see `OwnFunction`), or a generator
+            of tables, a class with `fit(rows)` and `sample(count)` (see `OwnGenerator`).
         data: As in an `Audit`. Default: small generated data.
         claim: Overrides the claim that the mechanism states; "accountant" takes the claim of Opacus's accountant for
             one training on as many rows as the check has. For a function: a `Claim`, epsilon, (epsilon, delta),
@@ -177,7 +178,11 @@ def rerun_undecided(
         test for test in tests if test.scope is Scope.CLAIM and not test.keeps_state
     ]  # state: no trials tell
     names = {test.name for test in claim_tests if test.is_open}
-    if report.joint.answer.rule in ("digits-cannot-tell", "stated-noise"):  # of the claim, more trials may tell
+    if report.joint.answer.rule in (
+        "digits-cannot-tell",
+        "average-record",
+        "stated-noise",
+    ):  # of the claim, more trials may tell
         names |= {test.name for test in claim_tests}
     if not names:
         return report

@@ -110,7 +110,10 @@ class Policy:
             index for index, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._is_in_verdict(index)
         ]
         if decided:
-            needed = tuple(range(decided[0] + 1))
+            needed = (
+                *range(decided[0] + 1),
+                *(index for index in needed if index > decided[0] and self._is_average(index)),
+            )
         confirmed = tuple(index for index in needed if stages[index] is not Stage.NOTHING_TO_CONFIRM)
         enough = self._cached("stopped", stopped, lambda: self._keys_only_of(stopped))
         return enough | self._cached("needed", (needed, confirmed), lambda: self._keys_not_of(needed, confirmed))
@@ -146,7 +149,11 @@ class Policy:
             each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
         failures, together = failures_of(self._plan, outcome, recorded), self._plan.spec.together
         results: list[AuditResult] = []
+        decided = False
         for entry in self._plan.audits:
+            scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
+            if decided and scope is not Scope.AVERAGE_RECORD:
+                continue  # later tests may have run already, but must not be read: results do not depend on workers
             if (entry.confirms or self._is_check) and _is_left_out(entry, outcome):
                 continue  # it was skipped: nothing to confirm, the verdict was certain, or the budget was used up
             if entry.confirmatory and not (
@@ -156,11 +163,9 @@ class Policy:
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
             p_value = self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
             result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=p_value)
-            scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
             results.append(replace(result, scope=scope))
             counts = together is not None and entry.confirms not in together.side
-            if counts and entry.confirms and rejects_without_proxy(results[-1]):
-                break  # later tests may have run already, but must not be read: results do not depend on workers
+            decided = decided or bool(counts and entry.confirms and rejects_without_proxy(results[-1]))
         return with_explanations(self._plan, self._store, with_confirmations(self._plan, results))
 
     @cached_property
@@ -205,6 +210,11 @@ class Policy:
         """True if the pair at `index` is part of the verdict on the claim, not a side finding."""
         together = self._plan.spec.together
         return together is not None and self.pairs[index].first.audit.name not in together.side
+
+    def _is_average(self, index: int) -> bool:
+        """True if the pair at `index` tests an average record, which is compared with the worst one in any verdict."""
+        together = self._plan.spec.together
+        return together is not None and together.scope(self.pairs[index].first.audit.name) is Scope.AVERAGE_RECORD
 
     def _stage(self, pair: AuditPair, finished: Set[str], failed: Set[str]) -> Stage:
         if pair.confirmation is None and not self._is_check:

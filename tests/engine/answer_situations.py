@@ -209,6 +209,9 @@ SITUATIONS: Mapping[str, Situation] = {
         Verdict.UNDECIDED,
         "digits-cannot-tell",
     ),
+    "an average record that is worse than the worst one": Situation(
+        together(record(0.9, ROWS), side(Scope.AVERAGE_RECORD)), Verdict.UNDECIDED, "average-record"
+    ),
     "not rejected, a side test that is not settled": Situation(
         together(record(0.9, ROWS), side(Scope.BEYOND_SCHEMA, confirmation=Confirmation.MISSING)),
         Verdict.NO_VIOLATION,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,13 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
-from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs, require_person
+from dpaudit.engine.games.functions.neighbouring_tables import (
+    TablePair,
+    as_test,
+    ordinary_pair,
+    pairs,
+    require_person,
+)
 from dpaudit.engine.games.functions.recorded_law import (
     RecordedCall,
     RecordedLaw,
@@ -46,6 +52,7 @@ from dpaudit.engine.games.neighbours.world_scores import (
     in_scope,
     number_excess,
     separation,
+    steady_move,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require, shortened
@@ -54,10 +61,12 @@ from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
+TABLE_GENERATORS = Capability(TableGenerator, "generators of synthetic tables")
 PAIR_SEARCH_SHARE = 0.8
 """Share of the search calls that try pairs of tables; the others, and those on the chosen pair, train the attack."""
 PAIRS_PER_ROUND = (16, 6, 3)
@@ -84,6 +93,8 @@ CLEAR_EXCESS = 1.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_CALLS_PER_PAIR = 4
 """Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
+MIN_AVERAGE_CALLS = 120
+"""Fewest calls of the test with an average record, which searches no tables."""
 CHECK_CALLS = 22_000
 """Largest number of search and fresh calls of the test of a claim in `dpaudit check`."""
 SIDE_CHECK_CALLS = 8_000
@@ -125,6 +136,8 @@ class Tables:
     # law of the noise, if the draws of calls were recorded and explain the numbers
     recorded_law: RecordedLaw | None = None
     place: int = -1  # index among all pairs that were tried, once the pair is chosen
+    # change of each number from D to D' by calls with one seed, once the pair is chosen; empty if it is not known
+    move: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @unit
@@ -198,6 +211,7 @@ def call_seeds(seed: Seed, count: int) -> NDArray[np.int64]:
 
 
 _FINDS = {
+    Scope.AVERAGE_RECORD: "what a synthetic table gives away about an ordinary row, in place of the worst one",
     Scope.CLAIM: "what a call returns for rows of the schema: too little noise, exact values, failures",
     Scope.BEYOND_SCHEMA: "what a call returns for rows that the schema does not allow: out of range, NaN, missing "
     "values, new categories",
@@ -206,18 +220,21 @@ _FINDS = {
 
 
 def _check_test(relation: Relation, scope: Scope) -> CheckTest:
+    average = scope is Scope.AVERAGE_RECORD
     return CheckTest(
-        ROW_FUNCTIONS,
+        TABLE_GENERATORS if average else ROW_FUNCTIONS,
         (relation,),
         _FINDS[scope],
         trainings=CHECK_CALLS if scope is Scope.CLAIM else SIDE_CHECK_CALLS,
         # rare events of a claim with delta need many fresh calls
-        scales={"trials": 0.6, "search": 0.4} if scope is Scope.CLAIM else {"trials": 0.4, "search": 0.6},
-        min_trainings=360,
+        scales={"trials": 0.6, "search": 0.4} if scope is Scope.CLAIM or average else {"trials": 0.4, "search": 0.6},
+        min_trainings=MIN_AVERAGE_CALLS if average else 360,
         variant="" if scope is Scope.CLAIM else scope.value,
         growth_on_repeat={"trials": 2.5},
         search_field="search",
-        game={"beyond": scope is Scope.BEYOND_SCHEMA, "full_digits": scope is Scope.FLOATING_POINT},
+        game={"record": "average"}
+        if average
+        else {"beyond": scope is Scope.BEYOND_SCHEMA, "full_digits": scope is Scope.FLOATING_POINT},
         scope=scope,
     )
 
@@ -240,6 +257,8 @@ class RowFunctionGame(SummaryGame):
         person: Column that names the person of each row, for claims about persons: D and D' differ in all rows of one.
             Under "replace", as many rows replace them, of the same person or of another one. "" if rows belong to no
             persons. None for the column `person` if the schema has one and `group` is larger than 1.
+        record: "worst" to search the tables, or "average" for the data's rows without and with the last one. With
+            `replace`, the last row replaces the one before.
         beyond: True if D or D' has rows that the schema does not allow; otherwise all rows fit it.
         full_digits: True to read numbers at full precision, with their low bits. Otherwise each is first rounded to a
             millionth of its spread, which removes leaks through floating-point arithmetic.
@@ -261,7 +280,7 @@ class RowFunctionGame(SummaryGame):
         tried="on the tables that were tried",
         check_tests=tuple(
             _check_test(relation, scope)
-            for scope in (Scope.CLAIM, Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT)
+            for scope in (Scope.CLAIM, Scope.AVERAGE_RECORD, Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT)
             for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
         ),
     )
@@ -274,6 +293,7 @@ class RowFunctionGame(SummaryGame):
     relation: Relation | None = None
     group: int | None = None
     person: str | None = None
+    record: Literal["worst", "average"] = "worst"
     beyond: bool = False
     full_digits: bool = False
     call_limit_s: float | None = 10.0
@@ -281,6 +301,10 @@ class RowFunctionGame(SummaryGame):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.group is None or self.group >= 1, "group must be >= 1", group=self.group)
+        searched = not self.beyond and not self.full_digits and not self.person
+        require(
+            self.record == "worst" or searched, "beyond, full_digits and person need the worst record", got=self.record
+        )
         require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
         relation, differ_in = self.relation or Relation.ADD_REMOVE, neighbours_in_words(self.person or "", self.group)
         object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, differ_in=differ_in))
@@ -312,6 +336,10 @@ class RowFunctionGame(SummaryGame):
         return replace(self, person=USUAL_PERSON) if is_usual else self
 
     def play(self, setting: Setting, work: Work) -> Played:
+        if self.record == "average":
+            chosen, calls_left = self._ordinary_tables(setting, work)
+            fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left)
+            return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
         chosen, earlier, calls_left = self._choose_tables(setting, work)
         fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left, earlier=(earlier,))
         where = Work().add(
@@ -325,6 +353,23 @@ class RowFunctionGame(SummaryGame):
             resources=setting.resources.without_gpu,
         )
         return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
+
+    def _ordinary_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
+        """Return the unit that makes the tables for an average record, and the number of search calls left."""
+        calls = 2 * min(RECORDED_SEEDS, self.search // 8)
+        chosen = work.add(
+            ordinary_tables,
+            setting.mechanism,
+            setting.required_part("target"),
+            self.traits.relation.value,
+            self.group or 1,
+            self.limit_s,
+            calls=calls,
+            seed=setting.search_seed.child("ordinary"),
+            label="tables with an average record",
+            **setting.unit_options,
+        )
+        return chosen, self.search - calls
 
     def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, Unit, int]:
         """Return the unit that chooses the tables, that of their earlier calls, and the number of search calls left."""
@@ -504,6 +549,27 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
             name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
             offered.append(Tables(name, pair.d, pair.d_prime, index))
     return offered
+
+
+@unit
+def ordinary_tables(
+    mechanism: Any,
+    rows: TableRows,
+    relation: str,
+    group: int,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    calls: int,
+    seed: Seed,
+) -> Outcome[Tables]:
+    """Return the rows without and with the last one; calls with one seed on both show which numbers change."""
+    pair = ordinary_pair(rows.schema, rows.cells, Relation(relation), group)
+    tables, truth = Tables(pair.name, pair.d, pair.d_prime, 0), np.arange(calls) % 2 == 1
+    seeds = np.repeat(call_seeds(seed, calls // 2), 2)
+    samples = in_scope(run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=False)
+    move = steady_move(samples) if calls else np.empty(0)
+    return Outcome(replace(tables, move=move), notes=(f"tables: `{pair.name}`, without a search",))
 
 
 @unit
@@ -761,7 +827,7 @@ def take_best_tables(
         }
 
     best = max(candidates, key=lambda pair: preference(pair, strengths[pair.place]))
-    tables = replace(tables_by_place[best.place], place=best.place)
+    tables = replace(tables_by_place[best.place], place=best.place, move=steady_move(best.samples))
     listed = "; ".join(
         f"{pair.name} {format_lower(strengths[pair.place].bound)} ({strengths[pair.place].accuracy:.0%} right)"
         for pair in candidates[:LISTED_PAIRS]

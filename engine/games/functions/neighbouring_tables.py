@@ -161,6 +161,22 @@ def pairs(
     return table_pairs
 
 
+def ordinary_pair(schema: Schema, ordinary: pa.Table, relation: Relation, group: int = 1) -> TablePair:
+    """Return ordinary rows without and with their last `group` rows; under `replace`, these replace the ones before.
+
+    Raises: InputError if there are too few rows.
+    """
+    fewest = 2 * group if relation is Relation.REPLACE else group
+    require(len(ordinary) >= fewest, f"there must be at least {fewest} ordinary rows", rows=len(ordinary))
+    ordinary = ordinary.cast(schema.arrow()).combine_chunks()
+    last = len(ordinary) - group
+    rows = "a row" if group == 1 else f"{group} rows"
+    if relation is Relation.REPLACE:
+        d, d_prime = ordinary.slice(0, last), _joined(ordinary.slice(0, last - group), ordinary.slice(last))
+        return TablePair(f"ordinary rows, {rows} replaced by as ordinary ones", d, d_prime, False)
+    return TablePair(f"ordinary rows, {rows} as ordinary", ordinary.slice(0, last), ordinary, False)
+
+
 def require_person(person: str, columns: Iterable[str]) -> None:
     """Raise InputError if a person is named by a column that the schema does not have."""
     require(

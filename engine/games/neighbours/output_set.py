@@ -57,6 +57,8 @@ RULE_LOG_ODDS = 60.0
 """Smallest log-odds of a rule in nats, larger than those of any classifier."""
 MAX_RULE_CHANCE = 0.01
 """Probability that chance confirms any rule for a summary if both worlds have the same law."""
+MOST_MOVED_SHARE = 0.25
+"""Change of the numbers that change most, in units of their noise, as a share of the largest change."""
 MIN_VALUE_COUNT = 2
 """Occurrences in one world only that make a value part of a rule."""
 MAX_COLUMNS = 500
@@ -68,6 +70,8 @@ MAX_FRACTION_STEPS = 24
 MAX_FRACTION_CHANCE = 0.25
 """Largest probability that a random number passes for a fraction."""
 
+MovedLaw = Callable[[Floats, Flags, Floats], Callable[[Floats], Floats]]
+"""Function that makes log-odds from summaries, their worlds and the change between the worlds."""
 Rule = Callable[[Floats], Floats]
 """Function from numbers of a column to 1 for world 1, -1 for world 0, and 0 if the rule does not apply."""
 
@@ -106,6 +110,7 @@ class OutputSet:
             - "moved-normal", "moved-laplace", "moved-spherical": likelihood ratios of normal, of independent Laplace,
               and of spherical noise (density exp(-length)), with the change between the worlds that a search measured
               by trainings with one seed; skipped without it
+            - "most-moved-normal": as "moved-normal", of the numbers that change most
             - "stated": law that the mechanism states by its method `log_density`; skipped without that method
             - "forest": random forest
             - "mlp": multilayer perceptron
@@ -123,6 +128,7 @@ class OutputSet:
         "moved-normal",
         "moved-laplace",
         "moved-spherical",
+        "most-moved-normal",
         "stated",
     )
     seed: int = 0
@@ -527,10 +533,24 @@ CLASSIFIERS: Mapping[str, Callable[[int], FitClassifier]] = {
 }
 
 
-MOVED_LAWS: Mapping[str, Callable[[Floats, Flags, Floats], Callable[[Floats], Floats]]] = {
+def _most_moved_normal(summaries: Floats, truth: Flags, move: Floats) -> Callable[[Floats], Floats]:
+    """Return the log-odds by normal noise of the numbers that change most, in units of their noise.
+
+    The covariance of many numbers is not known well, and small changes only add noise.
+    """
+    unmoved = summaries - truth[:, None] * move
+    noise = np.abs(unmoved - np.median(unmoved, 0)).mean(0)
+    change = np.abs(move) / np.maximum(noise, MIN_PROBABILITY * np.maximum(np.abs(move), np.finfo(np.float64).tiny))
+    most = change >= MOST_MOVED_SHARE * change.max()
+    odds = _moved_normal(summaries[:, most], truth, move[most])
+    return lambda others: odds(others[:, most])
+
+
+MOVED_LAWS: Mapping[str, MovedLaw] = {
     "moved-normal": _moved_normal,
     "moved-laplace": _moved_laplace,
     "moved-spherical": _moved_spherical,
+    "most-moved-normal": _most_moved_normal,
 }
 """Functions that make log-odds from summaries, their worlds and the change between the worlds."""
 

@@ -34,6 +34,10 @@ MAX_DISTANCE = 50.0
 """Upper limit of a distance, in spreads."""
 SEED_NOISE_SHARE = 0.6
 """A number follows the seed if pairs with one seed differ by less than this share of the differences of other pairs."""
+SAME_CHANGE = 1e-4
+"""Difference of two changes that are called the same, as a share of the noise."""
+STEADY_SHARE = 0.9
+"""Share of the seeds with which a steady number changes by the same amount."""
 EPSILON_LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Values of epsilon at which evidence is compared with a claim in a search."""
 MAX_TAIL_COLUMNS = 64
@@ -341,16 +345,40 @@ def separation(trainings: Samples) -> tuple[float, float]:
 def coupled_move(trainings: Samples) -> NDArray[np.float64]:
     """Return the median change of each number from D to D' by pairs of trainings with one seed, shape (width,).
 
-    Empty if the changes vary nearly as much as the noise, which then does not follow the seed.
+    Empty if the changes of a number vary nearly as much as its noise, which then does not follow the seed.
+    """
+    change, noise = _coupled_changes(trainings)
+    follows_seed = (noise == 0) | (_spread(change) < SEED_NOISE_SHARE * noise)
+    return np.asarray(np.median(change, 0)) if follows_seed.all() else np.empty(0)
+
+
+def steady_move(trainings: Samples) -> NDArray[np.float64]:
+    """Return the change of each number that changes by the same amount with nearly every seed, else 0; shape (width,).
+
+    Such numbers are released with noise that does not depend on the data. A release may hold others that are computed
+    from them, which tell no more. Without any, numbers that follow the seed have their median change. Empty if no
+    number is known to change.
+    """
+    change, noise = _coupled_changes(trainings)
+    if not len(change):
+        return np.empty(0)
+    median = np.median(change, 0)
+    same = np.abs(change - median) <= SAME_CHANGE * (noise + np.abs(median))
+    steady = (noise > 0) & (median != 0) & (same.mean(0) >= STEADY_SHARE)
+    follows_seed = (noise == 0) | (_spread(change) < SEED_NOISE_SHARE * noise)
+    move = np.where(steady if steady.any() else follows_seed, median, 0.0)
+    return move if move.any() else np.empty(0)
+
+
+def _coupled_changes(trainings: Samples) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the changes of all numbers from D to D' with one seed, shape (pairs, width), and their noise, (width,).
+
+    Both are empty if there are too few pairs.
     """
     _, first, second = _numbers_of_pairs(trainings)
     if len(first) < 2 or not first.shape[1]:
-        return np.empty(0)
-    change = second - first
-    noisy = _spread(first) > 0
-    if not (_spread(change)[noisy] < SEED_NOISE_SHARE * _spread(second - np.roll(first, 1, axis=0))[noisy]).all():
-        return np.empty(0)
-    return np.asarray(np.median(change, 0))
+        return np.empty((0, 0)), np.empty(0)
+    return second - first, np.where(_spread(first) > 0, _spread(second - np.roll(first, 1, axis=0)), 0.0)
 
 
 def number_excess(curve: PrivacyCurve, trainings: Samples) -> float:
