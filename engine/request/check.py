@@ -17,6 +17,7 @@ from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
+from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -272,9 +273,12 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         )
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and planned_tests:
-        table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
+        source = build("data", data, location="check.data")
+        table = cast(TableRows, loaded_rows(source, options.seed))
         if table.schema.allows_everything:
             planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.BEYOND_SCHEMA]
+        if isinstance(source, SchemaRows):
+            planned_tests = [planned for planned in planned_tests if not planned.test.real_rows]
         planned_tests = [planned.between(neighbours) for planned in planned_tests]
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []

@@ -38,6 +38,7 @@ class TableRows:
     cells: pa.Table  # the schema's columns
     schema: Schema
     name: str = "rows"
+    inferred: bool = False  # True if the schema was inferred from the rows
 
     def __len__(self) -> int:
         return int(self.cells.num_rows)

@@ -10,7 +10,7 @@ Source: Stadler et al. (2022), "Synthetic Data - Anonymisation Groundhog Day", s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -97,20 +97,24 @@ def draw_table(pool: Pool, at_stake: RecordAtStake, draw: TableDraw, has_record:
 @unit
 def choose_record(pool: TableRows, row: int | None, target: str, alternatives: int) -> Outcome[RecordAtStake]:
     """Return the record at stake. Fits that are scored have other rows, so the choice costs no significance."""
+    cautions = []
+    if alternatives > 1:
+        cautions.append(f"only the first of {alternatives} combinations of settings is audited")
+    if pool.inferred:
+        cautions.append(
+            "assumption: the schema was inferred from the rows. A public schema is part of the claim; a generator that "
+            "takes its schema from its rows is not private"
+        )
     if target == "average":
-        notes = ("record at stake: another random row of the data in each fit",)
-        return Outcome(RecordAtStake(-1), notes=(*notes, *_settings_note(alternatives)))
+        note = "record at stake: another random row of the data in each fit"
+        return Outcome(RecordAtStake(-1), notes=(note, *cautions))
     place = row if row is not None else Pool(pool).outlier()
     cells = list(pool.cells.slice(place, 1).to_pylist()[0].items())
     words = ", ".join(f"{name}={shortened(cell)}" for name, cell in cells[:SHOWN_CELLS])
     words += f" and {len(cells) - SHOWN_CELLS} more columns" if len(cells) > SHOWN_CELLS else ""
     why = "" if row is not None else ", which is the farthest from its nearest rows,"
     note = f"record at stake: row {place:,} of the target part{why} with {words}"
-    return Outcome(RecordAtStake(place), notes=(note, *_settings_note(alternatives)))
-
-
-def _settings_note(alternatives: int) -> tuple[str, ...]:
-    return (f"only the first of {alternatives} combinations of settings is audited",) if alternatives > 1 else ()
+    return Outcome(RecordAtStake(place), notes=(note, *cautions))
 
 
 @unit
@@ -307,9 +311,7 @@ class TableMembershipGame(SummaryGame):
         require(self.row is None or self.row >= 0, "row must be >= 0", row=self.row)
         require(self.rows is None or self.rows >= 2, "rows must be >= 2", rows=self.rows)
         require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
-        object.__setattr__(
-            self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE)
-        )
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE))
 
     @property
     def limit_s(self) -> float | None:
@@ -323,9 +325,7 @@ class TableMembershipGame(SummaryGame):
 
     def play(self, setting: Setting, work: Work) -> Played:
         pool = setting.parts.target
-        draw = TableDraw(
-            _rows_in_table(self, len(pool)), self.traits.relation is Relation.REPLACE, self.knows_others
-        )
+        draw = TableDraw(_rows_in_table(self, len(pool)), self.traits.relation is Relation.REPLACE, self.knows_others)
         if len(pool) <= draw.rows or (self.row or 0) >= len(pool):
             raise SpecError(
                 f"the target part must have more rows than a table ({draw.rows}) and than `row` ({self.row}), got "
@@ -343,6 +343,4 @@ class TableMembershipGame(SummaryGame):
         )
         fresh, scores = self.fresh_and_scores(setting, work, at_stake, self.search, rows=target, draw=draw)
         utility = add_utility(setting, work)
-        return Played(
-            scores, trainings=(*utility, *fresh), choices=(at_stake,), reference=self.reference()
-        )
+        return Played(scores, trainings=(*utility, *fresh), choices=(at_stake,), reference=self.reference())

@@ -1,4 +1,4 @@
-"""Utility of a synthetic table: errors of its one- and two-way marginals, and a model trained on it, tested on real rows.
+"""Utility of a synthetic table: errors of its one- and two-way marginals, and of a model that is trained on it.
 
 Each value stands beside the one that real holdout rows have in place of the synthetic ones, because finite samples of
 one law differ too. Numbers are divided at quantiles of the training rows. Rare words count as one.
@@ -138,9 +138,7 @@ class _Cells:
     @classmethod
     def of(cls, train: MixedTable) -> _Cells:
         edges = tuple(_edges(train.numbers[:, column]) for column in range(train.numbers.shape[1]))
-        places = tuple(
-            _places(train.words[:, column], int(levels)) for column, levels in enumerate(train.levels)
-        )
+        places = tuple(_places(train.words[:, column], int(levels)) for column, levels in enumerate(train.levels))
         sizes = (*(len(inner) + 2 for inner in edges), *(int(place.max(initial=0)) + 2 for place in places))
         return cls(edges, places, sizes)
 
@@ -232,16 +230,14 @@ class _Task:
         return values if few_whole else None
 
 
-def _accuracies(
-    real: _Task, tested: _Task, made: _Task, classes: NDArray[np.float64]
-) -> tuple[UtilityMeasure, ...]:
+def _accuracies(real: _Task, tested: _Task, made: _Task, classes: NDArray[np.float64]) -> tuple[UtilityMeasure, ...]:
     if not len(tested.target) or not len(classes):
         return ()
     if not real.is_word:
         nearest = np.abs(made.target[:, None] - classes[None]).argmin(1)
         made = _Task(made.features, made.categorical, classes[nearest], made.is_word)
     right = [_predicted(rows, tested) == tested.target for rows in (made, real)]
-    values, counts = np.unique(tested.target, return_counts=True)
+    _, counts = np.unique(tested.target, return_counts=True)
     synthetic, reference = (float(each.mean()) for each in right)
     errors = [float(each.std() / np.sqrt(len(each))) for each in right]
     majority = float(counts.max() / counts.sum())
@@ -250,9 +246,7 @@ def _accuracies(
             "test_accuracy", synthetic, reference, "accuracy on holdout rows of a model trained on the table"
         ),
         UtilityMeasure("test_accuracy_error", *errors, "standard error of the accuracy over the holdout rows"),
-        UtilityMeasure(
-            "majority_accuracy", majority, majority, "accuracy of always answering the most frequent class"
-        ),
+        UtilityMeasure("majority_accuracy", majority, majority, "accuracy of always answering the most frequent class"),
     )
 
 
