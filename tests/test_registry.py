@@ -33,6 +33,7 @@ def test_the_catalogue_describes_each_registered_part() -> None:
 
 NEEDED: dict[str, object] = {
     "epsilon": 1.0,
+    "rho": 0.5,
     "path": "somewhere",
     "label": "y",
     "prior": [0.7, 0.3],

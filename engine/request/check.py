@@ -41,6 +41,7 @@ from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
@@ -432,6 +433,8 @@ def default_data(mechanism: Any, claim: Claim) -> Any:
 
     Tests of a label claim need few trainings, so their data have more rows than data for a claim about records.
     """
+    if isinstance(mechanism, SchemaGenerator):
+        return SchemaRows(mechanism.schema)
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
     table = GaussianMixture(classes=2, rows=10_000 if claim.relation is Relation.LABEL else 1_000)
