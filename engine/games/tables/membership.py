@@ -27,7 +27,7 @@ from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
-from dpaudit.engine.games.tables.record_view import Pool, RecordView
+from dpaudit.engine.games.tables.record_view import Closeness, Pool, RecordView
 from dpaudit.engine.games.tables.utility import add_utility
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -184,11 +184,12 @@ class _Fits:
     def outcome(self, drawn: DrawnTable, seed: int) -> CallOutcome:
         """Return the outcome of one fit, with what the attack knows of the table appended to its numbers."""
         view = self._view or self._pool.around(drawn.record)
-        known = [view.counts(drawn.others)[: len(view.names)]] if self._draw.knows_others else []
+        others = view.read(drawn.others) if self._draw.knows_others else None
+        known = [] if others is None else [others.counts[: len(view.names)]]
         if self._view is None:
             known.append(self._pool.record_numbers(drawn.record))
         if isinstance(self._mechanism, TableGenerator):
-            result = self._generated(view, drawn, seed)
+            result = self._generated(view, others, drawn, seed)
         else:
             (result,) = self._mechanism.outcomes(drawn.table, [seed], self._settings, self._limits)
             result = replace(result, numbers=result.numbers[: len(result.numbers) - result.low_bits], low_bits=0)
@@ -196,35 +197,47 @@ class _Fits:
             return result
         return replace(result, numbers=np.concatenate([result.numbers, *known]))
 
-    def _generated(self, view: RecordView, drawn: DrawnTable, seed: int) -> CallOutcome:
+    def _generated(self, view: RecordView, others: Closeness | None, drawn: DrawnTable, seed: int) -> CallOutcome:
         """Return what a generated table shows of the record, and the generator's noisy measurements."""
         try:
             release = self._mechanism.generate(drawn.table, self._draw.rows, seed, self._settings, self._limits)
-            table, measurements = release.table, np.asarray(release.measurements, np.float64)
-            rows = max(1, len(table))
-            counts = view.counts(table) * (self._draw.rows / rows)
-            nearest = view.nearest(table)
+            rows = max(1, len(release.table))
+            shown = view.read(release.table)
+            measurements = np.asarray(release.measurements, np.float64)
         except BaseException as err:  # a generator may raise anything, and how it fails may depend on the record
             if raised_externally(err):
                 raise
             cause = type(err.__cause__ or err).__name__
             return CallOutcome(cause, np.empty(0), fault=f"{cause}: {shortened(err)}")
-        if self._draw.knows_others:
-            counts = counts - view.counts(drawn.others)
-            nearest = np.concatenate([nearest, nearest - view.nearest(drawn.others)])
-            measurements = measurements - self._expected(drawn, len(measurements))
-        finite = bool(np.isfinite(measurements).all())
-        ending = f"a table and {len(measurements)} measurements{'' if finite else ', not all finite'}"
-        numbers = np.concatenate([counts, nearest, [rows], np.nan_to_num(measurements)])
-        return CallOutcome(ending, numbers)
+        ending = f"a table and {len(measurements)} measurements"
+        if not np.isfinite(measurements).all():
+            ending += ", not all finite"
+            measurements = np.nan_to_num(measurements)
+        counts, nearest = shown.counts * (self._draw.rows / rows), [shown.nearest]
+        if others is not None:
+            counts = counts - others.counts
+            nearest.append(shown.nearest - others.nearest)
+            measurements = self._compared(measurements, drawn)
+        return CallOutcome(ending, np.concatenate([counts, *nearest, [rows], measurements]))
 
-    def _expected(self, drawn: DrawnTable, count: int) -> NDArray[np.float64]:
-        """Return the measurements of the other rows without noise; zeros if the generator cannot be run without it."""
-        if self._bare is None or not count:
-            return np.zeros(count)
-        release = self._bare.generate(drawn.others, 1, 0, self._settings, self._limits)
-        expected = np.asarray(release.measurements, np.float64)
-        return expected if len(expected) == count else np.zeros(count)
+    def _compared(self, measurements: NDArray[np.float64], drawn: DrawnTable) -> NDArray[np.float64]:
+        """Return measurements compared with those without noise, if the generator can be run without it.
+
+        Their noise if the record is not in the table, then two statistics: the noise in the direction of the change
+        that the record makes, and the log-likelihood ratio of Laplace noise of scale 1.
+        """
+        if self._bare is None or not len(measurements):
+            return measurements
+        with_record = pa.concat_tables([drawn.others, self._pool.take(np.array([drawn.record]))]).combine_chunks()
+        without, within = (
+            np.asarray(self._bare.generate(rows, 1, 0, self._settings, self._limits).measurements, np.float64)
+            for rows in (drawn.others, with_record)
+        )
+        if not len(without) == len(within) == len(measurements):
+            return measurements
+        noise, change = measurements - without, within - without
+        ratio = np.abs(noise).sum() - np.abs(noise - change).sum()
+        return np.concatenate([noise, [noise @ change, ratio]])
 
 
 def _rows_in_table(game: TableMembershipGame, pool: int) -> int:

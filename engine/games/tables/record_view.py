@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +34,21 @@ SPAN_QUANTILES = (0.05, 0.95)
 
 
 @dataclass(frozen=True, eq=False)
+class Closeness:
+    """What a table shows of a record.
+
+    Attributes:
+        counts: Numbers of rows that agree with the record in each column, in both columns of each pair, and in at least
+            k columns for each k from 3; shape (counts,), the same for every table.
+        nearest: Distances of the closest rows at the ranks `NEAREST`, shape (4,); 1 where there are fewer rows. The
+            distance is Gower's: the mean over columns of 0 or 1 for words and of at most 1 for numbers.
+    """
+
+    counts: NDArray[np.float64]
+    nearest: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class RecordView:
     """Reads tables around one record.
 
@@ -51,31 +65,18 @@ class RecordView:
     spans: NDArray[np.float64]
     paired: NDArray[np.int64]
 
-    def counts(self, table: pa.Table) -> NDArray[np.float64]:
-        """Return numbers of rows that agree with the record, shape (counts,), the same for every table.
-
-        In each column, in both columns of each pair, and in at least k columns for each k from 3.
-        """
-        agrees = self._distances(table) <= self.windows
+    def read(self, table: pa.Table) -> Closeness:
+        """Return what a table shows of the record."""
+        distances = self._distances(table)
+        agrees = distances <= self.windows
         pairs = agrees[:, self.paired].astype(np.float64)
         both = (pairs.T @ pairs)[np.triu_indices(len(self.paired), 1)]
         in_common = agrees.sum(1)
         at_least = [np.count_nonzero(in_common >= least) for least in range(3, len(self.names) + 1)]
-        return np.concatenate([agrees.sum(0), both, at_least]).astype(np.float64)
-
-    def nearest(self, table: pa.Table) -> NDArray[np.float64]:
-        """Return the distances of the closest rows at the ranks `NEAREST`, shape (4,); 1 where there are fewer rows.
-
-        The distance is Gower's: the mean over columns of 0 or 1 for words and of at most 1 for numbers.
-        """
-        distances = np.sort(np.minimum(self._distances(table) / self.spans, 1.0).mean(1))
-        return np.array([distances[rank - 1] if rank <= len(distances) else 1.0 for rank in NEAREST])
-
-    def count_names(self) -> tuple[str, ...]:
-        """Return the names of `counts`."""
-        pairs = combinations([self.names[place] for place in self.paired], 2)
-        at_least = (f"at least {least} columns" for least in range(3, len(self.names) + 1))
-        return (*self.names, *(f"{one} and {other}" for one, other in pairs), *at_least)
+        counts = np.concatenate([agrees.sum(0), both, at_least]).astype(np.float64)
+        gower = np.minimum(distances / self.spans, 1.0).mean(1)
+        ranked = np.sort(np.append(gower, np.ones(max(NEAREST))))
+        return Closeness(counts, ranked[np.array(NEAREST) - 1])
 
     def _distances(self, table: pa.Table) -> NDArray[np.float64]:
         """Return the distance of each cell from the record's, shape (rows, columns); inf for cells of another kind."""
