@@ -20,6 +20,7 @@ from dpaudit.engine.data.delimited import Layout, first_record
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.field_checks import check_fields
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from dpaudit.plain_files import read_bytes
@@ -81,6 +82,43 @@ class RowsFile:
         except (pa.ArrowException, OSError, ValueError) as err:
             why = (str(err).splitlines() or [type(err).__name__])[0]
             raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
+
+
+@register("data", "example-rows", source="Ours")
+@dataclass(frozen=True)
+class ExampleRows:
+    """The examples of another data set as rows with a schema: its features, and the class of each in the last column.
+
+    Attributes:
+        data: The data set of examples. Columns of an array of features are x1, x2, ...
+        schema: As for `rows`.
+        label: Name of the column of classes.
+    """
+
+    data: Any = field(metadata={"kind": "data"})
+    schema: Mapping[str, Any] | None = None
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.schema is not None:
+            Schema.of(self.schema)
+
+    def load(self, *, seed: int = 0) -> TableRows:
+        """Return the rows in the order of the data set, which is loaded with this seed.
+
+        Raises: DataError that names the column if cells do not fit the schema.
+        """
+        examples = self.data.load(seed=seed)
+        if not isinstance(examples, Examples):
+            raise DataError(f"example-rows must be made of examples with classes, got {type(examples).__name__}")
+        features = examples.features
+        if not isinstance(features, pa.Table):
+            flat = np.asarray(features, np.float64).reshape(len(examples), -1)
+            features = pa.table({f"x{place + 1}": flat[:, place] for place in range(flat.shape[1])})
+        names = examples.class_names or tuple(map(str, range(examples.classes)))
+        classes = pa.array([names[label] for label in examples.labels])
+        return rows_of(features.append_column(self.label, classes), self.schema, name=examples.name)
 
 
 def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name: str) -> TableRows:
