@@ -182,20 +182,17 @@ class _Fits:
         self._bare = getattr(mechanism, "without_noise", lambda: None)() if draw.knows_others else None
 
     def outcome(self, drawn: DrawnTable, seed: int) -> CallOutcome:
-        """Return the outcome of one fit, with what the attack knows of the table appended to its numbers."""
+        """Return what one fit shows of the record at stake."""
         view = self._view or self._pool.around(drawn.record)
         others = view.read(drawn.others) if self._draw.knows_others else None
-        known = [] if others is None else [others.counts[: len(view.names)]]
-        if self._view is None:
-            known.append(self._pool.record_numbers(drawn.record))
         if isinstance(self._mechanism, TableGenerator):
-            result = self._generated(view, others, drawn, seed)
-        else:
-            (result,) = self._mechanism.outcomes(drawn.table, [seed], self._settings, self._limits)
-            result = replace(result, numbers=result.numbers[: len(result.numbers) - result.low_bits], low_bits=0)
-        if not len(result.numbers):
-            return result
-        return replace(result, numbers=np.concatenate([result.numbers, *known]))
+            return self._generated(view, others, drawn, seed)
+        (result,) = self._mechanism.outcomes(drawn.table, [seed], self._settings, self._limits)
+        numbers = result.numbers[: len(result.numbers) - result.low_bits]
+        # The attack learns how the numbers depend on the other rows, and on the record if it varies.
+        known = [] if others is None else [others.counts[: len(view.names)]]
+        known += [] if self._view is not None else [self._pool.record_numbers(drawn.record)]
+        return replace(result, numbers=np.concatenate([numbers, *known]) if len(numbers) else numbers, low_bits=0)
 
     def _generated(self, view: RecordView, others: Closeness | None, drawn: DrawnTable, seed: int) -> CallOutcome:
         """Return what a generated table shows of the record, and the generator's noisy measurements."""
@@ -217,27 +214,36 @@ class _Fits:
         if others is not None:
             counts = counts - others.counts
             nearest.append(shown.nearest - others.nearest)
-            measurements = self._compared(measurements, drawn)
+            measurements = self._compared(measurements, others, drawn)
         return CallOutcome(ending, np.concatenate([counts, *nearest, [rows], measurements]))
 
-    def _compared(self, measurements: NDArray[np.float64], drawn: DrawnTable) -> NDArray[np.float64]:
-        """Return measurements compared with those without noise, if the generator can be run without it.
+    def _compared(self, measurements: NDArray[np.float64], others: Closeness, drawn: DrawnTable) -> NDArray[np.float64]:
+        """Return measurements compared with those without noise; with what is known if there are none without noise.
 
-        Their noise if the record is not in the table, then two statistics: the noise in the direction of the change
-        that the record makes, and the log-likelihood ratio of Laplace noise of scale 1.
+        Where the record changes the measurements without noise, four numbers tell: the noise in the direction of the
+        change if the record is not in the table, the log-likelihood ratio of Laplace noise of scale 1, the size of the
+        noise, and how often it is 0.
         """
-        if self._bare is None or not len(measurements):
+        if not len(measurements):
             return measurements
+        without, within = self._without_noise(drawn)
+        if not len(without) == len(within) == len(measurements):
+            return np.concatenate([measurements, others.counts])
+        changed = without != within
+        noise, change = (measurements - without)[changed], (within - without)[changed]
+        ratio = np.abs(noise).sum() - np.abs(noise - change).sum()
+        return np.array([noise @ change, ratio, np.abs(noise).sum(), np.count_nonzero(noise == 0)])
+
+    def _without_noise(self, drawn: DrawnTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return measurements without noise of the other rows, alone and with the record; empty if there are none."""
+        if self._bare is None:
+            return np.empty(0), np.empty(0)
         with_record = pa.concat_tables([drawn.others, self._pool.take(np.array([drawn.record]))]).combine_chunks()
         without, within = (
             np.asarray(self._bare.generate(rows, 1, 0, self._settings, self._limits).measurements, np.float64)
             for rows in (drawn.others, with_record)
         )
-        if not len(without) == len(within) == len(measurements):
-            return measurements
-        noise, change = measurements - without, within - without
-        ratio = np.abs(noise).sum() - np.abs(noise - change).sum()
-        return np.concatenate([noise, [noise @ change, ratio]])
+        return without, within
 
 
 def _rows_in_table(game: TableMembershipGame, pool: int) -> int:

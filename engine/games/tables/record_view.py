@@ -6,7 +6,7 @@ sets of columns. Stadler et al. (2022), "Synthetic Data - Anonymisation Groundho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Number
 
-MAX_PAIRED_COLUMNS = 20
-"""Largest number of columns whose pairs are counted: those in which the fewest rows agree with the record."""
+MAX_PAIRS = 20
+"""Largest number of pairs of columns that are counted: those in which the fewest rows agree with the record."""
 WINDOW_SHARE = 0.1
 """Share of the pool's rows that agree with a record in a column of numbers."""
 NEAREST = (1, 2, 3, 5)
@@ -39,7 +39,7 @@ class Closeness:
 
     Attributes:
         counts: Numbers of rows that agree with the record in each column, in both columns of each pair, and in at least
-            k columns for each k from 3; shape (counts,), the same for every table.
+            k columns for each k from 3; shape (counts,), the same for every table and record.
         nearest: Distances of the closest rows at the ranks `NEAREST`, shape (4,); 1 where there are fewer rows. The
             distance is Gower's: the mean over columns of 0 or 1 for words and of at most 1 for numbers.
     """
@@ -56,21 +56,20 @@ class RecordView:
         values: The record's cells: a number, a word or None for each column.
         windows: Largest distance at which a number agrees with the record's, shape (columns,); 0 for words.
         spans: Distance of two numbers that counts as 1, shape (columns,); 1 for words.
-        paired: Columns whose pairs are counted.
+        pairs: Pairs of columns that are counted, the rarest agreement first, shape (pairs, 2).
     """
 
     names: tuple[str, ...]
     values: tuple[float | str | None, ...]
     windows: NDArray[np.float64]
     spans: NDArray[np.float64]
-    paired: NDArray[np.int64]
+    pairs: NDArray[np.int64]
 
     def read(self, table: pa.Table) -> Closeness:
         """Return what a table shows of the record."""
         distances = self._distances(table)
         agrees = distances <= self.windows
-        pairs = agrees[:, self.paired].astype(np.float64)
-        both = (pairs.T @ pairs)[np.triu_indices(len(self.paired), 1)]
+        both = (agrees[:, self.pairs[:, 0]] & agrees[:, self.pairs[:, 1]]).sum(0)
         in_common = agrees.sum(1)
         at_least = [np.count_nonzero(in_common >= least) for least in range(3, len(self.names) + 1)]
         counts = np.concatenate([agrees.sum(0), both, at_least]).astype(np.float64)
@@ -159,10 +158,11 @@ class Pool:
             if name in self.numbers and isinstance(value, float):
                 away = np.abs(self.numbers[name] - value)
                 windows[column] = np.nanquantile(away, WINDOW_SHARE)
-        view = RecordView(self.names, values, windows, self.spans, np.arange(0))
-        share = (view._distances(self._compared) <= windows).mean(0)
-        rarest = np.sort(np.argsort(share, kind="stable")[:MAX_PAIRED_COLUMNS])
-        return RecordView(self.names, values, windows, self.spans, rarest)
+        view = RecordView(self.names, values, windows, self.spans, np.empty((0, 2), np.int64))
+        agrees = (view._distances(self._compared) <= windows).astype(np.float64)
+        pairs = np.column_stack(np.triu_indices(len(self.names), 1))
+        rarest = np.argsort((agrees.T @ agrees)[pairs[:, 0], pairs[:, 1]], kind="stable")[:MAX_PAIRS]
+        return replace(view, pairs=pairs[rarest])
 
     def record_numbers(self, place: int) -> NDArray[np.float64]:
         """Return the cells of the record at `place` as numbers, shape (columns,); words by code, missing numbers 0."""
