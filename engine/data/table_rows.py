@@ -133,7 +133,7 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
     described = (
         Schema.of(schema)
         if schema is not None
-        else Schema({column: _inferred(cells, column, name) for column, cells in columns.items()})
+        else Schema({column: _inferred(table[column], column, name) for column in columns})
     )
     lacking = [column for column in described.columns if column not in columns]
     if lacking:
@@ -154,8 +154,9 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
 
 
 def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Category:
-    """Return the narrowest description of a column."""
-    numbers = _as_numbers(cells)
+    """Return the narrowest description of a column; a pandas category is words."""
+    numbers = None if pa.types.is_dictionary(cells.type) else _as_numbers(cells)
+    cells = plain(cells)
     missing = bool(pc.any(pc.is_null(cells, nan_is_null=True)).as_py())
     if numbers is not None and not np.isnan(numbers).all():
         known = numbers[~np.isnan(numbers)]
