@@ -20,7 +20,7 @@ from dpaudit.engine.data.bundled import BreastCancer
 from dpaudit.engine.data.table_rows import ExampleRows
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.games.tables.membership import RecordAtStake, TableDraw, fit_with_or_without
+from dpaudit.engine.games.tables.membership import TableDraw, TargetRecord, fit_with_or_without
 from dpaudit.engine.games.tables.record_view import Pool
 from dpaudit.estimators.measures import auc
 from dpaudit.estimators.scores import Scores
@@ -44,7 +44,7 @@ SCHEMA: Mapping[str, Any] = {
 
 def scores(mechanism: Any, rows: TableRows, draw: TableDraw, place: int, fits: int, seed: int, attack: Any) -> Scores:
     """Return the scores of `fits` fresh fits, by an attack that learns from as many shadow fits."""
-    arguments = (mechanism, RecordAtStake(place), None, Compute())
+    arguments = (mechanism, TargetRecord(place), None, Compute())
     search, fresh = (
         fit_with_or_without(*arguments, rows=rows, draw=draw, first=0, last=fits, seed=Seed(seed).child(part)).value
         for part in ("search", "fresh")
@@ -59,8 +59,8 @@ def coverage(audits: int) -> float:
     generator = IndependentMarginals(0.1, SCHEMA, count=12, bins=3)
     above = 0
     for seed in range(audits):
-        found = scores(generator, rows, draw, Pool(rows).outlier(), 60, seed, OutputSet(classifiers=("linear",)))
-        above += estimator.bound([estimator.tally(found)]).lower > generator.exact_epsilon()
+        replay = scores(generator, rows, draw, Pool(rows).outlier(), 60, seed, OutputSet(classifiers=("linear",)))
+        above += estimator.bound([estimator.tally(replay)]).lower > generator.exact_epsilon()
     return above / audits
 
 
@@ -78,9 +78,11 @@ def power(fits: int) -> None:
     for name, mechanism in generators:
         for target, place in (("outlier", Pool(rows).outlier()), ("average", -1)):
             started = time.process_time()
-            found = scores(mechanism, rows, TableDraw(len(rows) // 2, False, True), place, fits, 0, OutputSet())
-            bound = estimator.bound([estimator.tally(found)]).lower
-            area = auc(*(np.sort(found.score[found.truth == world]) for world in (True, False)), confidence=0.95).value
+            replay = scores(mechanism, rows, TableDraw(len(rows) // 2, False, True), place, fits, 0, OutputSet())
+            bound = estimator.bound([estimator.tally(replay)]).lower
+            area = auc(
+                *(np.sort(replay.score[replay.truth == world]) for world in (True, False)), confidence=0.95
+            ).value
             seconds = time.process_time() - started
             print(f"{name:36} {target:8} epsilon >= {bound:.3f}  AUC {area:.3f}  {seconds:.0f} s", flush=True)
 

@@ -141,8 +141,8 @@ def rows(
     """
     columns, dropped = frame(table), _names("drop", drop)
     columns = columns.drop_columns([column for column in dropped if column in columns.column_names])
-    held = rows_of(columns, schema, name=checked_argument("name", name, str))
-    return InMemory(_digest(held), f"{held.name}, {len(held.schema.columns)} columns").holding(held)
+    result = rows_of(columns, schema, name=checked_argument("name", name, str))
+    return InMemory(_digest(result), f"{result.name}, {len(result.schema.columns)} columns").holding(result)
 
 
 def in_memory(examples: Examples) -> InMemory:
@@ -293,7 +293,7 @@ def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     require(len(rows) == len(classes), "X and y must have the same number of rows", X=len(rows), y=len(classes))
     if isinstance(rows, pa.Table):
         name = "label" if "label" not in rows.column_names else "the label of each row"
-        examples = table(rows.append_column(name, classes), label=name).load()
+        examples = cast(Examples, table(rows.append_column(name, classes), label=name).load())
     else:
         array, missing = _filled(rows)
         codes, names = labels_of(_as_words(classes), "y", _refuse)

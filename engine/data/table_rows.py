@@ -159,11 +159,11 @@ def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Catego
     cells = plain(cells)
     missing = bool(pc.any(pc.is_null(cells, nan_is_null=True)).as_py())
     if numbers is not None and not np.isnan(numbers).all():
-        known = numbers[~np.isnan(numbers)]
-        if not np.isfinite(known).all():
+        present = numbers[~np.isnan(numbers)]
+        if not np.isfinite(present).all():
             raise DataError(f"{name}, column {column!r}: numbers must be finite. Correct the cell or drop the column")
-        whole = bool((known == np.floor(known)).all() and np.abs(known).max() < 2**53)
-        return Number(float(known.min()), float(known.max()), whole=whole, nullable=missing)
+        whole = bool((present == np.floor(present)).all() and np.abs(present).max() < 2**53)
+        return Number(float(present.min()), float(present.max()), whole=whole, nullable=missing)
     words = sorted(word for word in _as_words(cells).unique().to_pylist() if word is not None)
     if not words:
         raise DataError(f"{name}, column {column!r}: must hold a value in some row, has none. Name it in `drop`")
@@ -183,8 +183,8 @@ def _typed(cells: pa.ChunkedArray, kind: Number | Category, column: str, name: s
         raise DataError(f"{name}, column {column!r}: must hold numbers, as the schema says; list its words instead")
     if not kind.whole:
         return pa.chunked_array([pa.array(numbers, from_pandas=True)])
-    known = numbers[~np.isnan(numbers)]
-    if not (known == np.floor(known)).all():
+    present = numbers[~np.isnan(numbers)]
+    if not (present == np.floor(present)).all():
         raise DataError(
             f"{name}, column {column!r}: must hold whole numbers, as the schema says. Write its range as real numbers, "
             f"[{kind.low:.1f}, {kind.high:.1f}]"
@@ -207,8 +207,8 @@ def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts, null where missing; whole numbers without a point."""
     if pa.types.is_floating(cells.type):
         numbers = np.asarray(cells, np.float64)
-        known = numbers[~np.isnan(numbers)]
-        if (known == np.floor(known)).all():
+        present = numbers[~np.isnan(numbers)]
+        if (present == np.floor(present)).all():
             cells = pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
         else:
             cells = pa.chunked_array([pa.array(numbers, from_pandas=True)])

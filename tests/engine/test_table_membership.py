@@ -22,9 +22,9 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.tables import membership
 from dpaudit.engine.games.tables.membership import (
-    RecordAtStake,
     TableDraw,
     TableMembershipGame,
+    TargetRecord,
     choose_record,
     draw_table,
     fit_with_or_without,
@@ -51,7 +51,7 @@ def pool(rows: int = 60) -> TableRows:
     """Return rows that are alike except for the last one."""
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"x": rng.integers(0, 4, rows), "w": rng.choice(["a", "b"], rows)})
-    frame.loc[rows - 1] = [9, "c"]
+    frame.loc[rows - 1, "x"], frame.loc[rows - 1, "w"] = 9, "c"
     loaded = dpaudit.rows(frame, SCHEMA).load()
     assert isinstance(loaded, TableRows)
     return loaded
@@ -62,7 +62,7 @@ def bound(mechanism: Any, rows: TableRows, draw: TableDraw, *, place: int, fits:
     search, fresh = (
         fit_with_or_without(
             mechanism,
-            RecordAtStake(place),
+            TargetRecord(place),
             None,
             Compute(),
             rows=rows,
@@ -85,7 +85,7 @@ def bound(mechanism: Any, rows: TableRows, draw: TableDraw, *, place: int, fits:
 def test_tables_of_both_coins_differ_in_the_record_alone(replaces: bool) -> None:
     rows, draw = Pool(pool()), TableDraw(10, replaces, True)
     for number in range(20):
-        with_record, without = (draw_table(rows, RecordAtStake(59), draw, coin, Seed(number)) for coin in (True, False))
+        with_record, without = (draw_table(rows, TargetRecord(59), draw, coin, Seed(number)) for coin in (True, False))
         inside, outside = with_record.table.to_pylist(), without.table.to_pylist()
         assert with_record.others.equals(without.others)
         assert len(with_record.others) == 9
@@ -98,15 +98,15 @@ def test_tables_of_both_coins_differ_in_the_record_alone(replaces: bool) -> None
 
 @RELATIONS
 def test_row_order_and_row_count_tell_nothing(replaces: bool) -> None:
-    """The record has any place, and all other rows of the pool are drawn equally often."""
+    """The record has any place, and all other rows of the pool are fit_table equally often."""
     rows, draw = pool(), TableDraw(5, replaces, True)
     # Numbered rows, to tell them apart.
     numbered = replace(rows, cells=pa.table({"x": np.arange(60), "w": ["a"] * 60}, schema=rows.schema.arrow()))
-    tables = [draw_table(Pool(numbered), RecordAtStake(59), draw, True, Seed(seed)) for seed in range(3_000)]
-    places = Counter(drawn.table["x"].to_pylist().index(59) for drawn in tables)
+    tables = [draw_table(Pool(numbered), TargetRecord(59), draw, True, Seed(seed)) for seed in range(3_000)]
+    places = Counter(fit_table.table["x"].to_pylist().index(59) for fit_table in tables)
     assert set(places) == set(range(5))
     assert min(places.values()) > 500
-    others = Counter(row for drawn in tables for row in drawn.others["x"].to_pylist())
+    others = Counter(row for fit_table in tables for row in fit_table.others["x"].to_pylist())
     assert set(others) == set(range(59))
     assert min(others.values()) > 140
     assert max(others.values()) < 270
@@ -114,15 +114,15 @@ def test_row_order_and_row_count_tell_nothing(replaces: bool) -> None:
 
 def test_every_fit_of_an_average_record_has_another_record() -> None:
     rows, draw = Pool(pool()), TableDraw(5, False, True)
-    assert len({draw_table(rows, RecordAtStake(-1), draw, True, Seed(seed)).record for seed in range(300)}) > 55
+    assert len({draw_table(rows, TargetRecord(-1), draw, True, Seed(seed)).record for seed in range(300)}) > 55
 
 
 def test_the_outlier_is_the_farthest_row() -> None:
     outcome = choose_record(pool(), None, "outlier", 1)
-    assert outcome.value == RecordAtStake(59)
+    assert outcome.value == TargetRecord(59)
     assert "row 59" in outcome.notes[0]
     assert "x=9, w=c" in outcome.notes[0]
-    assert choose_record(pool(), 3, "outlier", 1).value == RecordAtStake(3)
+    assert choose_record(pool(), 3, "outlier", 1).value == TargetRecord(3)
 
 
 def test_an_outlier_may_have_missing_cells() -> None:
@@ -130,9 +130,9 @@ def test_an_outlier_may_have_missing_cells() -> None:
     loaded = dpaudit.rows(frame).load()
     assert isinstance(loaded, TableRows)
     assert Pool(loaded).outlier() == 3
-    shown = Pool(loaded).around(3).read(loaded.cells)
-    assert shown.nearest[0] == 0
-    assert shown.counts[:2].tolist() == [1, 1]
+    closeness = Pool(loaded).around(3).closeness(loaded.cells)
+    assert closeness.nearest[0] == 0
+    assert closeness.counts[:2].tolist() == [1, 1]
 
 
 # --------------------------------------------------------------------------------------------------------- validity
@@ -184,7 +184,7 @@ class NoisyCount(Function):
 
 
 def test_bounds_rarely_exceed_an_exact_epsilon() -> None:
-    """Of 30 audits at 95 % more than 6 exceed the truth with probability 0.001; hardly any noise is always seen."""
+    """More than 6 of 30 audits at 95 % exceed the truth with probability 0.001; hardly any noise is always seen."""
     rows, draw = pool(), TableDraw(12, False, True)
     bounds = [bound(NoisyCount(0.05), rows, draw, place=59, fits=60, seed=seed) for seed in range(30)]
     assert sum(lower > 0.05 for lower in bounds) <= 6
@@ -204,7 +204,7 @@ def test_fresh_fits_share_no_seed_with_shadow_fits(monkeypatch: pytest.MonkeyPat
     for part in seeds:
         fit_with_or_without(
             Recorded(),
-            RecordAtStake(0),
+            TargetRecord(0),
             None,
             Compute(),
             rows=rows,
@@ -231,11 +231,11 @@ def test_copied_rows_give_an_outlier_away_more_than_an_average_record() -> None:
 def test_an_attack_that_knows_the_other_rows_sees_more() -> None:
     rows = pool(200)
     generator = IndependentMarginals(4.0, SCHEMA, count=60, bins=5)
-    known, unknown = (
+    informed, uninformed = (
         bound(generator, rows, TableDraw(60, False, knows), place=4, fits=200, seed=0) for knows in (True, False)
     )
     # The noisy counts add up to the number of rows, which both know.
-    assert known > unknown + 0.7
+    assert informed > uninformed + 0.7
 
 
 def test_a_generator_that_fails_on_the_record_is_seen() -> None:
@@ -266,12 +266,12 @@ def test_an_audit_reports_record_and_utility(tmp_path: Path) -> None:
     mechanism = IndependentMarginals(4.0, SCHEMA, noise_factor=0.1)
     split = Partition(target=0.8, reference=0.0, test=0.2)
     audit = Audit(mechanism=mechanism, data=data, game=game, attack=OutputSet(("linear",)), split=split)
-    spec = AuditSpec([audit], run=QUICK)
+    spec = AuditSpec((audit,), run=QUICK)
     report = dpaudit.audit(spec, output=tmp_path / "run", quiet=True)
     (result,) = report.results
     assert result.epsilon > 0.5
     text = " ".join(result.chosen)
-    assert "record at stake" in text
+    assert "target record" in text
     assert "schema was inferred" in text
     assert {"mean_two_way_distance", "real_mean_two_way_distance", "test_accuracy"} <= set(result.metrics)
     assert result.claimed.relation is Relation.ADD_REMOVE
@@ -282,7 +282,7 @@ def test_functions_on_rows_are_audited_too(tmp_path: Path) -> None:
     data = dpaudit.rows(pool().cells, SCHEMA)
     game = TableMembershipGame(trials=150, search=150, rows=20)
     audit = Audit(mechanism=mechanism, data=data, game=game, split=ALL, attack=OutputSet(("linear",)))
-    spec = AuditSpec([audit], run=QUICK)
+    spec = AuditSpec((audit,), run=QUICK)
     (result,) = dpaudit.audit(spec, output=tmp_path / "run", quiet=True).results
     assert result.epsilon > 1
     assert result.claimed.relation is Relation.REPLACE
@@ -307,15 +307,15 @@ def test_wrong_fields_are_refused(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("fields", [{"rows": 60}, {"row": 60}])
 def test_a_pool_that_is_too_small_is_refused(fields: dict[str, Any], tmp_path: Path) -> None:
     mechanism, data = CopiedRows(SCHEMA), dpaudit.rows(pool().cells, SCHEMA)
-    spec = AuditSpec([Audit(mechanism=mechanism, data=data, game=TableMembershipGame(**fields), split=ALL)])
+    spec = AuditSpec((Audit(mechanism=mechanism, data=data, game=TableMembershipGame(**fields), split=ALL),))
     with pytest.raises(SpecError, match="must have more rows than a table"):
         dpaudit.audit(spec, output=tmp_path, quiet=True)
 
 
 def test_check_plays_it_with_rows_of_the_user_only() -> None:
     mechanism = IndependentMarginals(1.0, SCHEMA)
-    given = check_spec(CheckRequest(mechanism, dpaudit.rows(pool().cells, SCHEMA)), CheckOptions())
-    names = [audit.name for audit in given.audits]
+    with_rows = check_spec(CheckRequest(mechanism, dpaudit.rows(pool().cells, SCHEMA)), CheckOptions())
+    names = [audit.name for audit in with_rows.audits]
     assert {"table-membership, outlier", "table-membership, average"} <= set(names)
     generated = check_spec(CheckRequest(mechanism, SchemaRows(SCHEMA)), CheckOptions())
     assert not [audit.name for audit in generated.audits if "membership" in audit.name]

@@ -22,7 +22,8 @@ def frame(rows: int, seed: int, *, informative: bool = True) -> pd.DataFrame:
 
 
 def values(*tables: Any, target: str | None = None) -> dict[str, tuple[float, float]]:
-    return {each.name: (each.value, each.reference) for each in utility(*tables, target)}
+    train, holdout, synth = tables
+    return {each.name: (each.value, each.reference) for each in utility(train, holdout, synth, target)}
 
 
 def test_marginal_errors_of_words_are_exact() -> None:

@@ -1,6 +1,6 @@
 """Game of membership in the table of a generator: shadow fits teach the attack, and fresh fits are scored.
 
-Each fit has its own other rows, drawn from a pool of real rows, and a record at stake that a fair coin adds to them or
+Each fit has its own other rows, drawn from a pool of real rows, and a target record that a fair coin adds to them or
 leaves out. A bound on these fits bounds the (epsilon, delta) of the generator: given the other rows, both tables are
 neighbours, and the other rows have one law in both worlds, because the coin is independent of them. Mixing over them
 therefore keeps (epsilon, delta), for an attack that knows the other rows and for one that does not.
@@ -46,10 +46,10 @@ SHOWN_CELLS = 6
 
 @dataclass(frozen=True)
 class TableDraw:
-    """How the table of a fit is drawn from the pool.
+    """Description of the random table of a fit.
 
     Attributes:
-        rows: Number of rows in a table with the record at stake, >= 1.
+        rows: Number of rows in a table with the target record, >= 1.
         replaces: True if another random row replaces the record, so that both tables have `rows` rows; False if the
             table without the record has one row fewer.
         knows_others: True if the attack knows the other rows.
@@ -61,7 +61,7 @@ class TableDraw:
 
 
 @dataclass(frozen=True)
-class RecordAtStake:
+class TargetRecord:
     """The record that all fits have in common."""
 
     place: int  # among the rows of the pool; -1 if each fit has another record
@@ -72,17 +72,17 @@ class DrawnTable:
     """The table of a fit."""
 
     table: pa.Table
-    others: pa.Table  # its rows without the record at stake and without the row that replaces it
-    record: int  # place of the record at stake in the pool
+    others: pa.Table  # its rows without the target record and without the row that replaces it
+    record: int  # place of the target record in the pool
 
 
-def draw_table(pool: Pool, at_stake: RecordAtStake, draw: TableDraw, has_record: bool, seed: Seed) -> DrawnTable:
+def draw_table(pool: Pool, target_record: TargetRecord, draw: TableDraw, has_record: bool, seed: Seed) -> DrawnTable:
     """Return the table of a fit. All but the record is the same for both values of `has_record`.
 
     The record has a random place among the rows. Under "replace", its substitute has the same place.
     """
     rng = seed.rng()
-    record = at_stake.place if at_stake.place >= 0 else int(rng.integers(len(pool)))
+    record = target_record.place if target_record.place >= 0 else int(rng.integers(len(pool)))
     places = rng.choice(len(pool) - 1, draw.rows, replace=False)
     places += places >= record  # every place but that of the record
     others, substitute, position = places[:-1], places[-1:], int(rng.integers(draw.rows))
@@ -95,8 +95,8 @@ def draw_table(pool: Pool, at_stake: RecordAtStake, draw: TableDraw, has_record:
 
 
 @unit
-def choose_record(pool: TableRows, row: int | None, target: str, alternatives: int) -> Outcome[RecordAtStake]:
-    """Return the record at stake. Fits that are scored have other rows, so the choice costs no significance."""
+def choose_record(pool: TableRows, row: int | None, target: str, alternatives: int) -> Outcome[TargetRecord]:
+    """Return the target record. Fits that are scored have other rows, so the choice costs no significance."""
     cautions = []
     if alternatives > 1:
         cautions.append(f"only the first of {alternatives} combinations of settings is audited")
@@ -106,21 +106,21 @@ def choose_record(pool: TableRows, row: int | None, target: str, alternatives: i
             "takes its schema from its rows is not private"
         )
     if target == "average":
-        note = "record at stake: another random row of the data in each fit"
-        return Outcome(RecordAtStake(-1), notes=(note, *cautions))
+        note = "target record: another random row of the data in each fit"
+        return Outcome(TargetRecord(-1), notes=(note, *cautions))
     place = row if row is not None else Pool(pool).outlier()
     cells = list(pool.cells.slice(place, 1).to_pylist()[0].items())
     words = ", ".join(f"{name}={shortened(cell)}" for name, cell in cells[:SHOWN_CELLS])
     words += f" and {len(cells) - SHOWN_CELLS} more columns" if len(cells) > SHOWN_CELLS else ""
     why = "" if row is not None else ", which is the farthest from its nearest rows,"
-    note = f"record at stake: row {place:,} of the target part{why} with {words}"
-    return Outcome(RecordAtStake(place), notes=(note, *cautions))
+    note = f"target record: row {place:,} of the target part{why} with {words}"
+    return Outcome(TargetRecord(place), notes=(note, *cautions))
 
 
 @unit
 def fit_with_or_without(
     mechanism: Any,
-    at_stake: RecordAtStake,
+    target_record: TargetRecord,
     limit_s: float | None,
     compute: Compute,
     *,
@@ -130,7 +130,7 @@ def fit_with_or_without(
     last: int,
     seed: Seed,
 ) -> Outcome[Samples]:
-    """Run fits `first` to `last` - 1, each on its own table, with the record at stake or without it by a fair coin.
+    """Run fits `first` to `last` - 1, each on its own table, with the target record or without it by a fair coin.
 
     Raises: TrainingError if all fits fail in the same way.
     """
@@ -138,14 +138,14 @@ def fit_with_or_without(
     truth = unit_seed.rng().random(last - first) < 0.5
     seeds = call_seeds(unit_seed.child("calls"), last - first)
     tables = [
-        draw_table(pool, at_stake, draw, bool(coin), unit_seed.child("tables", place))
+        draw_table(pool, target_record, draw, bool(coin), unit_seed.child("tables", place))
         for place, coin in enumerate(truth)
     ]
     settings = mechanism.alternatives()[0]
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
     with limited_threads(compute.threads):
-        fits = _Fits(mechanism, pool, at_stake, draw, settings, limits)
-        outcomes = [fits.outcome(drawn, int(number)) for drawn, number in zip(tables, seeds, strict=True)]
+        fits = _Fits(mechanism, pool, target_record, draw, settings, limits)
+        outcomes = [fits.outcome(fit_table, int(number)) for fit_table, number in zip(tables, seeds, strict=True)]
     names = [f"fit {first + place} (seed {number})" for place, number in enumerate(seeds.tolist())]
     failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
     failed_alike = len(failures) == len(truth) and len({result.ending for result in outcomes}) == 1
@@ -165,41 +165,42 @@ def fit_with_or_without(
 
 
 class _Fits:
-    """Fits a mechanism to drawn tables and reads what the releases show of the record at stake."""
+    """Fits a mechanism to drawn tables and reads what the releases show of the target record."""
 
     def __init__(
         self,
         mechanism: Any,
         pool: Pool,
-        at_stake: RecordAtStake,
+        target_record: TargetRecord,
         draw: TableDraw,
         settings: Mapping[str, Any],
         limits: CallLimits,
     ) -> None:
         self._mechanism, self._pool, self._draw = mechanism, pool, draw
         self._settings, self._limits = settings, limits
-        self._view = pool.around(at_stake.place) if at_stake.place >= 0 else None
+        self._view = pool.around(target_record.place) if target_record.place >= 0 else None
         self._bare = getattr(mechanism, "without_noise", lambda: None)() if draw.knows_others else None
 
-    def outcome(self, drawn: DrawnTable, seed: int) -> CallOutcome:
-        """Return what one fit shows of the record at stake."""
-        view = self._view or self._pool.around(drawn.record)
-        others = view.read(drawn.others) if self._draw.knows_others else None
+    def outcome(self, fit_table: DrawnTable, seed: int) -> CallOutcome:
+        """Return what one fit shows of the target record."""
+        view = self._view or self._pool.around(fit_table.record)
+        others = view.closeness(fit_table.others) if self._draw.knows_others else None
         if isinstance(self._mechanism, TableGenerator):
-            return self._generated(view, others, drawn, seed)
-        (result,) = self._mechanism.outcomes(drawn.table, [seed], self._settings, self._limits)
+            return self._generated(view, others, fit_table, seed)
+        result: CallOutcome
+        (result,) = self._mechanism.outcomes(fit_table.table, [seed], self._settings, self._limits)
         numbers = result.numbers[: len(result.numbers) - result.low_bits]
         # The attack learns how the numbers depend on the other rows, and on the record if it varies.
-        known = [] if others is None else [others.counts[: len(view.names)]]
-        known += [] if self._view is not None else [self._pool.record_numbers(drawn.record)]
-        return replace(result, numbers=np.concatenate([numbers, *known]) if len(numbers) else numbers, low_bits=0)
+        extra = [] if others is None else [others.counts[: len(view.names)]]
+        extra += [] if self._view is not None else [self._pool.record_numbers(fit_table.record)]
+        return replace(result, numbers=np.concatenate([numbers, *extra]) if len(numbers) else numbers, low_bits=0)
 
-    def _generated(self, view: RecordView, others: Closeness | None, drawn: DrawnTable, seed: int) -> CallOutcome:
+    def _generated(self, view: RecordView, others: Closeness | None, fit_table: DrawnTable, seed: int) -> CallOutcome:
         """Return what a generated table shows of the record, and the generator's noisy measurements."""
         try:
-            release = self._mechanism.generate(drawn.table, self._draw.rows, seed, self._settings, self._limits)
+            release = self._mechanism.generate(fit_table.table, self._draw.rows, seed, self._settings, self._limits)
             rows = max(1, len(release.table))
-            shown = view.read(release.table)
+            closeness = view.closeness(release.table)
             measurements = np.asarray(release.measurements, np.float64)
         except BaseException as err:  # a generator may raise anything, and how it fails may depend on the record
             if raised_externally(err):
@@ -210,14 +211,16 @@ class _Fits:
         if not np.isfinite(measurements).all():
             ending += ", not all finite"
             measurements = np.nan_to_num(measurements)
-        counts, nearest = shown.counts * (self._draw.rows / rows), [shown.nearest]
+        counts, nearest = closeness.counts * (self._draw.rows / rows), [closeness.nearest]
         if others is not None:
             counts = counts - others.counts
-            nearest.append(shown.nearest - others.nearest)
-            measurements = self._compared(measurements, others, drawn)
+            nearest.append(closeness.nearest - others.nearest)
+            measurements = self._compared(measurements, others, fit_table)
         return CallOutcome(ending, np.concatenate([counts, *nearest, [rows], measurements]))
 
-    def _compared(self, measurements: NDArray[np.float64], others: Closeness, drawn: DrawnTable) -> NDArray[np.float64]:
+    def _compared(
+        self, measurements: NDArray[np.float64], others: Closeness, fit_table: DrawnTable
+    ) -> NDArray[np.float64]:
         """Return measurements compared with those without noise; with what is known if there are none without noise.
 
         Where the record changes the measurements without noise, four numbers tell: the noise in the direction of the
@@ -226,7 +229,7 @@ class _Fits:
         """
         if not len(measurements):
             return measurements
-        without, within = self._without_noise(drawn)
+        without, within = self._without_noise(fit_table)
         if not len(without) == len(within) == len(measurements):
             return np.concatenate([measurements, others.counts])
         changed = without != within
@@ -234,20 +237,27 @@ class _Fits:
         ratio = np.abs(noise).sum() - np.abs(noise - change).sum()
         return np.array([noise @ change, ratio, np.abs(noise).sum(), np.count_nonzero(noise == 0)])
 
-    def _without_noise(self, drawn: DrawnTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _without_noise(self, fit_table: DrawnTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return measurements without noise of the other rows, alone and with the record; empty if there are none."""
         if self._bare is None:
             return np.empty(0), np.empty(0)
-        with_record = pa.concat_tables([drawn.others, self._pool.take(np.array([drawn.record]))]).combine_chunks()
+        with_record = pa.concat_tables(
+            [fit_table.others, self._pool.take(np.array([fit_table.record]))]
+        ).combine_chunks()
         without, within = (
             np.asarray(self._bare.generate(rows, 1, 0, self._settings, self._limits).measurements, np.float64)
-            for rows in (drawn.others, with_record)
+            for rows in (fit_table.others, with_record)
         )
         return without, within
 
 
 def _rows_in_table(game: TableMembershipGame, pool: int) -> int:
     return game.rows or max(2, min(pool // 2, USUAL_ROWS))
+
+
+def rows_of_fit(game: TableMembershipGame, pool: int) -> tuple[int, int]:
+    """Return the number of rows of a table twice."""
+    return _rows_in_table(game, pool), _rows_in_table(game, pool)
 
 
 def _check_test(relation: Relation, target: Literal["outlier", "average"]) -> CheckTest:
@@ -304,7 +314,7 @@ class TableMembershipGame(SummaryGame):
         repeats_calls=True,
         helps="more `trials`",
         tried="among random rows of these data",
-        run_on=lambda game, rows: (_rows_in_table(game, rows),) * 2,
+        run_on=rows_of_fit,
         asks_membership=True,
         check_tests=tuple(
             _check_test(relation, target)
@@ -351,15 +361,15 @@ class TableMembershipGame(SummaryGame):
                 f"{len(pool)}. Give more rows, or lower `rows` or `row`"
             )
         target = setting.required_part("target")
-        at_stake = work.add(
+        target_record = work.add(
             choose_record,
             target,
             self.row,
             "row" if self.row is not None else self.target,
             len(setting.mechanism.alternatives()),
-            label="record at stake",
+            label="target record",
             resources=setting.resources.without_gpu,
         )
-        fresh, scores = self.fresh_and_scores(setting, work, at_stake, self.search, rows=target, draw=draw)
+        fresh, scores = self.fresh_and_scores(setting, work, target_record, self.search, rows=target, draw=draw)
         utility = add_utility(setting, work)
-        return Played(scores, trainings=(*utility, *fresh), choices=(at_stake,), reference=self.reference())
+        return Played(scores, trainings=(*utility, *fresh), choices=(target_record,), reference=self.reference())

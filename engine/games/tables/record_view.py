@@ -1,4 +1,4 @@
-"""What a table shows about one record: rows that agree with it in some columns, and the rows closest to it.
+"""Closeness of a table to one record: rows that agree with it in some columns, and the rows closest to it.
 
 Source: the query-based attack of Houssiau et al. (2022), "TAPAS", counts synthetic rows that agree with the target in
 sets of columns. Stadler et al. (2022), "Synthetic Data - Anonymisation Groundhog Day", use statistics of all rows.
@@ -35,7 +35,7 @@ SPAN_QUANTILES = (0.05, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class Closeness:
-    """What a table shows of a record.
+    """Closeness of the rows of a table to a record.
 
     Attributes:
         counts: Numbers of rows that agree with the record in each column, in both columns of each pair, and in at least
@@ -65,7 +65,7 @@ class RecordView:
     spans: NDArray[np.float64]
     pairs: NDArray[np.int64]
 
-    def read(self, table: pa.Table) -> Closeness:
+    def closeness(self, table: pa.Table) -> Closeness:
         """Return what a table shows of the record."""
         distances = self._distances(table)
         agrees = distances <= self.windows
@@ -152,7 +152,7 @@ class Pool:
     def around(self, place: int) -> RecordView:
         """Return the view of the record at `place`."""
         row = self.cells.slice(place, 1).to_pylist()[0]
-        values = tuple(_known(row[name]) for name in self.names)
+        values = tuple(_cell(row[name]) for name in self.names)
         windows = np.zeros(len(self.names))
         for column, (name, value) in enumerate(zip(self.names, values, strict=True)):
             if name in self.numbers and isinstance(value, float):
@@ -198,7 +198,8 @@ class Pool:
                 away = np.where(missing[places, None] & missing[None, compared], 0.0, np.nan_to_num(away, nan=1.0))
             total += np.minimum(away, 1.0)
         total[places[:, None] == compared[None]] = np.inf
-        return total / np.float32(len(self.names))
+        total /= np.float32(len(self.names))
+        return total
 
     @cached_property
     def codes(self) -> dict[str, NDArray[np.float64]]:
@@ -217,7 +218,7 @@ def _codes(words: pa.ChunkedArray) -> NDArray[np.float64]:
     return np.asarray(pc.fill_null(indices, -1), np.float64)
 
 
-def _known(cell: float | str | None) -> float | str | None:
+def _cell(cell: float | str | None) -> float | str | None:
     """Return a cell; None if it is missing."""
     if cell is None or isinstance(cell, str):
         return cell
@@ -225,8 +226,8 @@ def _known(cell: float | str | None) -> float | str | None:
 
 
 def _span(numbers: NDArray[np.float64]) -> float:
-    known = numbers[~np.isnan(numbers)]
-    if not len(known):
+    present = numbers[~np.isnan(numbers)]
+    if not len(present):
         return 1.0
-    low, high = np.quantile(known, SPAN_QUANTILES)
-    return float(high - low) or float(known.max() - known.min()) or 1.0
+    low, high = np.quantile(present, SPAN_QUANTILES)
+    return float(high - low) or float(present.max() - present.min()) or 1.0

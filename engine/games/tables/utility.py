@@ -1,6 +1,6 @@
 """Utility of a synthetic table: errors of its one- and two-way marginals, and of a model that is trained on it.
 
-Each value stands beside the one that real holdout rows have in place of the synthetic ones, because finite samples of
+Each value comes with that of real holdout rows in place of the synthetic ones, because finite samples of
 one law differ too. Numbers are divided at quantiles of the training rows. Rare words count as one.
 """
 
@@ -116,15 +116,15 @@ def model_utility(
         )
     if len(train.number_names) + len(train.word_names) < 2:
         return ()
-    real, tested, made = (_Task.of(table, name) for table in (train, holdout, synth))
+    real, tested, synthetic_rows = (_Task.of(table, name) for table in (train, holdout, synth))
     classes = real.classes
     if classes is not None:
-        return _accuracies(real, tested, made, classes)
-    if min(map(len, (real.target, tested.target, made.target))) < 2:
+        return _accuracies(real, tested, synthetic_rows, classes)
+    if min(map(len, (real.target, tested.target, synthetic_rows.target))) < 2:
         return ()
-    scores = [_r_squared(rows, tested) for rows in (made, real)]
+    synthetic, reference = (_r_squared(rows, tested) for rows in (synthetic_rows, real))
     meaning = f"R squared on holdout rows of a model of {name!r} trained on the table; 1 is best"
-    return (UtilityMeasure("test_r2", *scores, meaning),)
+    return (UtilityMeasure("test_r2", synthetic, reference, meaning),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +155,10 @@ class _Cells:
 
 
 def _edges(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = numbers[~np.isnan(numbers)]
-    if not len(known):
+    present = numbers[~np.isnan(numbers)]
+    if not len(present):
         return np.empty(0)
-    inner: NDArray[np.float64] = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
+    inner: NDArray[np.float64] = np.unique(np.quantile(present, np.arange(1, BINS) / BINS))
     return inner
 
 
@@ -184,8 +184,8 @@ def _marginals(
     return marginals
 
 
-def _total_variation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.abs(one - other).sum() / 2)
+def _total_variation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    return float(np.abs(first - second).sum() / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,12 +213,14 @@ class _Task:
         place = names.index(target)
         # Boosting reads at most 255 categories; a column with more words is read as numbers.
         categorical = np.array([False] * len(table.number_names) + [levels <= 255 for levels in table.levels], np.bool_)
-        kept = np.array([name != target for name in names])
-        known = ~np.isnan(columns[:, place])
-        rows = np.flatnonzero(known)
+        features = np.array([name != target for name in names])
+        present = ~np.isnan(columns[:, place])
+        rows = np.flatnonzero(present)
         if len(rows) > MAX_MODEL_ROWS:
             rows = rows[np.linspace(0, len(rows) - 1, MAX_MODEL_ROWS).astype(np.int64)]
-        return cls(columns[rows][:, kept], categorical[kept], columns[rows, place], place >= len(table.number_names))
+        return cls(
+            columns[rows][:, features], categorical[features], columns[rows, place], place >= len(table.number_names)
+        )
 
     @property
     def classes(self) -> NDArray[np.float64] | None:
@@ -230,22 +232,28 @@ class _Task:
         return values if few_whole else None
 
 
-def _accuracies(real: _Task, tested: _Task, made: _Task, classes: NDArray[np.float64]) -> tuple[UtilityMeasure, ...]:
+def _accuracies(
+    real: _Task, tested: _Task, synthetic_rows: _Task, classes: NDArray[np.float64]
+) -> tuple[UtilityMeasure, ...]:
     if not len(tested.target) or not len(classes):
         return ()
     if not real.is_word:
-        nearest = np.abs(made.target[:, None] - classes[None]).argmin(1)
-        made = _Task(made.features, made.categorical, classes[nearest], made.is_word)
-    right = [_predicted(rows, tested) == tested.target for rows in (made, real)]
+        nearest = np.abs(synthetic_rows.target[:, None] - classes[None]).argmin(1)
+        synthetic_rows = _Task(
+            synthetic_rows.features, synthetic_rows.categorical, classes[nearest], synthetic_rows.is_word
+        )
+    right = [_predicted(rows, tested) == tested.target for rows in (synthetic_rows, real)]
     _, counts = np.unique(tested.target, return_counts=True)
     synthetic, reference = (float(each.mean()) for each in right)
-    errors = [float(each.std() / np.sqrt(len(each))) for each in right]
+    synthetic_error, error = (float(each.std() / np.sqrt(len(each))) for each in right)
     majority = float(counts.max() / counts.sum())
     return (
         UtilityMeasure(
             "test_accuracy", synthetic, reference, "accuracy on holdout rows of a model trained on the table"
         ),
-        UtilityMeasure("test_accuracy_error", *errors, "standard error of the accuracy over the holdout rows"),
+        UtilityMeasure(
+            "test_accuracy_error", synthetic_error, error, "standard error of the accuracy over the holdout rows"
+        ),
         UtilityMeasure("majority_accuracy", majority, majority, "accuracy of always answering the most frequent class"),
     )
 
