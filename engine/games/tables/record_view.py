@@ -166,7 +166,8 @@ class Pool:
 
     def record_numbers(self, place: int) -> NDArray[np.float64]:
         """Return the cells of the record at `place` as numbers, shape (columns,); words by code, missing numbers 0."""
-        return np.nan_to_num(np.array([self.codes[name][place] for name in self.names]))
+        numbers: NDArray[np.float64] = np.nan_to_num(np.array([self.codes[name][place] for name in self.names]))
+        return numbers
 
     @cached_property
     def _compared(self) -> pa.Table:
