@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
     from dpaudit.engine.cli.mlflow_runs import log_to_mlflow as log_to_mlflow
+    from dpaudit.engine.data.in_memory import rows as rows
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
@@ -75,6 +76,7 @@ _HOMES = {
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
     "restore_sweep": "dpaudit.engine.sweep.running",
+    "rows": "dpaudit.engine.data.in_memory",
     "sweep": "dpaudit.engine.sweep.running",
     "synthetic": "dpaudit.engine.synthetic.auditing",
     "table": "dpaudit.engine.data.in_memory",

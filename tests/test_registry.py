@@ -70,6 +70,7 @@ NEEDED: dict[str, object] = {
     "function": "tests.mechanisms.user_code:noisy_count",
     "schema": {"age": [0, 100]},
     "generator": "tests.mechanisms.own_generators:Resampled",
+    "data": "iris",
 }
 """A value for every field without a default."""
 

@@ -29,9 +29,12 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_numeric, is_text, labels_of, plain, typed
+from dpaudit.engine.data.table_rows import rows_of
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
 from dpaudit.field_checks import checked_argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.queries.row_function import TableRows
+from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
 from dpaudit.tensors import numpy_of
@@ -50,11 +53,12 @@ MAX_NAMES = 1_000_000
 class InMemory:
     """Rows from Python, identified in a spec by the hash of their content; a run folder stores a copy.
 
-    Created by `Audit(data=...)` from Examples, (X, y) or a scikit-learn Bunch, and by `dpaudit.table(frame,
-    label=...)`.
+    Created by `Audit(data=...)` from Examples, (X, y) or a scikit-learn Bunch, by `dpaudit.table(frame, label=...)`,
+    and by `dpaudit.rows(frame)` for functions on rows and generators of tables.
 
     Attributes:
-        digest: SHA-256 of features, labels, names of classes and of categorical columns, 32 hexadecimal digits.
+        digest: SHA-256 of features, labels, names of classes and of categorical columns, or of rows and schema; 32
+            hexadecimal digits.
         contents: Description of rows, features and classes.
     """
 
@@ -66,7 +70,7 @@ class InMemory:
         valid = re.fullmatch("[0-9a-f]{32}", self.digest) is not None
         require(valid, "digest must be 32 hexadecimal digits", digest=self.digest)
 
-    def load(self, *, seed: int = 0) -> Examples:
+    def load(self, *, seed: int = 0) -> Examples | TableRows:
         """Return the rows in their order; `seed` is not used.
 
         Raises: DataError if they are not in the memory of this process.
@@ -77,9 +81,15 @@ class InMemory:
                 f"these data were in the memory of another program ({self.contents or self.digest}). Continue with "
                 "`dpaudit resume RUN`, whose folder stores them, or pass them again: Audit(data=...)"
             )
-        return cast(Examples, examples)
+        return cast("Examples | TableRows", examples)
 
-    def holding(self, examples: Examples) -> InMemory:
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """Columns of rows with a schema; None for examples, and for rows that are in another program."""
+        rows = self.__dict__.get("_rows")
+        return rows.schema.columns if isinstance(rows, TableRows) else None
+
+    def holding(self, examples: Examples | TableRows) -> InMemory:
         """Return the same data with its rows, which are no field, so that units of work do not carry them."""
         data = InMemory(self.digest, self.contents)
         data.__dict__["_rows"] = examples
@@ -113,6 +123,26 @@ class InMemory:
 
     def __getstate__(self) -> dict[str, str]:
         return {"digest": self.digest, "contents": self.contents}
+
+
+def rows(
+    table: Any, schema: Mapping[str, Any] | None = None, *, drop: Iterable[str] = (), name: str = "rows"
+) -> InMemory:
+    """Return a data frame as the rows of an audit of a function on rows or a generator: `Audit(data=rows(frame), ...)`.
+
+    Args:
+        table: A pandas DataFrame, a pyarrow Table, or any frame with the Arrow interface (polars).
+        schema: For each column a range of numbers `(0, 100)` or words `["f", "m"]`; other columns are ignored. None
+            infers it from the rows. That is an assumption: a schema is public, part of the claim, and not a function
+            of the rows.
+        drop: Columns to ignore.
+        name: Name of the data, for reports.
+    Raises: DataError that names the column if cells do not fit the schema.
+    """
+    columns, dropped = frame(table), _names("drop", drop)
+    columns = columns.drop_columns([column for column in dropped if column in columns.column_names])
+    result = rows_of(columns, schema, name=checked_argument("name", name, str))
+    return InMemory(_digest(result), f"{result.name}, {len(result.schema.columns)} columns").holding(result)
 
 
 def in_memory(examples: Examples) -> InMemory:
@@ -187,7 +217,10 @@ def data_source(value: Any) -> Any:
             raise SpecError("a scikit-learn Bunch must have `data` and `target`")
         return in_memory(_from_pair(value["data"], value["target"], value.get("target_names")))
     if is_frame(value):
-        raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
+        raise SpecError(
+            "a data frame needs its column of classes: write data=dpaudit.table(frame, label=...). For a function on "
+            "rows or a generator of tables, write data=dpaudit.rows(frame, schema=...)"
+        )
     if isinstance(value, tuple) and len(value) == 2:
         return in_memory(_from_pair(*value))
     if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)):
@@ -198,13 +231,21 @@ def data_source(value: Any) -> Any:
     )
 
 
-def _digest(examples: Examples) -> str:
+def _digest(examples: Examples | TableRows) -> str:
+    if isinstance(examples, TableRows):
+        return examples.digest[:32]
     words = json.dumps([examples.digest, examples.classes, examples.categorical, examples.class_names])
     return hashlib.sha256(words.encode()).hexdigest()[:32]
 
 
-def _to_table(examples: Examples) -> pa.Table:
-    """Return a table of the labels and the features: columns, or one list of numbers for each row."""
+def _to_table(examples: Examples | TableRows) -> pa.Table:
+    """Return a table of the rows of a schema, or of labels and features: columns, or one list of numbers for each row.
+
+    Its metadata hold the schema, or what else `Examples` consist of.
+    """
+    if isinstance(examples, TableRows):
+        about = {"name": examples.name, "inferred": examples.inferred, "schema": examples.schema.to_words()}
+        return examples.cells.replace_schema_metadata({"rows": json.dumps(about)})
     features = examples.features
     about = {
         "name": examples.name,
@@ -223,7 +264,11 @@ def _to_table(examples: Examples) -> pa.Table:
     return pa.Table.from_arrays(columns, names=names).replace_schema_metadata({"examples": json.dumps(about)})
 
 
-def _from_table(stored: pa.Table) -> Examples:
+def _from_table(stored: pa.Table) -> Examples | TableRows:
+    metadata = stored.schema.metadata
+    if b"rows" in metadata:
+        about, cells = json.loads(metadata[b"rows"]), stored.replace_schema_metadata(None).combine_chunks()
+        return TableRows(cells, Schema.of(about["schema"]), about["name"], about["inferred"])
     about = json.loads(stored.schema.metadata[b"examples"])
     labels = stored.column(0).to_numpy()
     features: Features
@@ -248,7 +293,7 @@ def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     require(len(rows) == len(classes), "X and y must have the same number of rows", X=len(rows), y=len(classes))
     if isinstance(rows, pa.Table):
         name = "label" if "label" not in rows.column_names else "the label of each row"
-        examples = table(rows.append_column(name, classes), label=name).load()
+        examples = cast(Examples, table(rows.append_column(name, classes), label=name).load())
     else:
         array, missing = _filled(rows)
         codes, names = labels_of(_as_words(classes), "y", _refuse)

@@ -180,6 +180,7 @@ class CheckTest:
         search_field: Field among `scales` that counts search trials, which use `Setting.search_seed`. A confirmatory
             run reuses those of the first pass and spends all its trainings on fresh trials. "" if it searches again.
         scope: Subject of the test: the claim or a side finding.
+        real_rows: True if it needs rows of the user; it is left out if rows are generated from a schema.
     """
 
     capability: Capability
@@ -200,6 +201,7 @@ class CheckTest:
     growth_on_repeat: Mapping[str, float] = field(default_factory=dict)
     search_field: str = ""
     scope: Scope = Scope.CLAIM
+    real_rows: bool = False
 
     @property
     def price(self) -> int:

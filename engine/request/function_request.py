@@ -5,15 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.schema_rows import MAX_ROWS, SchemaRows
+from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.adapters.own_generator import OwnGenerator, takes_generator
+
+SUFFIXES = (".csv", ".parquet", ".gz", ".xz")
+"""Ends of the names of files of rows."""
 
 
 def function_on_rows(
@@ -62,6 +67,17 @@ def function_on_rows(
     if claim is None:
         claim = stated_claim(code if isinstance(function, str) else function, mechanism.settings)
     return replace(mechanism, claimed=parse_claim(claim, neighbours)), rows
+
+
+def rows_with_schema(data: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a data frame, or the path of a CSV or Parquet file, as rows of a schema; other data unchanged."""
+    if isinstance(data, Path) or (isinstance(data, str) and Path(data).suffix in SUFFIXES):
+        return RowsFile(str(data), schema)
+    if isinstance(data, str | Mapping) or hasattr(type(data), "registered_name"):
+        return data
+    from dpaudit.engine.data.in_memory import is_frame, rows  # few checks have data in memory
+
+    return rows(data, schema) if is_frame(data) else data
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:

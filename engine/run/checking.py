@@ -20,7 +20,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
 from dpaudit.engine.request.check import PLANNING_MESSAGE, CheckOptions, CheckRequest, Effort, check_spec
-from dpaudit.engine.request.function_request import function_on_rows
+from dpaudit.engine.request.function_request import function_on_rows, rows_with_schema
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
@@ -69,7 +69,8 @@ def check(
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object. With `schema`, any
             function `f(rows, rng, **settings)` or its path "package.module:function" (see `OwnFunction`), or a generator
             of tables, a class with `fit(rows)` and `sample(count)` (see `OwnGenerator`).
-        data: As in an `Audit`. Default: small generated data.
+        data: As in an `Audit`; with `schema` also a data frame, or the path of a CSV or Parquet file, of real rows.
+            Default: small generated data.
         claim: Overrides the claim that the mechanism states; "accountant" takes the claim of Opacus's accountant for
             one training on as many rows as the check has. For a function: a `Claim`, epsilon, (epsilon, delta),
             "rho=0.5" (zCDP) or "mu=1" (Gaussian DP). Default: the claim that its code states (`stated_claim`).
@@ -119,7 +120,7 @@ def check(
             time=time,
             group=group,
         )
-        data, claim = made_data if data is None else data, None
+        data, claim = made_data if data is None else rows_with_schema(data, schema), None
     else:
         unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
         no_neighbours = person is None, group is None

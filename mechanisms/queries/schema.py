@@ -154,6 +154,10 @@ class Schema:
                 raise InputError(f"{shortened(text)}: {err}") from err
         return cls(columns)
 
+    def to_words(self) -> dict[str, dict[str, Any]]:
+        """Return a description of lists, numbers and words, from which `of` builds this schema."""
+        return {name: _description(column) for name, column in self.columns.items()}
+
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema; columns are nullable and float64, int64 or string."""
         return pa.schema([(name, _arrow_type(column)) for name, column in self.columns.items()])
@@ -230,6 +234,13 @@ def _described(value: Mapping[Any, Any]) -> Number | Category:
     for name, flag in flags.items():
         require(isinstance(flag, bool), f"{name} must be true or false", given=flag)
     return replace(column, **flags)
+
+
+def _description(column: Number | Category) -> dict[str, Any]:
+    flags = {name: True for name in ("nullable", "any") if getattr(column, name)}
+    if isinstance(column, Category):
+        return {"values": list(column.values), **flags}
+    return {"range": [column.cell(column.low), column.cell(column.high)], **flags}
 
 
 def _bound(cell: Any) -> float:

@@ -16,6 +16,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call, _keys_in
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
+from dpaudit.engine.games.tables.membership import TableMembershipGame
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.loading import load_spec
@@ -37,8 +38,9 @@ PARTS = ("train_teachers", "release_answers", "train_model", "measure_utility", 
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
     *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
-    *("crafted-queries", "neighbours", "row-function"),
+    *("crafted-queries", "neighbours", "row-function", "table-membership"),
 ]
+ON_ROWS = {"row-function": RowFunctionGame(), "table-membership": TableMembershipGame(rows=5)}
 
 
 def total(rows: Any, rng: Any) -> float:
@@ -46,11 +48,11 @@ def total(rows: Any, rng: Any) -> float:
 
 
 def planned(name: str) -> Plan:
-    if name != "row-function":
+    if name not in ON_ROWS:
         return make_plan(load_spec(SPECS[name] | {"name": name}))
     rows = SchemaRows({"x": (0, 1)})
     function = OwnFunction(total, Claim(1.0, relation=Relation.ADD_REMOVE))
-    return make_plan(AuditSpec([Audit(mechanism=function, data=rows, game=RowFunctionGame())]))
+    return make_plan(AuditSpec([Audit(mechanism=function, data=rows, game=ON_ROWS[name])]))
 
 
 def purpose(unit: Unit) -> str:
@@ -84,7 +86,7 @@ def reused(plan: Plan) -> list[set[str]]:
     return results
 
 
-@pytest.mark.parametrize("name", [*SPECS, "row-function"])
+@pytest.mark.parametrize("name", [*SPECS, *ON_ROWS])
 def test_units_with_different_purposes_share_no_seed(name: str) -> None:
     assert not reused(planned(name))
 

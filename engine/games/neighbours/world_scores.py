@@ -85,18 +85,21 @@ class SummaryGame(TrialGame):
         suffix: str = "",
         *,
         earlier: tuple[Unit, ...] = (),
+        **arguments: Any,
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
         """Add search samples, fresh trials and scores; return the units of the last two.
 
-        The attack learns from the samples of the units `earlier` too.
+        The attack learns from the samples of the units `earlier` too. `arguments` go to the function `samples`.
         """
         search_setting = replace(setting, seed=setting.search_seed) if self.learns_once else setting
         search = self.sampled_in_parts(
-            search_setting, work, type(self).samples, worlds, f"search{suffix}", search_trials
+            search_setting, work, type(self).samples, worlds, f"search{suffix}", search_trials, **arguments
         )
         search = (*earlier, *search)
         worths = self._candidate_worths(setting, work, worlds, search, search_trials)
-        fresh = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"fresh{suffix}", self.trials)
+        fresh = self.sampled_in_parts(
+            setting, work, type(self).samples, worlds, f"fresh{suffix}", self.trials, **arguments
+        )
         in_order = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(

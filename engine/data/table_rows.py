@@ -1,0 +1,221 @@
+"""Rows of a table with a schema, for functions on rows and generators: from files, or from frames in memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpaudit.actors.storage.bounded_parquet import read_bounded
+from dpaudit.consent import PATH
+from dpaudit.engine.data import delimited
+from dpaudit.engine.data.columns import NUMBER, is_numeric, is_text, plain
+from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.files import existing_file, fault
+from dpaudit.errors import DataError, require, shortened
+from dpaudit.field_checks import check_fields
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.queries.row_function import TableRows
+from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+from dpaudit.plain_files import read_bytes
+from dpaudit.registry import register
+
+MAX_INFERRED_WORDS = 10_000
+"""Largest number of different words of a column whose schema is inferred."""
+INFERRED = "schema inferred from these rows"
+
+
+@register("data", "rows", source="RFC 4180; Apache Parquet")
+@dataclass(frozen=True)
+class RowsFile:
+    """A CSV or Parquet file of rows with a schema, for functions on rows and generators of tables.
+
+    Attributes:
+        path: The file; Parquet if its name ends in `.parquet`, otherwise CSV, plain, .gz or .xz.
+        schema: For each column a range of numbers `[0, 100]` or words `[f, m]`; other columns are ignored. None infers
+            it from the rows. That is an assumption: a schema is public, part of the claim, and not a function of the
+            rows.
+        rows: Largest number of rows, from the start; None for all.
+        drop: Columns to ignore.
+        delimiter: One character.
+        missing: Cells of a CSV file that stand for a missing value.
+    """
+
+    path: str = field(metadata=PATH)
+    schema: Mapping[str, Any] | None = None
+    rows: int | None = None
+    drop: tuple[str, ...] = ()
+    delimiter: str = ","
+    missing: tuple[str, ...] = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+        require(len(self.delimiter) == 1, "delimiter must be one character", delimiter=self.delimiter)
+        if self.schema is not None:
+            Schema.of(self.schema)
+
+    def load(self, *, seed: int = 0) -> TableRows:
+        """Return the rows in the order of the file; `seed` is not used.
+
+        Raises: DataError that names the file and the column.
+        """
+        path = existing_file(self.path)
+        table = (self._parquet if path.suffix == ".parquet" else self._csv)(path)
+        table = table.drop_columns([name for name in self.drop if name in table.column_names])
+        return rows_of(table, self.schema, name=path.name)
+
+    def _csv(self, path: Path) -> pa.Table:
+        cells, end = first_record(path, delimiter=self.delimiter, quoted=True)
+        layout = Layout(tuple(cells), self.delimiter, skip=end, missing=self.missing)
+        return delimited.read_table(path, layout, rows=self.rows)
+
+    def _parquet(self, path: Path) -> pa.Table:
+        try:
+            return read_bounded(io.BytesIO(read_bytes(path)), str(path)).slice(0, self.rows)
+        except (pa.ArrowException, OSError, ValueError) as err:
+            why = (str(err).splitlines() or [type(err).__name__])[0]
+            raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
+
+
+@register("data", "example-rows", source="Ours")
+@dataclass(frozen=True)
+class ExampleRows:
+    """The examples of another data set as rows with a schema: its features, and the class of each in the last column.
+
+    Attributes:
+        data: The data set of examples. Columns of an array of features are x1, x2, ...
+        schema: As for `rows`.
+        label: Name of the column of classes.
+    """
+
+    data: Any = field(metadata={"kind": "data"})
+    schema: Mapping[str, Any] | None = None
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.schema is not None:
+            Schema.of(self.schema)
+
+    def load(self, *, seed: int = 0) -> TableRows:
+        """Return the rows in the order of the data set, which is loaded with this seed.
+
+        Raises: DataError that names the column if cells do not fit the schema.
+        """
+        examples = self.data.load(seed=seed)
+        if not isinstance(examples, Examples):
+            raise DataError(f"example-rows must be made of examples with classes, got {type(examples).__name__}")
+        features = examples.features
+        if not isinstance(features, pa.Table):
+            flat = np.asarray(features, np.float64).reshape(len(examples), -1)
+            features = pa.table({f"x{place + 1}": flat[:, place] for place in range(flat.shape[1])})
+        names = examples.class_names or tuple(map(str, range(examples.classes)))
+        classes = pa.array([names[label] for label in examples.labels])
+        return rows_of(features.append_column(self.label, classes), self.schema, name=examples.name)
+
+
+def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name: str) -> TableRows:
+    """Return a table as rows of a schema, which is inferred from its cells if there is none.
+
+    Numbers in texts become numbers, and numbers and booleans become words, as the schema says.
+    Raises: DataError that names the column if cells do not fit the schema.
+    """
+    if not len(table):
+        raise DataError(f"{name}: must have rows, has none")
+    columns = {column: plain(table[column]) for column in table.column_names}
+    described = (
+        Schema.of(schema)
+        if schema is not None
+        else Schema({column: _inferred(table[column], column, name) for column in columns})
+    )
+    lacking = [column for column in described.columns if column not in columns]
+    if lacking:
+        have = ", ".join(shortened(column, 60) for column in table.column_names[:20])
+        raise DataError(f"{name}: must have the column {lacking[0]!r} of the schema; its columns are {have}")
+    typed = {column: _typed(columns[column], kind, column, name) for column, kind in described.columns.items()}
+    cells = pa.table(typed, schema=described.arrow())
+    outside = described.outside(cells)
+    if outside:
+        column = outside[0]
+        value = next(cell for cell in cells[column].to_pylist() if not described.columns[column].allows(cell))
+        raise DataError(
+            f"{name}, column {column!r}: all cells must fit the schema, {_words_of(described.columns[column])}; got "
+            f"{shortened(value)}. Correct the cell or widen the schema"
+        )
+    words = f"{len(cells):,} rows of {name}" + (f", {INFERRED}" if schema is None else "")
+    return TableRows(cells.combine_chunks(), described, words, inferred=schema is None)
+
+
+def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Category:
+    """Return the narrowest description of a column; a pandas category is words."""
+    numbers = None if pa.types.is_dictionary(cells.type) else _as_numbers(cells)
+    cells = plain(cells)
+    missing = bool(pc.any(pc.is_null(cells, nan_is_null=True)).as_py())
+    if numbers is not None and not np.isnan(numbers).all():
+        present = numbers[~np.isnan(numbers)]
+        if not np.isfinite(present).all():
+            raise DataError(f"{name}, column {column!r}: numbers must be finite. Correct the cell or drop the column")
+        whole = bool((present == np.floor(present)).all() and np.abs(present).max() < 2**53)
+        return Number(float(present.min()), float(present.max()), whole=whole, nullable=missing)
+    words = sorted(word for word in _as_words(cells).unique().to_pylist() if word is not None)
+    if not words:
+        raise DataError(f"{name}, column {column!r}: must hold a value in some row, has none. Name it in `drop`")
+    if len(words) > MAX_INFERRED_WORDS:
+        raise DataError(
+            f"{name}, column {column!r}: has {len(words):,} different words, at most {MAX_INFERRED_WORDS:,} can be "
+            "inferred as a category. Drop the column, or give a schema"
+        )
+    return Category(tuple(words), nullable=missing)
+
+
+def _typed(cells: pa.ChunkedArray, kind: Number | Category, column: str, name: str) -> pa.ChunkedArray:
+    if isinstance(kind, Category):
+        return _as_words(cells)
+    numbers = _as_numbers(cells)
+    if numbers is None:
+        raise DataError(f"{name}, column {column!r}: must hold numbers, as the schema says; list its words instead")
+    if not kind.whole:
+        return pa.chunked_array([pa.array(numbers, from_pandas=True)])
+    present = numbers[~np.isnan(numbers)]
+    if not (present == np.floor(present)).all():
+        raise DataError(
+            f"{name}, column {column!r}: must hold whole numbers, as the schema says. Write its range as real numbers, "
+            f"[{kind.low:.1f}, {kind.high:.1f}]"
+        )
+    return pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
+
+
+def _as_numbers(cells: pa.ChunkedArray) -> Any:
+    """Return float64, NaN where missing; None for other cells."""
+    if is_numeric(cells.type):
+        return np.asarray(cells.cast(pa.float64()), np.float64)
+    if not is_text(cells.type) or pa.types.is_boolean(cells.type):
+        return None
+    if not pc.all(pc.match_substring_regex(cells.drop_null(), NUMBER)).as_py():
+        return None
+    return np.asarray(cells.cast(pa.float64()), np.float64)
+
+
+def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts, null where missing; whole numbers without a point."""
+    if pa.types.is_floating(cells.type):
+        numbers = np.asarray(cells, np.float64)
+        present = numbers[~np.isnan(numbers)]
+        if (present == np.floor(present)).all():
+            cells = pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
+        else:
+            cells = pa.chunked_array([pa.array(numbers, from_pandas=True)])
+    return cells.cast(pa.string())
+
+
+def _words_of(kind: Number | Category) -> str:
+    if isinstance(kind, Number):
+        return f"{kind.low:g} to {kind.high:g}" + (" or missing" if kind.nullable else ", none missing")
+    return f"{len(kind.values)} words" + (" or missing" if kind.nullable else ", none missing")

@@ -1,0 +1,339 @@
+"""Membership in a generator's table: valid bounds, power against leaks, and tables that leak no coin themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dpaudit
+from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.tables import membership
+from dpaudit.engine.games.tables.membership import (
+    TableDraw,
+    TableMembershipGame,
+    TargetRecord,
+    choose_record,
+    draw_table,
+    fit_with_or_without,
+)
+from dpaudit.engine.games.tables.record_view import Pool
+from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
+from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.generators.copied_rows import CopiedRows
+from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
+from dpaudit.mechanisms.queries.table_generator import GeneratedTable
+
+SCHEMA: dict[str, Any] = {"x": (0, 9), "w": ["a", "b", "c"]}
+QUICK = RunOptions("in-process", figures=False, repeats=0)
+ALL = Partition(target=1.0, reference=0.0, test=0.0)
+RELATIONS = pytest.mark.parametrize("replaces", [False, True])
+
+
+def pool(rows: int = 60) -> TableRows:
+    """Return rows that are alike except for the last one."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.integers(0, 4, rows), "w": rng.choice(["a", "b"], rows)})
+    frame.loc[rows - 1, "x"], frame.loc[rows - 1, "w"] = 9, "c"
+    loaded = dpaudit.rows(frame, SCHEMA).load()
+    assert isinstance(loaded, TableRows)
+    return loaded
+
+
+def bound(mechanism: Any, rows: TableRows, draw: TableDraw, *, place: int, fits: int, seed: int) -> float:
+    """Return the 95 % bound of an audit with `fits` shadow fits and as many fresh fits."""
+    search, fresh = (
+        fit_with_or_without(
+            mechanism,
+            TargetRecord(place),
+            None,
+            Compute(),
+            rows=rows,
+            draw=draw,
+            first=0,
+            last=fits,
+            seed=Seed(seed).child(part),
+        ).value
+        for part in ("search", "fresh")
+    )
+    scores = score_trials(OutputSet(classifiers=("linear",)), search, fresh)
+    estimator = FairCoins()
+    return float(estimator.bound([estimator.tally(scores)]).lower)
+
+
+# ------------------------------------------------------------------------------------------------- tables and coins
+
+
+@RELATIONS
+def test_tables_of_both_coins_differ_in_the_record_alone(replaces: bool) -> None:
+    rows, draw = Pool(pool()), TableDraw(10, replaces, True)
+    for number in range(20):
+        with_record, without = (draw_table(rows, TargetRecord(59), draw, coin, Seed(number)) for coin in (True, False))
+        inside, outside = with_record.table.to_pylist(), without.table.to_pylist()
+        assert with_record.others.equals(without.others)
+        assert len(with_record.others) == 9
+        assert len(outside) == 10 - (not replaces)
+        (at,) = (place for place, row in enumerate(inside) if row == {"x": 9, "w": "c"})
+        assert inside[:at] == outside[:at]
+        assert inside[at + 1 :] == outside[at + replaces :]
+        assert {"x": 9, "w": "c"} not in outside
+
+
+@RELATIONS
+def test_row_order_and_row_count_tell_nothing(replaces: bool) -> None:
+    """The record has any place, and all other rows of the pool are fit_table equally often."""
+    rows, draw = pool(), TableDraw(5, replaces, True)
+    # Numbered rows, to tell them apart.
+    numbered = replace(rows, cells=pa.table({"x": np.arange(60), "w": ["a"] * 60}, schema=rows.schema.arrow()))
+    tables = [draw_table(Pool(numbered), TargetRecord(59), draw, True, Seed(seed)) for seed in range(3_000)]
+    places = Counter(fit_table.table["x"].to_pylist().index(59) for fit_table in tables)
+    assert set(places) == set(range(5))
+    assert min(places.values()) > 500
+    others = Counter(row for fit_table in tables for row in fit_table.others["x"].to_pylist())
+    assert set(others) == set(range(59))
+    assert min(others.values()) > 140
+    assert max(others.values()) < 270
+
+
+def test_every_fit_of_an_average_record_has_another_record() -> None:
+    rows, draw = Pool(pool()), TableDraw(5, False, True)
+    assert len({draw_table(rows, TargetRecord(-1), draw, True, Seed(seed)).record for seed in range(300)}) > 55
+
+
+def test_the_outlier_is_the_farthest_row() -> None:
+    outcome = choose_record(pool(), None, "outlier", 1)
+    assert outcome.value == TargetRecord(59)
+    assert "row 59" in outcome.notes[0]
+    assert "x=9, w=c" in outcome.notes[0]
+    assert choose_record(pool(), 3, "outlier", 1).value == TargetRecord(3)
+
+
+def test_an_outlier_may_have_missing_cells() -> None:
+    frame = pd.DataFrame({"x": [1.0, 1.1, 1.2, np.nan, 1.05], "w": ["a", "a", "a", None, "a"]})
+    loaded = dpaudit.rows(frame).load()
+    assert isinstance(loaded, TableRows)
+    assert Pool(loaded).outlier() == 3
+    closeness = Pool(loaded).around(3).closeness(loaded.cells)
+    assert closeness.nearest[0] == 0
+    assert closeness.counts[:2].tolist() == [1, 1]
+
+
+# --------------------------------------------------------------------------------------------------------- validity
+
+
+class Function:
+    """A function on rows that knows its claim."""
+
+    def claim(self) -> Claim:
+        return Claim(1.0)
+
+    def alternatives(self) -> Sequence[Mapping[str, Any]]:
+        return ({},)
+
+
+@dataclass(frozen=True)
+class RowOrder(Function):
+    """Returns the first row and the number of rows, and no other."""
+
+    def outcomes(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
+    ) -> Sequence[CallOutcome]:
+        numbers = np.array([float(len(rows)), *(float(value) for value in rows["x"].to_pylist()[:1])])
+        return [CallOutcome("numbers", numbers) for _ in seeds]
+
+
+def test_a_function_of_row_count_is_seen_under_add_remove_and_not_under_replace() -> None:
+    rows = pool()
+    rows = replace(rows, cells=pa.table({"x": [1] * 60, "w": ["a"] * 60}, schema=rows.schema.arrow()))
+    bounds = [
+        bound(RowOrder(), rows, TableDraw(10, replaces, False), place=0, fits=200, seed=0) for replaces in (False, True)
+    ]
+    assert bounds[0] > 3
+    assert bounds[1] == 0
+
+
+@dataclass(frozen=True)
+class NoisyCount(Function):
+    """Returns the number of rows with the word c, with Laplace noise of exact epsilon."""
+
+    epsilon: float
+
+    def outcomes(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
+    ) -> Sequence[CallOutcome]:
+        count = rows["w"].to_pylist().count("c")
+        noise = [np.random.default_rng(seed).laplace(scale=1 / self.epsilon, size=1) for seed in seeds]
+        return [CallOutcome("numbers", count + each) for each in noise]
+
+
+def test_bounds_rarely_exceed_an_exact_epsilon() -> None:
+    """More than 6 of 30 audits at 95 % exceed the truth with probability 0.001; hardly any noise is always seen."""
+    rows, draw = pool(), TableDraw(12, False, True)
+    bounds = [bound(NoisyCount(0.05), rows, draw, place=59, fits=60, seed=seed) for seed in range(30)]
+    assert sum(lower > 0.05 for lower in bounds) <= 6
+    assert all(bound(NoisyCount(10.0), rows, draw, place=59, fits=60, seed=seed) > 1 for seed in range(2))
+
+
+def test_fresh_fits_share_no_seed_with_shadow_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of no information give no bound; with the seeds of the shadow fits the attack would know each fit."""
+    rows, draw = pool(), TableDraw(12, True, False)
+    seeds: dict[str, list[int]] = {"search": [], "fresh": []}
+
+    class Recorded(Function):
+        def outcomes(self, table: pa.Table, numbers: Sequence[int], *_: Any) -> Sequence[CallOutcome]:
+            seeds[part].extend(numbers)
+            return [CallOutcome("numbers", np.random.default_rng(number).random(1)) for number in numbers]
+
+    for part in seeds:
+        fit_with_or_without(
+            Recorded(),
+            TargetRecord(0),
+            None,
+            Compute(),
+            rows=rows,
+            draw=draw,
+            first=0,
+            last=50,
+            seed=Seed(0).child(part),
+        )
+    assert not set(seeds["search"]) & set(seeds["fresh"])
+    assert len(set(seeds["fresh"])) == 50
+
+
+# ------------------------------------------------------------------------------------------------------------ power
+
+
+def test_copied_rows_give_an_outlier_away_more_than_an_average_record() -> None:
+    rows, draw = pool(), TableDraw(30, False, True)
+    copies = CopiedRows(SCHEMA, share=0.9)  # of 30 rows, so that the record is in a table with probability 0.6
+    outlier = bound(copies, rows, draw, place=59, fits=250, seed=0)
+    average = bound(copies, rows, draw, place=-1, fits=250, seed=0)
+    assert outlier > average + 0.4
+
+
+def test_an_attack_that_knows_the_other_rows_sees_more() -> None:
+    rows = pool(200)
+    generator = IndependentMarginals(4.0, SCHEMA, count=60, bins=5)
+    informed, uninformed = (
+        bound(generator, rows, TableDraw(60, False, knows), place=4, fits=200, seed=0) for knows in (True, False)
+    )
+    # The noisy counts add up to the number of rows, which both know.
+    assert informed > uninformed + 0.7
+
+
+def test_a_generator_that_fails_on_the_record_is_seen() -> None:
+    class Failing(CopiedRows):
+        def generate(self, rows: pa.Table, *arguments: Any) -> GeneratedTable:
+            if "c" in rows["w"].to_pylist():
+                raise ValueError("c is unknown")
+            return super().generate(rows, *arguments)
+
+    assert bound(Failing(SCHEMA, share=0.0), pool(), TableDraw(10, False, True), place=59, fits=150, seed=0) > 3
+
+
+def test_a_generator_that_always_fails_is_no_leak() -> None:
+    class Broken(CopiedRows):
+        def generate(self, *arguments: Any) -> GeneratedTable:
+            raise ValueError("no such solver")
+
+    with pytest.raises(TrainingError, match=r"all 20 fits failed in the same way.*no such solver"):
+        bound(Broken(SCHEMA), pool(), TableDraw(10, False, True), place=59, fits=20, seed=0)
+
+
+# -------------------------------------------------------------------------------------------------------- whole runs
+
+
+def test_an_audit_reports_record_and_utility(tmp_path: Path) -> None:
+    data = dpaudit.rows(pool(150).cells)
+    game = TableMembershipGame(trials=120, search=120, rows=20)
+    mechanism = IndependentMarginals(4.0, SCHEMA, noise_factor=0.1)
+    split = Partition(target=0.8, reference=0.0, test=0.2)
+    audit = Audit(mechanism=mechanism, data=data, game=game, attack=OutputSet(("linear",)), split=split)
+    spec = AuditSpec((audit,), run=QUICK)
+    report = dpaudit.audit(spec, output=tmp_path / "run", quiet=True)
+    (result,) = report.results
+    assert result.epsilon > 0.5
+    text = " ".join(result.chosen)
+    assert "target record" in text
+    assert "schema was inferred" in text
+    assert {"mean_two_way_distance", "real_mean_two_way_distance", "test_accuracy"} <= set(result.metrics)
+    assert result.claimed.relation is Relation.ADD_REMOVE
+
+
+def test_functions_on_rows_are_audited_too(tmp_path: Path) -> None:
+    mechanism = OwnFunction(noisy_count, Claim(8.0, relation=Relation.REPLACE))
+    data = dpaudit.rows(pool().cells, SCHEMA)
+    game = TableMembershipGame(trials=150, search=150, rows=20)
+    audit = Audit(mechanism=mechanism, data=data, game=game, split=ALL, attack=OutputSet(("linear",)))
+    spec = AuditSpec((audit,), run=QUICK)
+    (result,) = dpaudit.audit(spec, output=tmp_path / "run", quiet=True).results
+    assert result.epsilon > 1
+    assert result.claimed.relation is Relation.REPLACE
+
+
+def noisy_count(rows: Any, rng: np.random.Generator) -> float:
+    return float((rows["w"] == "c").sum() + rng.laplace(scale=0.3))
+
+
+# ---------------------------------------------------------------------------------------------------- specs and check
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"rows": 1}, "rows must be >= 2"), ({"row": -1}, "row must be >= 0"), ({"relation": Relation.LABEL}, "relation")],
+)
+def test_wrong_fields_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TableMembershipGame(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"rows": 60}, {"row": 60}])
+def test_a_pool_that_is_too_small_is_refused(fields: dict[str, Any], tmp_path: Path) -> None:
+    mechanism, data = CopiedRows(SCHEMA), dpaudit.rows(pool().cells, SCHEMA)
+    spec = AuditSpec((Audit(mechanism=mechanism, data=data, game=TableMembershipGame(**fields), split=ALL),))
+    with pytest.raises(SpecError, match="must have more rows than a table"):
+        dpaudit.audit(spec, output=tmp_path, quiet=True)
+
+
+def test_check_plays_it_with_rows_of_the_user_only() -> None:
+    mechanism = IndependentMarginals(1.0, SCHEMA)
+    with_rows = check_spec(CheckRequest(mechanism, dpaudit.rows(pool().cells, SCHEMA)), CheckOptions())
+    names = [audit.name for audit in with_rows.audits]
+    assert {"table-membership, outlier", "table-membership, average"} <= set(names)
+    generated = check_spec(CheckRequest(mechanism, SchemaRows(SCHEMA)), CheckOptions())
+    assert not [audit.name for audit in generated.audits if "membership" in audit.name]
+    assert membership.TABLE_GENERATORS.protocol in {
+        test.capability.protocol for test in TableMembershipGame.traits.check_tests
+    }
+
+
+def test_a_sweep_finds_the_table_closest_to_real_rows(tmp_path: Path) -> None:
+    audit = Audit(
+        mechanism=IndependentMarginals(1.0, SCHEMA),
+        data=dpaudit.rows(pool(150).cells, SCHEMA),
+        game=TableMembershipGame(trials=40, search=40, rows=20),
+        attack=OutputSet(("linear",)),
+        split=Partition(target=0.8, reference=0.0, test=0.2),
+    )
+    space = {"mechanism.epsilon": [0.05, 20.0]}
+    result = dpaudit.sweep(audit, space, minimise="mean two way distance", output=tmp_path / "run", quiet=True)
+    assert result.get_best_result().config == {"mechanism.epsilon": 20.0}
+    distances = result.get_dataframe()["mean_two_way_distance"]
+    assert distances.max() > distances.min() + 0.1
