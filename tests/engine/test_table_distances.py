@@ -1,0 +1,75 @@
+"""Nearest neighbours of mixed rows are exact and leave out whole pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpaudit.engine.games.tables.distances import Scaled, nearest, nearest_real, nearest_synthetic, scaled
+from dpaudit.engine.games.tables.view import MISSING, SECRET, MixedTable, TableView
+
+
+def mixed(rows: int, seed: int) -> MixedTable:
+    rng = np.random.default_rng(seed)
+    numbers = rng.normal(size=(rows, 3)).round(1)
+    numbers[rng.random(numbers.shape) < 0.05] = np.nan
+    words = rng.integers(MISSING, 4, size=(rows, 2))
+    return MixedTable(numbers, words, np.array([4, 4]), ("a", "b", "c"), ("d", "e"))
+
+
+@pytest.fixture(scope="module")
+def view() -> TableView:
+    pair = np.concatenate([np.tile(np.arange(40), 2), [0, -1, -1]])
+    return TableView(mixed(60, 0), mixed(83, 1), pair, np.where(pair < 0, 0, SECRET).astype(np.int8))
+
+
+def distances(query: Scaled, searched: Scaled) -> np.ndarray:
+    numbers = np.abs(query.ranks[:, None].astype(float) - searched.ranks[None]).sum(2)
+    return np.asarray(numbers + (query.words[:, None] != searched.words[None]).sum(2))
+
+
+def test_ranks_depend_on_the_order_of_numbers_only(view: TableView) -> None:
+    synthetic, real = scaled(view)
+    monotone = [replace(table, numbers=np.exp(table.numbers)) for table in (view.synthetic, view.real)]
+    other_synthetic, other_real = scaled(replace(view, synthetic=monotone[0], real=monotone[1]))
+    assert np.array_equal(synthetic.ranks, other_synthetic.ranks)
+    assert np.array_equal(real.ranks, other_real.ranks)
+    assert real.ranks.max() <= 1
+    assert (real.ranks[~np.isnan(view.real.numbers)] > 0).all()
+
+
+def test_neighbours_are_those_of_all_distances(view: TableView) -> None:
+    synthetic, real = scaled(view)
+    neighbours = nearest_synthetic(synthetic, real, 5)
+    table = distances(real, synthetic)
+    assert neighbours.distances == pytest.approx(np.sort(table, axis=1)[:, :5], abs=1e-6)
+    assert np.take_along_axis(table, neighbours.rows, axis=1) == pytest.approx(neighbours.distances, abs=1e-6)
+
+
+def test_real_neighbours_are_of_other_pairs(view: TableView) -> None:
+    _, real = scaled(view)
+    table = distances(real, real)
+    table[(view.pair[:, None] == view.pair) & (view.pair >= 0)] = np.inf
+    np.fill_diagonal(table, np.inf)
+    neighbours = nearest_real(real, view.pair, 4)
+    assert neighbours.distances == pytest.approx(np.sort(table, axis=1)[:, :4], abs=1e-6)
+
+
+def test_words_can_cost_more_for_some_rows(view: TableView) -> None:
+    synthetic, real = scaled(view)
+    costs = np.random.default_rng(2).random(real.words.shape)
+    table = np.abs(real.ranks[:, None].astype(float) - synthetic.ranks[None]).sum(2)
+    table += ((real.words[:, None] != synthetic.words[None]) * costs[:, None]).sum(2)
+    neighbours = nearest(real, synthetic, 3, weights=costs)
+    assert neighbours.distances == pytest.approx(np.sort(table, axis=1)[:, :3], abs=1e-6)
+
+
+def test_too_few_rows_leave_infinite_distances(view: TableView) -> None:
+    _, real = scaled(view)
+    few = Scaled(real.ranks[:2], real.words[:2])
+    neighbours = nearest(real, few, 3)
+    assert np.isinf(neighbours.distances[:, 2]).all()
+    assert (neighbours.rows[:, 2] == -1).all()
+    assert np.isfinite(neighbours.distances[:, :2]).all()
