@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
     from dpaudit.engine.sweep.running import restore_sweep as restore_sweep
     from dpaudit.engine.sweep.running import sweep as sweep
+    from dpaudit.engine.synthetic.auditing import synthetic as synthetic
+    from dpaudit.engine.synthetic.result import SyntheticAudit as SyntheticAudit
     from dpaudit.errors import AuditError as AuditError
     from dpaudit.estimators.bound import Bound as Bound
     from dpaudit.estimators.finding import Validity as Validity
@@ -57,6 +59,7 @@ _HOMES = {
     "ResourceRequest": "dpaudit.engine.request.resources",
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
+    "SyntheticAudit": "dpaudit.engine.synthetic.result",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.reading.verdict",
     "audit": "dpaudit.engine.run.driver",
@@ -73,6 +76,7 @@ _HOMES = {
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "sweep": "dpaudit.engine.sweep.running",
+    "synthetic": "dpaudit.engine.synthetic.auditing",
     "table": "dpaudit.engine.data.in_memory",
 }
 

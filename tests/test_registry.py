@@ -69,6 +69,7 @@ NEEDED: dict[str, object] = {
     "delta": 1e-5,
     "function": "tests.mechanisms.user_code:noisy_count",
     "schema": {"age": [0, 100]},
+    "generator": "tests.mechanisms.own_generators:Resampled",
 }
 """A value for every field without a default."""
 

@@ -20,6 +20,7 @@ from dpaudit.engine.cli.init_and_doctor import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
 from dpaudit.engine.cli.options import PLACE, parse_schema, parse_settings
 from dpaudit.engine.cli.remote import REMOTE_VERBS
+from dpaudit.engine.cli.synthetic import synthetic
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
 from dpaudit.errors import shortened
 from dpaudit.locations import search_last
@@ -501,5 +502,5 @@ def _run_interruptible(work: Callable[[], T], resume_verb: str, folder: str | Pa
         stop(f"interrupted{by}; finished units are kept, {advice}", RUN_FAILED)
 
 
-for command in (*FIRST_VERBS, *NAME_VERBS, estimate, sweep, *REMOTE_VERBS):
+for command in (*FIRST_VERBS, *NAME_VERBS, estimate, synthetic, sweep, *REMOTE_VERBS):
     main.add_command(command)

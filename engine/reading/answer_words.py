@@ -38,6 +38,8 @@ _NEXT_BY_RULE = {
     "stored in a module, no `hash` of texts or bytes. Then check again.",
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
+    "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
+    "again on one part, and audit it with the other part.",
     **dict.fromkeys(
         ("confirmation-open", "digits-cannot-tell"),
         "Check again with more trials and another seed (`--until-decided`).",
@@ -46,6 +48,7 @@ _NEXT_BY_RULE = {
     "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
+_MORE_ROWS = "More rows in both files may decide it: hold out more rows, and fit the generator again on a random part."
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
     Validity.EXACT: "computed exactly",
@@ -224,7 +227,10 @@ def bound_line(test: TestRecord) -> str:
     )
     part = "one step: " if test.meaning_for_whole else ""
     condition = ", if rows are independent trials" if test.assumed_method else ""
-    return f"{part}{words}{allowed_there} ({certainty(finding)}{condition}{run})"
+    sure = certainty(finding)
+    if test.split_doubt:
+        sure = sure.replace(VALIDITY[Validity.CONDITIONAL_ON_PROXY], "valid only if the split was random after all")
+    return f"{part}{words}{allowed_there} ({sure}{condition}{run})"
 
 
 def _failed(test: TestRecord) -> str:
@@ -265,7 +271,8 @@ def evidence_line(test: TestRecord) -> str:
 def p_value_line(test: TestRecord) -> str:
     """Return the p-value of the claim; "" if none was computed."""
     p = test.p_value
-    if p is None or not test.claims_something or test.finding is None or test.on_proxy or test.keeps_state:
+    otherwise_explained = test.on_proxy or test.keeps_state or test.split_doubt
+    if p is None or not test.claims_something or test.finding is None or otherwise_explained:
         return ""  # other explanations than a broken claim are not part of the probability
     words = f"above {MOST_P:g}" if p >= 1 else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
     condition = " and rows are independent trials" if test.assumed_method else ""
@@ -284,6 +291,10 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         )
     elif rule == "proxy":
         reason_lines.append(_proxy_reason(test))
+    elif rule == "split-not-random":
+        reason_lines.append(f"{test.split_doubt}. Right guesses may come from that alone")
+    elif rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
+        reason_lines.append("the bound exceeds the claim, but not at the stricter confidence that a violation needs")
     elif rule == "confirmation-open":
         reason_lines.append(
             "the bound of the confirmatory run exceeds the claim only at the lower confidence of the first pass"
@@ -363,6 +374,8 @@ def cautions(test: TestRecord) -> list[str]:
         )
     if test.control is not None:
         caution_lines += test.control.lines[1:]
+    if test.split_doubt and not test.is_open:
+        caution_lines.append(f"{test.split_doubt}; the bound may come from that alone")
     if test.failed_trials:
         caution_lines.append(
             f"{test.failed_trials:,} calls or trainings failed; a failure is scored like any other outcome"
@@ -387,7 +400,7 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
         parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))
     elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append(NO_COMPARISON)
-    parts.append(_maximum_at_the_bound(test))
+    parts += [_maximum_at_the_bound(test), sensitivity.detectable if verdict != "VIOLATION" else ""]
     return "; ".join(filter(None, parts))
 
 
@@ -447,6 +460,8 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
+    if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
+        return _MORE_ROWS
     if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
         usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
         return f"{usual} To detect more in this game: {test.sensitivity.helps}."

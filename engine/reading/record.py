@@ -29,6 +29,7 @@ class Confirmation(Enum):
     CLOSE = "the repeated test exceeds the claim at the confidence of the first pass alone"
     NOT_CONFIRMED = "the repeated test does not exceed the claim"
     MISSING = "the repeated test did not finish, or is undecided itself"
+    LESS_CONFIDENT = "no repetition is possible, and the bound exceeds the claim only at less than full confidence"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Sensitivity:
         helps: Advice on raising the sensitivity; "" if there is none.
         tried: Inputs to which `factor` is limited, in words; "" for no limit.
         blind: Reason why the test could not have rejected the claim, if the data show that; else "".
+        detectable: Smallest leak of a stated kind that the test would detect with 90 % power, in words; "" if unknown.
     """
 
     factor: float | None = None
@@ -53,6 +55,7 @@ class Sensitivity:
     helps: str = ""
     tried: str = ""
     blind: str = ""
+    detectable: str = ""
 
     def could_reject(self, claim: Claim) -> bool:
         """True unless the test is known to be unable to reject the claim, or its reference run failed."""
@@ -89,6 +92,7 @@ class TestRecord:
         meaning_for_whole: Consequences of a bound on a part for the whole, in sentences; () for a test of the whole.
         leak_location: Probable place of the leak in the code, in sentences.
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
+        split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
         failed_trials: Number of trials that failed, each counted as a wrong guess.
         failures: (label, error) of units that failed.
         units: Number of planned units.
@@ -117,6 +121,7 @@ class TestRecord:
     meaning_for_whole: tuple[str, ...] = ()
     leak_location: tuple[str, ...] = ()
     assumed_method: str = ""
+    split_doubt: str = ""
     failed_trials: int = 0
     failures: tuple[tuple[str, str], ...] = ()
     units: int = 0
@@ -152,7 +157,8 @@ class TestRecord:
         """True if the claim is rejected and nothing else explains the evidence."""
         confirmed = self.confirmation in (Confirmation.NOT_PLANNED, Confirmation.CONFIRMED)
         trusted = self.beyond_proxy or self.confirmation is Confirmation.CONFIRMED
-        return self.exceeds and confirmed and trusted and not self.keeps_state and not self.assumed_method
+        explained = self.keeps_state or bool(self.assumed_method) or bool(self.split_doubt)
+        return self.exceeds and confirmed and trusted and not explained
 
     @property
     def is_open(self) -> bool:

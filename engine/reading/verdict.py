@@ -98,8 +98,8 @@ RULES = (
         Verdict.VIOLATION,
         "claim-rejected",
         "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, the code keeps no state "
-        "between calls, and the validity of the bound needs no unstated assumption (independent trials; for a proxy, a "
-        "control that does not explain the bound, or a confirmatory run)",
+        "between calls, and the validity of the bound needs no unstated assumption (independent trials; a random "
+        "split; for a proxy, a control that does not explain the bound, or a confirmatory run)",
         _readable_tests(lambda test: test.rejects),
     ),
     Rule(
@@ -113,6 +113,12 @@ RULES = (
         "independence-not-stated",
         "a bound exceeds the claim, but it holds for independent trials only and their independence was not stated",
         _readable_tests(lambda test: test.is_open and bool(test.assumed_method)),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "split-not-random",
+        "a bound exceeds the claim, but the split of rows into training and holdout was not random",
+        _readable_tests(lambda test: test.is_open and bool(test.split_doubt)),
     ),
     Rule(
         Verdict.UNDECIDED,

@@ -39,6 +39,7 @@ from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
@@ -567,8 +568,9 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
 
 
 def _mechanism_name(mechanism: Any) -> str:
-    if isinstance(mechanism, OwnFunction):
-        where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
+    if isinstance(mechanism, OwnFunction | OwnGenerator):
+        code = mechanism.function if isinstance(mechanism, OwnFunction) else mechanism.generator
+        where = code if isinstance(code, str) else location(code)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
     for name in ("predictor", "estimator", "function", "train", "module"):
         code = getattr(mechanism, name, None)

@@ -13,6 +13,7 @@ from dpaudit.engine.data.schema_rows import MAX_ROWS, SchemaRows
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
+from dpaudit.mechanisms.adapters.own_generator import OwnGenerator, takes_generator
 
 
 def function_on_rows(
@@ -28,11 +29,11 @@ def function_on_rows(
     memory_mb: int | None = None,
     time: bool = False,
     group: int | None = None,
-) -> tuple[OwnFunction, SchemaRows]:
-    """Return the mechanism of a function, and generated rows for its check.
+) -> tuple[OwnFunction | OwnGenerator, SchemaRows]:
+    """Return the mechanism of a function or a generator of tables, and generated rows for its check.
 
     Args:
-        function: `f(rows, rng, **settings)`, or its location "module:function".
+        function: `f(rows, rng, **settings)`, or its location "module:function"; or a generator as in `OwnGenerator`.
         schema: Schema of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
         claim: Any claim that `parse_claim` accepts; None takes the claim that the code states (`stated_claim`).
         relation: The relation under which two tables are neighbours.
@@ -42,18 +43,24 @@ def function_on_rows(
     """
     count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (checked_argument("group", group, int | None) or 1)))
     rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]), count)
-    mechanism = OwnFunction(
-        function,
-        form=form,
-        settings=checked_argument("settings", settings, Mapping[str, Any] | None) or {},
-        python=python,
-        folder=folder,
-        memory_mb=memory_mb,
-        time=time,
-    )
+    options: dict[str, Any] = {
+        "form": form,
+        "settings": checked_argument("settings", settings, Mapping[str, Any] | None) or {},
+        "python": python,
+        "folder": folder,
+        "memory_mb": memory_mb,
+        "time": time,
+    }
+    mechanism: OwnFunction | OwnGenerator
+    if takes_generator(function, python, folder):
+        mechanism = OwnGenerator(function, schema, **options)
+        code = mechanism.generator
+    else:
+        mechanism = OwnFunction(function, **options)
+        code = mechanism.function
     neighbours: Relation = checked_argument("relation", relation, Relation)
     if claim is None:
-        claim = stated_claim(mechanism.function if isinstance(function, str) else function, mechanism.settings)
+        claim = stated_claim(code if isinstance(function, str) else function, mechanism.settings)
     return replace(mechanism, claimed=parse_claim(claim, neighbours)), rows
 
 
@@ -65,7 +72,8 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
     Raises: SpecError if the function states no claim.
     """
     claim = getattr(function, "claim", None)
-    if claim is not None:
+    is_method = isinstance(function, type) and inspect.isfunction(claim)  # of an object that is not made yet
+    if claim is not None and not is_method:
         return claim() if callable(claim) and not isinstance(claim, Claim) else claim
     values = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
     if callable(function):

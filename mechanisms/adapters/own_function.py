@@ -89,7 +89,7 @@ class OwnFunction(ClaimedByUser):
         if not self.folder:
             object.__setattr__(self, "folder", os.getcwd())
         if not self.code:
-            object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
+            object.__setattr__(self, "code", identity_elsewhere(self.python, self.function, self.folder))
 
     def _unwrap(self, code: Any) -> None:
         """Take settings from the keywords of a `functools.partial`, and the method of a callable object."""
@@ -104,8 +104,7 @@ class OwnFunction(ClaimedByUser):
         object.__setattr__(self, "function", code)
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
-        values = [[*map(_as_tuple, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
-        return [dict(zip(self.settings, chosen, strict=True)) for chosen in itertools.product(*values)]
+        return combinations(self.settings)
 
     def outcomes(
         self,
@@ -126,6 +125,33 @@ class OwnFunction(ClaimedByUser):
                 time_limit=limits.time_limit,
                 from_outside=limits.from_outside,
             )
+        code = CodeElsewhere(
+            self.python, str(self.function), self.folder, self.code, self.form, self.time, self.memory_mb
+        )
+        return code.outcomes(rows, seeds, settings, limits)
+
+
+@dataclass(frozen=True)
+class CodeElsewhere:
+    """Code in another Python; the fields are those of `OwnFunction`.
+
+    Attributes:
+        generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
+    """
+
+    python: str
+    function: str
+    folder: str
+    code: str
+    form: str
+    time: bool = False
+    memory_mb: int | None = None
+    generator: Mapping[str, Any] | None = None
+
+    def outcomes(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
+    ) -> Sequence[CallOutcome]:
+        """Call the code once for each seed, in as many processes at a time as the limits allow."""
         pythons = [_cached_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
         parts = [seeds[place :: len(pythons)] for place in range(len(pythons))]
         with ThreadPoolExecutor(len(pythons)) as pool:  # threads suffice: they wait for other processes
@@ -139,40 +165,47 @@ _MAX_PYTHONS = 8
 
 
 @cache
-def _identity(python: str, function: str, folder: str) -> str:
+def identity_elsewhere(python: str, function: str, folder: str) -> str:
     """Return the identity of a function's code, once for each process: importing a library may take seconds."""
     return identity(python, function, path=(folder,))
 
 
 def _cached_python(
-    function: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int
+    source: CodeElsewhere, settings: Mapping[str, Any], limit_s: float | None, place: int
 ) -> OtherPython:
-    """Return worker number `place` for this function and these settings, started at its first use.
+    """Return worker number `place` for this code and these settings, started at its first use.
 
     Raises: InputError if the code has changed since the audit began.
     """
-    key = repr((function, settings, limit_s, place))
+    key = repr((source, settings, limit_s, place))
     if key not in _PYTHONS:
-        current_code = _identity(function.python, str(function.function), function.folder)
+        current_code = identity_elsewhere(source.python, source.function, source.folder)
         must = (
-            f"the code of {function.function} in {function.python} must not change during an audit; "
+            f"the code of {source.function} in {source.python} must not change during an audit; "
             "start a new audit or restore the code"
         )
-        require(current_code == function.code, must, now=current_code, then=function.code)
+        require(current_code == source.code, must, now=current_code, then=source.code)
         _PYTHONS[key] = OtherPython(
-            function.python,
-            str(function.function),
-            form=function.form,
+            source.python,
+            source.function,
+            form=source.form,
             settings=settings,
-            timed=function.time,
+            timed=source.time,
             limit_s=limit_s,
-            memory_bytes=None if function.memory_mb is None else function.memory_mb * 2**20,
-            path=(function.folder,),
+            memory_bytes=None if source.memory_mb is None else source.memory_mb * 2**20,
+            path=(source.folder,),
+            generator=source.generator,
         )
     _PYTHONS.move_to_end(key)
     while len(_PYTHONS) > _MAX_PYTHONS:
         _PYTHONS.popitem(last=False)[1].__exit__(None, None, None)
     return _PYTHONS[key]
+
+
+def combinations(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all combinations of settings, each a value or a list of values."""
+    values = [[*map(_as_tuple, each)] if isinstance(each, list) else [each] for each in settings.values()]
+    return [dict(zip(settings, chosen, strict=True)) for chosen in itertools.product(*values)]
 
 
 def _as_tuple(value: Any) -> Any:

@@ -78,6 +78,7 @@ def together(*tests: TestRecord, **more: Any) -> Record:
     return Record("check of a function", tests, **more)
 
 
+SPLIT = "the split is not random: column age tells training from holdout rows without the synthetic table (p 1e-9)"
 PROXY = {"on_proxy": True, "rows_needed": 9_000}
 STATE = StateBetweenCalls(0.9, p_value=1e-9)
 GAUSS = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
@@ -176,6 +177,24 @@ SITUATIONS: Mapping[str, Situation] = {
     ),
     "independence not stated": Situation(
         alone(record(4.7, assumed_method="two-samples")), Verdict.UNDECIDED, "independence-not-stated"
+    ),
+    "split not random": Situation(
+        alone(replace(record(4.7, split_doubt=SPLIT), finding=bound(4.7).conditional_on_proxy())),
+        Verdict.UNDECIDED,
+        "split-not-random",
+    ),
+    "split not random, not rejected": Situation(
+        alone(replace(record(3.1, split_doubt=SPLIT), finding=bound(3.1).conditional_on_proxy())),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "above the claim at less than full confidence": Situation(
+        alone(record(4.7, confirmation=Confirmation.LESS_CONFIDENT)), Verdict.UNDECIDED, "confirmation-open"
+    ),
+    "not rejected, with the smallest leak that would be": Situation(
+        alone(record(3.1, sensitivity=Sensitivity(maximum=bound(5.49), detectable="would detect 2 % copied rows"))),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
     ),
     "confirmatory run missing": Situation(
         together(record(4.7, confirmation=Confirmation.MISSING)), Verdict.UNDECIDED, "confirmation-open"

@@ -74,6 +74,7 @@ def test_explained_bounds_are_no_violation() -> None:
         "state": {"state": STATE},
         "proxy": {"on_proxy": True},
         "independence": {"assumed_method": "two-samples"},
+        "split": {"split_doubt": "the split is not random"},
         "missing": {"confirmation": Confirmation.MISSING},
         "close": {"confirmation": Confirmation.CLOSE},
         "not confirmed": {"confirmation": Confirmation.NOT_CONFIRMED},

@@ -26,18 +26,33 @@ def view() -> TableView:
 
 
 def distances(query: Scaled, searched: Scaled) -> np.ndarray:
-    numbers = np.abs(query.ranks[:, None].astype(float) - searched.ranks[None]).sum(2)
+    numbers = np.abs(query.numbers[:, None].astype(float) - searched.numbers[None]).sum(2)
     return np.asarray(numbers + (query.words[:, None] != searched.words[None]).sum(2))
 
 
-def test_ranks_depend_on_the_order_of_numbers_only(view: TableView) -> None:
-    synthetic, real = scaled(view)
-    monotone = [replace(table, numbers=np.exp(table.numbers)) for table in (view.synthetic, view.real)]
-    other_synthetic, other_real = scaled(replace(view, synthetic=monotone[0], real=monotone[1]))
-    assert np.array_equal(synthetic.ranks, other_synthetic.ranks)
-    assert np.array_equal(real.ranks, other_real.ranks)
-    assert real.ranks.max() <= 1
-    assert (real.ranks[~np.isnan(view.real.numbers)] > 0).all()
+def test_scales_do_not_depend_on_units(view: TableView) -> None:
+    changed = [replace(table, numbers=1_000 * table.numbers - 5) for table in (view.synthetic, view.real)]
+    for rows, others in zip(scaled(view), scaled(replace(view, synthetic=changed[0], real=changed[1])), strict=True):
+        assert others.numbers == pytest.approx(rows.numbers, abs=1e-6)
+
+
+def test_outliers_do_not_set_the_scale(view: TableView) -> None:
+    numbers = np.random.default_rng(3).normal(size=(2_000, 1))
+    numbers[0] = 1e9
+    words = np.empty((2_000, 0), np.int64)
+    table = MixedTable(numbers, words, np.empty(0, np.int64), ("a",), ())
+    synthetic, _ = scaled(TableView(table, table, np.full(2_000, -1), np.zeros(2_000, np.int8)))
+    assert 0.15 < synthetic.numbers.std() < 0.6
+    assert 5 < synthetic.numbers[0, 0] < 30
+
+
+def test_columns_without_spread_do_not_count(view: TableView) -> None:
+    flat = replace(view.real, numbers=np.full_like(view.real.numbers, 7.0))
+    rare = flat.numbers.copy()
+    rare[0, 0] = 9.0
+    _, real = scaled(replace(view, real=replace(flat, numbers=rare), synthetic=flat))
+    assert real.numbers[0, 0] == 1
+    assert (real.numbers[1:] == 0).all()
 
 
 def test_neighbours_are_those_of_all_distances(view: TableView) -> None:
@@ -60,7 +75,7 @@ def test_real_neighbours_are_of_other_pairs(view: TableView) -> None:
 def test_words_can_cost_more_for_some_rows(view: TableView) -> None:
     synthetic, real = scaled(view)
     costs = np.random.default_rng(2).random(real.words.shape)
-    table = np.abs(real.ranks[:, None].astype(float) - synthetic.ranks[None]).sum(2)
+    table = np.abs(real.numbers[:, None].astype(float) - synthetic.numbers[None]).sum(2)
     table += ((real.words[:, None] != synthetic.words[None]) * costs[:, None]).sum(2)
     neighbours = nearest(real, synthetic, 3, weights=costs)
     assert neighbours.distances == pytest.approx(np.sort(table, axis=1)[:, :3], abs=1e-6)
@@ -68,7 +83,7 @@ def test_words_can_cost_more_for_some_rows(view: TableView) -> None:
 
 def test_too_few_rows_leave_infinite_distances(view: TableView) -> None:
     _, real = scaled(view)
-    few = Scaled(real.ranks[:2], real.words[:2])
+    few = Scaled(real.numbers[:2], real.words[:2])
     neighbours = nearest(real, few, 3)
     assert np.isinf(neighbours.distances[:, 2]).all()
     assert (neighbours.rows[:, 2] == -1).all()

@@ -1,7 +1,8 @@
 """Distances between rows of mixed columns, and exact nearest neighbours.
 
-The distance is Gower's: the sum over columns of a difference in [0, 1]. Numbers differ by the difference of their ranks
-among all rows, real and synthetic, so that no unit and no outlier dominates. Words differ by 0 or 1.
+The distance is Gower's: the sum over columns of a difference that is about in [0, 1]. Numbers differ by their
+difference in units of the range that holds 98 % of all rows, real and synthetic. Numbers beyond that range are drawn
+towards it by a logarithm, so that no outlier dominates. Words differ by 0 or 1.
 
 Source: Gower (1971), "A general coefficient of similarity and some of its properties".
 """
@@ -19,8 +20,10 @@ from dpaudit.engine.games.tables.view import TableView
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MISSING_RANK = -0.5
-"""Rank of a missing number. It differs from all other numbers by 0.5 to 1.5, and from another missing one by 0."""
+MISSING_NUMBER = -0.5
+"""Place of a missing number on the scale. It differs from numbers in the range by 0.5 to 1.5."""
+TAIL = 0.01
+"""Share of the rows below the range of a column, and above it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +31,19 @@ class Scaled:
     """Rows whose columns contribute at most about 1 each to a distance.
 
     Attributes:
-        ranks: Columns of numbers as ranks in [0, 1], shape (rows, p), float32.
+        numbers: Columns of numbers, mostly in [0, 1], shape (rows, p), float32.
         words: Codes, shape (rows, q), int32.
     """
 
-    ranks: NDArray[np.float32]
+    numbers: NDArray[np.float32]
     words: NDArray[np.int32]
 
     def __len__(self) -> int:
-        return int(self.ranks.shape[0])
+        return int(self.numbers.shape[0])
+
+    def without_words(self) -> Scaled:
+        """Return the columns of numbers alone."""
+        return Scaled(self.numbers, self.words[:, :0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +61,28 @@ class Neighbours:
 
 def scaled(view: TableView) -> tuple[Scaled, Scaled]:
     """Return the synthetic and the real rows of a view on common scales."""
-    ranks = ranks_in(view.real.numbers, view.synthetic.numbers), ranks_in(view.synthetic.numbers, view.real.numbers)
-    words = view.synthetic.words.astype(np.int32), view.real.words.astype(np.int32)
-    return Scaled(ranks[1], words[0]), Scaled(ranks[0], words[1])
+    numbers = _on_scale(np.concatenate([view.synthetic.numbers, view.real.numbers]))
+    count = len(view.synthetic)
+    return (
+        Scaled(numbers[:count], view.synthetic.words.astype(np.int32)),
+        Scaled(numbers[count:], view.real.words.astype(np.int32)),
+    )
 
 
-def ranks_in(numbers: Floats, others: Floats) -> NDArray[np.float32]:
-    """Return the ranks of numbers among themselves and others, in [0, 1], ties in the middle; both (rows, columns)."""
-    ranks = np.full(numbers.shape, MISSING_RANK, np.float32)
-    for place in range(numbers.shape[1]):
-        together = np.concatenate([numbers[:, place], others[:, place]])
-        together = np.sort(together[~np.isnan(together)])
-        present = ~np.isnan(numbers[:, place])
-        values = numbers[present, place]
-        below, up_to = np.searchsorted(together, values, "left"), np.searchsorted(together, values, "right")
-        ranks[present, place] = (below + up_to) / (2 * max(together.size, 1))
-    return ranks
+def _on_scale(numbers: Floats) -> NDArray[np.float32]:
+    """Return columns of numbers in units of the range of most rows, shape (rows, columns)."""
+    scaled_numbers = np.full(numbers.shape, MISSING_NUMBER, np.float32)
+    for place, column in enumerate(numbers.T):
+        present = ~np.isnan(column)
+        values = column[present]
+        if values.size:
+            low, high = np.quantile(values, [TAIL, 1 - TAIL])
+            low, high = (low, high) if high > low else (values.min(), values.max())
+            units = (values - low) / max(high - low, np.finfo(np.float64).tiny)
+            inside = np.clip(units, 0, 1)
+            outside = units - inside
+            scaled_numbers[present, place] = inside + np.sign(outside) * np.log1p(np.abs(outside))
+    return scaled_numbers
 
 
 def nearest_synthetic(synthetic: Scaled, real: Scaled, k: int) -> Neighbours:
@@ -82,11 +95,11 @@ def nearest_real(real: Scaled, pair: Ints, k: int) -> Neighbours:
 
     The whole pair is left out, not the row alone: which row of a pair is asked must not change what is searched.
     """
-    groups = _groups(pair)
+    groups = pair_groups(pair)
     return nearest(real, real, k, groups=(groups, groups))
 
 
-def _groups(pair: Ints) -> Ints:
+def pair_groups(pair: Ints) -> Ints:
     """Return the pair of each row, and a group of its own for each row outside all pairs."""
     lone = np.flatnonzero(pair < 0)
     groups = pair.copy()
@@ -110,27 +123,27 @@ def nearest(
     """
     costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
     query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
-    distances, rows = _nearest(query.ranks, query.words, costs, query_group, searched.ranks, searched.words, group, k)
+    distances, rows = _nearest(query.numbers, query.words, costs, query_group, searched.numbers, searched.words, group, k)
     return Neighbours(distances.astype(np.float64), rows)
 
 
 @njit(cache=True, nogil=True)
 def _nearest(
-    ranks: NDArray[np.float32],
+    numbers: NDArray[np.float32],
     words: NDArray[np.int32],
     costs: NDArray[np.float32],
     groups: Ints,
-    searched_ranks: NDArray[np.float32],
+    searched_numbers: NDArray[np.float32],
     searched_words: NDArray[np.int32],
     searched_groups: Ints,
     k: int,
 ) -> tuple[NDArray[np.float32], Ints]:
     """Return distances and positions of the k nearest rows; a sum ends where it exceeds the k-th smallest one."""
-    rows, numbers_count, words_count = ranks.shape[0], ranks.shape[1], words.shape[1]
+    rows, numbers_count, words_count = numbers.shape[0], numbers.shape[1], words.shape[1]
     best = np.full((rows, k), np.inf, np.float32)
     places = np.full((rows, k), -1, np.int64)
     for row in range(rows):
-        for other in range(searched_ranks.shape[0]):
+        for other in range(searched_numbers.shape[0]):
             limit = best[row, k - 1]
             total = np.float32(0)
             for column in range(words_count):
@@ -141,7 +154,7 @@ def _nearest(
             if total >= limit:
                 continue
             for column in range(numbers_count):
-                total += abs(ranks[row, column] - searched_ranks[other, column])
+                total += abs(numbers[row, column] - searched_numbers[other, column])
                 if total >= limit:
                     break
             if total >= limit or groups[row] == searched_groups[other]:

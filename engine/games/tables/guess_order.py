@@ -6,7 +6,7 @@ is shown and on the coins of pairs that came before, but not on its own coin or 
 Why that suffices. Let o be everything shown: the synthetic table and the unordered pairs. Given o and the coins
 revealed so far, the next pair i and its guess are fixed numbers. Under epsilon-DP for a replaced record, the odds of
 coin i given o and *any* values of the other coins lie within e^-epsilon and e^epsilon, so the guess is right with
-conditional probability at most p = e^epsilon / (1 + e^epsilon), whatever happened before. Hence the numbers of right
+conditional probability at most p = e^epsilon / (1 + e^epsilon), for every past. Hence the numbers of right
 guesses S_1, S_2, ... are jointly dominated by a Bernoulli(p) walk, and the band holds for all of them at once. Nothing
 in this argument asks how the order was found: a model fitted on revealed coins is as good as a fixed score.
 
@@ -134,8 +134,8 @@ def learned_order(
         coins.reveal(np.flatnonzero(~guessed))
     else:
         _guess_outliers(order, features.outlying)
-        left = np.flatnonzero(order.left)
-        order.give_up(left[np.random.default_rng(seed).random(left.size) < GIVEN_UP])
+        unseen = np.flatnonzero(order.open_pairs)
+        order.give_up(unseen[np.random.default_rng(seed).random(unseen.size) < GIVEN_UP])
     _guess_learned(order, features)
     return order.scores()
 
@@ -162,7 +162,7 @@ class _Order:
     """Guesses in their order. A guess is fixed before its coin is revealed."""
 
     def __init__(self, coins: _Coins, open_pairs: NDArray[np.bool_]) -> None:
-        self.left = open_pairs.copy()  # pairs that were neither guessed nor given up
+        self.open_pairs = open_pairs.copy()  # pairs that were neither guessed nor given up
         self.coins = coins
         self._guessed: list[Ints] = []
         self._right: list[NDArray[np.bool_]] = []
@@ -170,10 +170,10 @@ class _Order:
 
     def guess(self, confidence: Floats, count: int) -> float:
         """Guess the `count` pairs left with the largest |confidence|; return the share of right guesses."""
-        left = np.flatnonzero(self.left)
-        chosen = left[np.argsort(-np.abs(confidence[left]), kind="stable")[:count]]
+        unseen = np.flatnonzero(self.open_pairs)
+        chosen = unseen[np.argsort(-np.abs(confidence[unseen]), kind="stable")[:count]]
         guesses = confidence[chosen] > 0
-        self.left[chosen] = False
+        self.open_pairs[chosen] = False
         right = guesses == self.coins.reveal(chosen)
         self._guessed.append(chosen)
         self._right.append(right)
@@ -181,7 +181,7 @@ class _Order:
 
     def give_up(self, pairs: Ints) -> None:
         """Reveal the coins of pairs without a guess."""
-        self.left[pairs] = False
+        self.open_pairs[pairs] = False
         self.coins.reveal(pairs)
         self._given_up.append(pairs)
 
@@ -197,7 +197,7 @@ class _Order:
 def _guess_outliers(order: _Order, outlying: Floats) -> None:
     """Guess the pairs in which one canary stands out most, until the guesses are no longer clearly right."""
     count, last_share = 0, 1.0
-    while order.left.any() and (last_share >= CLEARLY_RIGHT or count < 2 * FIRST_GUESSES):
+    while order.open_pairs.any() and (last_share >= CLEARLY_RIGHT or count < 2 * FIRST_GUESSES):
         batch = max(FIRST_GUESSES, int(NEXT_GUESSES * count))
         last_share, count = order.guess(outlying, batch), count + batch
 
@@ -209,7 +209,7 @@ def _guess_learned(order: _Order, features: PairFeatures) -> None:
     prior = np.zeros(inputs.shape[1])
     prior[0] = OUTLIER_WEIGHT
     weights = prior
-    while order.left.any():
+    while order.open_pairs.any():
         pairs, coins = order.coins.revealed
         weights = _fitted(inputs[pairs], coins, prior, weights)
         order.guess(inputs @ weights, max(FIRST_GUESSES, int(NEXT_GUESSES * pairs.size)))

@@ -130,9 +130,9 @@ def paired(
         matched = canary[at] == person
         pair[matched] = at[matched]
     side = np.where(pair < 0, -1, np.where(trained == first_trained[pair], 0, 1)).astype(np.int8)
-    known = np.where(trained, KNOWN_TRAINING, KNOWN_HOLDOUT)
+    file = np.where(pair >= 0, SECRET, np.where(trained, KNOWN_TRAINING, KNOWN_HOLDOUT)).astype(np.int8)
     order = rng.permutation(len(real))
-    view = TableView(synthetic, real.take(order), pair[order], np.where(pair < 0, known, SECRET).astype(np.int8)[order])
+    view = TableView(synthetic, real.take(order), pair[order], file[order])
     # A person with rows in both files is two canaries, so that no canary has rows of both.
     canary = np.unique(np.stack([person, trained]), axis=1, return_inverse=True)[1].reshape(-1)
     return PairedTables(

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.random import SeedSequence
 
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.mechanisms.adapters.other_python import worker
+from dpaudit.mechanisms.adapters.other_python import generator_calls, worker
 from dpaudit.mechanisms.adapters.user_code import global_randomness
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 
@@ -57,6 +57,7 @@ def call_in_process(
     limit_s: float | None = None,
     time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
     from_outside: Callable[[BaseException], bool] = _never,
+    generator: Mapping[str, Any] | None = None,
 ) -> list[CallOutcome]:
     """Call `function(rows, rng, **settings)` in this process, once for each seed.
 
@@ -67,9 +68,12 @@ def call_in_process(
         limit_s: Time limit of a call.
         time_limit: Context manager that ends its block after a number of seconds by an exception.
         from_outside: True for an exception that the function did not raise: a signal, which passes, or `time_limit`.
+        generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
     Raises: InputError if the form cannot hold the table.
     """
-    called = worker.AuditedFunction(function, _form(form), settings or {}, timed)
+    outcome_reader = None if generator is None else generator_calls.with_outcome(worker.outcome_of)
+    code = function if generator is None else generator_calls.GeneratorCalls(function, **generator)
+    called = worker.AuditedFunction(code, _form(form), settings or {}, timed, outcome_reader)
     rows = _row_copies(called, table)
 
     def call(seed: int) -> CallOutcome:
@@ -117,6 +121,7 @@ class OtherPython:
         limit_s: float | None = None,
         memory_bytes: int | None = None,
         path: Sequence[str] = (),
+        generator: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the arguments; start no process yet.
 
@@ -129,10 +134,12 @@ class OtherPython:
             limit_s: Time limit of a call; a longer one ends the worker.
             memory_bytes: Address space for calls, in addition to that of the process after its imports.
             path: Folders in which the module is looked for first.
+            generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
         Raises: InputError for arguments that cannot be sent to a worker.
         """
         self._python, self._limit_s = python, limit_s
         self._request = _start(function, form, settings or {}, memory_bytes, path) | {"timed": timed}
+        self._request["generator"] = None if generator is None else dict(generator)
         self._process: WorkerProcess | None = None
         self._tables: dict[int, pa.Table] = {}  # tables that the worker holds, by number
         self._sent = 0
@@ -220,6 +227,7 @@ def _start(
         "settings": worker.plain(dict(settings)),
         "memory_bytes": memory_bytes,
         "timed": False,
+        "generator": None,
         "path": [str(folder) for folder in path],
         "identity": False,
     }

@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import heapq
 import importlib
+import importlib.util
 import io
 import itertools
 import json
@@ -70,6 +71,7 @@ FEW_ROWS = 16  # lists up to this length are read in order; the length of longer
 CODES = 16  # whole numbers from 0 on that are counted separately
 BUCKETS = 64  # hash buckets that count rows by one or several columns
 PAIRED = 5  # columns that are counted in pairs
+GENERATOR = ", a generator of tables"  # end of the identity of code that generates tables
 UNREADABLE = "unreadable: "  # prefix of the ending of a call whose result holds an unreadable object
 
 
@@ -247,10 +249,19 @@ class AuditedFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], form: str, settings: Mapping[str, Any], timed: bool = False
+        self,
+        function: Callable[..., Any],
+        form: str,
+        settings: Mapping[str, Any],
+        timed: bool = False,
+        outcome_reader: Callable[[Any], tuple[str, list[float], str, int]] | None = None,
     ) -> None:
-        """With `timed`, the duration of a call in seconds is added to its numbers."""
+        """With `timed`, the duration of a call in seconds is added to its numbers.
+
+        `outcome_reader` reads what a call returned; its default is `outcome_of`.
+        """
         self._function, self._form, self._settings, self._timed = function, form, dict(settings), timed
+        self._outcome_reader = outcome_reader or outcome_of
         self._mutable_settings = not all(
             isinstance(value, (int, float, str, type(None))) for value in settings.values()
         )
@@ -300,7 +311,8 @@ class AuditedFunction:
                 began = time.perf_counter()
                 value = awaited(self._function(call_rows, rng, **settings))
                 took = time.perf_counter() - began
-                ending, numbers, fault, low_bits = outcome_of(value)
+                ending, numbers, fault, low_bits = self._outcome_reader(value)
+                ending = _bounded(ending)
             except BaseException as err:
                 if passes(err):
                     raise
@@ -1007,11 +1019,11 @@ def main(requests: int, answers: int, alive: int) -> None:
     line = _Pipes(requests, answers)
     request, _ = line.received()
     try:
-        called = _load_function(request)
+        loaded, called = _load_function(request)
     except Refused as err:
         line.send({"refused": str(err)})
         return
-    line.send({"ready": _identity(request["function"]) if request["identity"] else ""})
+    line.send({"ready": _identity(request["function"], loaded) if request["identity"] else ""})
     _serve(line, called)
 
 
@@ -1022,7 +1034,8 @@ def _end_with_parent(alive: int) -> None:
     fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
-def _load_function(request: Mapping[str, Any]) -> AuditedFunction:
+def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
+    """Return the imported code, and the function that calls it."""
     sys.path[:0] = request["path"]
     module, _, name = request["function"].partition(":")
     try:
@@ -1031,16 +1044,35 @@ def _load_function(request: Mapping[str, Any]) -> AuditedFunction:
             function = getattr(function, part)
     except BaseException as err:  # a module may raise anything during its import
         raise Refused(f"{request['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
-    if not callable(function):
+    code, outcome_reader = function, None
+    if request["generator"] is not None:
+        calls = _generator_calls()
+        function, outcome_reader = calls.GeneratorCalls(code, **request["generator"]), calls.with_outcome(outcome_of)
+    elif not callable(function) and not request["identity"]:
         raise Refused(f"{request['function']} must be a function, got an object of {type(function).__name__}")
-    called = AuditedFunction(function, request["form"], unplain(request["settings"]), bool(request["timed"]))
+    called = AuditedFunction(
+        function, request["form"], unplain(request["settings"]), bool(request["timed"]), outcome_reader
+    )
     called.rows([Column("x", [], array("d", [0.0]))])  # imports the form's library, or raises Refused
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if request["memory_bytes"] is not None:
         most = _address_space() + request["memory_bytes"]
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    return called
+    return code, called
+
+
+def _generator_calls() -> Any:
+    """Return the module `generator_calls` next to this file, without a folder of ours in the search path."""
+    name = "dpaudit_generator_calls"
+    if name not in sys.modules:
+        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generator_calls.py")
+        location = importlib.util.spec_from_file_location(name, place)
+        assert location is not None
+        assert location.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(location)
+        location.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def _address_space() -> int:
@@ -1052,8 +1084,11 @@ def _address_space() -> int:
         return 0
 
 
-def _identity(function: str) -> str:
-    """Return this Python's version, the SHA-256 of the function's file, and its distribution with version."""
+def _identity(function: str, code: Any) -> str:
+    """Return this Python's version, the SHA-256 of the function's file, and its distribution with version.
+
+    The last word is `GENERATOR` for code that generates tables.
+    """
     from importlib import metadata
 
     name = function.partition(":")[0]
@@ -1069,7 +1104,7 @@ def _identity(function: str) -> str:
             words += f", {distribution} {metadata.version(distribution)}"
         except metadata.PackageNotFoundError:
             continue
-    return words
+    return words + (GENERATOR if _generator_calls().is_generator(code) else "")
 
 
 def _serve(line: _Pipes, called: AuditedFunction) -> None:

@@ -1,0 +1,378 @@
+"""`synthetic`: the audit of a synthetic table from three tables, without the generator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
+from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.games.tables.columns import encoded
+from dpaudit.engine.games.tables.guess_order import PairFeatures, learned_order
+from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes, stacked
+from dpaudit.engine.games.tables.slices import slices
+from dpaudit.engine.games.tables.split_control import split_control
+from dpaudit.engine.games.tables.view import MixedTable
+from dpaudit.engine.reading.gather import p_value_of
+from dpaudit.engine.reading.record import Confirmation, Sensitivity, TestRecord
+from dpaudit.engine.synthetic.result import AttackAlone, GuessedPairs, SyntheticAudit
+from dpaudit.engine.synthetic.table_files import data_frame, synthetic_frames
+from dpaudit.errors import DataError, InputError, require
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
+from dpaudit.estimators.scores import Scores
+from dpaudit.field_checks import checked_argument
+from dpaudit.registry import catalogue, load
+
+T = TypeVar("T")
+
+Split = Literal["random", "other"]
+"""Split of the rows into the two files: uniformly at random, or in any other way."""
+PRINTED = 0.95
+"""Confidence of the printed bounds, over all tests together."""
+WHOLE_SHARE = 0.5
+"""Share of the error of the test of all pairs; the slices share the rest."""
+FEWEST_PAIRS = 10
+"""Smallest number of pairs from which anything can be learned."""
+POWER = 0.9
+"""Probability of detection at which the smallest share of copied rows is stated."""
+ASSUMES = (
+    "valid if the {records} were split into training and holdout uniformly at random, and the generator did not use "
+    "the holdout{tuned}"
+)
+SHARED = "all bounds hold together: the tests share the error, and all attacks are combined in one order of guesses"
+STRICTER = (
+    "no second table exists to repeat the test on: a violation needs the same guesses to exceed the claim at {:.5g} % "
+    "confidence"
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The claim, and the confidence and the condition under which guesses are compared with it.
+
+    Attributes:
+        claim: The claim as stated; of infinite epsilon if none was.
+        compared: The claim about one replaced record or person.
+        confidence: Confidence that a violation needs, over all tests together.
+        doubt: Reason why the split was not random, in words; "" for none.
+    """
+
+    claim: Claim
+    compared: ConvertedClaim
+    confidence: float
+    doubt: str
+
+    def bound(self, scores: Scores, confidence: float) -> Bound:
+        """Return the bound from guesses in their order."""
+        estimator = self.estimator(confidence)
+        bound = estimator.bound([estimator.tally(scores)])
+        return bound.conditional_on_proxy() if self.doubt else bound
+
+    def estimator(self, confidence: float) -> SimultaneousGuessCount:
+        """Return the estimator at the delta of the claim."""
+        return SimultaneousGuessCount(delta=self.compared.claim.delta, confidence=confidence)
+
+
+def synthetic(
+    train: object,
+    holdout: object,
+    synth: object,
+    *,
+    claim: Claim | float | tuple[float, float] | str | None = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    groups: str | None = None,
+    strata: str | None = None,
+    split: Split = "random",
+    tuned_on_holdout: bool = False,
+    columns: Sequence[str] | None = None,
+    confidence: float = 0.999,
+    seed: int = 0,
+) -> SyntheticAudit:
+    """Return a lower bound on how much a synthetic table gives away of a training row, and the verdict on a claim.
+
+        dpaudit.synthetic("train.csv", "holdout.csv", "synthetic.csv", claim=3)
+
+    Each training row is paired with a random holdout row. If the rows were split uniformly at random, which row of a
+    pair was trained on is a fair coin, and guessing it more often than a claim allows rejects the claim. The generator
+    itself is not needed. The bound is about one replaced row, so a claim under add/remove is compared at twice its
+    epsilon.
+
+    Args:
+        train: Rows that the generator was fitted on: a path (CSV, TSV, Parquet), data frame, Arrow table or mapping.
+        holdout: Rows of the same kind that it did not see.
+        synth: Synthetic rows of any number, or a list of several tables of the same fit.
+        claim: Claim to compare with: a `Claim`; epsilon; (epsilon, delta); or "mu=1", "rho=0.5". None for a bound
+            without a verdict.
+        relation: Neighbouring relation of the claim, "add-remove" or "replace"; ignored for a `Claim`.
+        groups: Column that names the person of each row. All rows of a person are one canary, and the claim must be
+            about persons.
+        strata: Column within whose values the rows were split, for a stratified split. Pairs are drawn within them.
+        split: "random" if the rows (persons) were split uniformly at random; "other" if not, or if unknown. The bound
+            is then conditional on a random split and never gives VIOLATION.
+        tuned_on_holdout: True if settings of the generator were chosen by looking at the holdout. Each pair then
+            changes two records, and the claim must be about the holdout as well.
+        columns: Columns to compare, if not all; they must be in all tables. `groups` and `strata` are kept.
+        confidence: Confidence that a violation needs, over all tests together, in [0.95, 1). The printed bounds of a
+            claim that is not rejected hold at 95 %.
+        seed: Seed of the pairs and of all other random choices.
+    Returns: The verdict with all tests, attacks and measures; `print` shows them.
+    Raises: DataError for unsuitable tables, InputError for an argument out of range.
+    """
+    started = time.perf_counter()
+    relation = checked_argument("relation", relation, Relation)
+    require(relation is not Relation.LABEL, "relation must be add-remove or replace", given=str(relation))
+    require(split in get_args(Split), "split must be random or other", split=split)
+    require(PRINTED <= confidence < 1, f"confidence must be in [{PRINTED}, 1)", confidence=confidence)
+    stated = Claim(np.inf, relation=relation) if claim is None else parse_claim(claim, relation)
+    compared = claim_under(stated, Relation.REPLACE, records=2 if tuned_on_holdout else 1)
+    real = [data_frame(train, "training"), data_frame(holdout, "holdout")]
+    released = synthetic_frames(synth)
+    canaries = _canaries(real, groups, strata)
+    tables = encoded(*_chosen(real, released, groups, columns, strata))
+    synthetic_rows = tables[2]
+    for more in tables[3:]:
+        synthetic_rows = stacked(synthetic_rows, more)
+    pairs = paired(tables[0], tables[1], synthetic_rows, seed=seed, canaries=canaries)
+    _require_pairs(pairs, strata)
+    seconds = {"reading": time.perf_counter() - started}
+    control = _timed(seconds, "control", lambda: split_control(pairs, seed=seed))
+    doubt = control.doubt or ("the split was not random, as stated" if split == "other" else "")
+    reading = Reading(stated, compared, confidence, doubt)
+    features, failures = _features(pairs, seconds)
+    tests = _timed(seconds, "guesses", lambda: _tests(pairs, list(features.values()), reading, seed))
+    return SyntheticAudit(
+        name="synthetic table",
+        tests=tuple(test for test, _ in tests),
+        guessed=tuple(guessed for _, guessed in tests),
+        attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
+        measures=(),
+        control=control,
+        notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *failures),
+        confidence=confidence,
+        rows={"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)},
+        trained=pairs.trained,
+        first_trained=pairs.first_trained,
+        seconds=seconds,
+    )
+
+
+def _timed(seconds: dict[str, float], name: str, step: Callable[[], T]) -> T:
+    started = time.perf_counter()
+    value = step()
+    seconds[name] = time.perf_counter() - started
+    return value
+
+
+def _chosen(
+    real: Sequence[pd.DataFrame],
+    released: Sequence[pd.DataFrame],
+    groups: str | None,
+    columns: Sequence[str] | None,
+    strata: str | None,
+) -> list[pd.DataFrame]:
+    """Return the tables with the compared columns; persons are no column to compare."""
+    tables = [*real, *released]
+    if columns is not None:
+        names = list(dict.fromkeys(checked_argument("columns", columns, tuple[str, ...])))
+        missing = next((name for name in names for table in tables if name not in table.columns), None)
+        require(missing is None, "columns must be in all tables", missing=missing)
+        return [table[[name for name in names if name != groups]] for table in tables]
+    without = {groups} if groups is not None else set()
+    if strata is not None and any(strata not in table.columns for table in released):
+        without.add(strata)
+    return [table[[name for name in table.columns if name not in without]] for table in tables]
+
+
+def _canaries(real: Sequence[pd.DataFrame], groups: str | None, strata: str | None) -> tuple[Canaries, Canaries] | None:
+    """Return the canaries of both files by the columns of persons and strata; None if each row is one."""
+    if groups is None and strata is None:
+        return None
+    sizes = [len(table) for table in real]
+    person = np.arange(sum(sizes)) if groups is None else _shared_codes(real, groups, "groups")
+    stratum = np.zeros(sum(sizes), np.int64) if strata is None else _shared_codes(real, strata, "strata")
+    first = Canaries(person[: sizes[0]], stratum[: sizes[0]])
+    return first, Canaries(person[sizes[0] :], stratum[sizes[0] :])
+
+
+def _shared_codes(real: Sequence[pd.DataFrame], name: str, argument: str) -> Ints:
+    """Return a code for each distinct value of a column of both files, one below the other."""
+    for table, role in zip(real, ("training", "holdout"), strict=True):
+        if name not in table.columns:
+            raise DataError(f"`{argument}` must name a column of both files, but the {role} table has no {name!r}")
+        missing = int(table[name].isna().sum())
+        if missing:
+            raise DataError(
+                f"the column {name!r} of `{argument}` must have a value in each row, got none in {missing:,} rows of "
+                f"the {role} table; fill it in, or leave these rows out of all tables"
+            )
+    values = [table[name].tolist() for table in real]
+    return np.asarray(pd.factorize(pd.Series([*values[0], *values[1]], dtype=object))[0], np.int64)
+
+
+def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
+    within = f" of one value of {strata!r}" if strata else ""
+    require(
+        pairs.pairs >= FEWEST_PAIRS,
+        f"the tables must give at least {FEWEST_PAIRS} pairs of a training and a holdout record{within}",
+        do="give more rows of both files",
+        pairs=pairs.pairs,
+    )
+
+
+def _features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dict[str, Floats], list[str]]:
+    """Return the features of the real rows by each registered attack, and a sentence on each attack that failed."""
+    features: dict[str, Floats] = {}
+    failures = []
+    for name in catalogue("table-attack"):
+        started = time.perf_counter()
+        try:
+            values = np.asarray(load("table-attack", name)().features(pairs.view), np.float64)
+            require(
+                values.ndim == 2 and values.shape[0] == pairs.trained.size and bool(np.isfinite(values).all()),
+                "features must be finite numbers, one row for each real row",
+                shape=values.shape,
+            )
+        except Exception as err:  # an attack of another package may raise anything; the others still count
+            failures.append(f"the attack {name} failed and is left out: {type(err).__name__}: {err}")
+            continue
+        features[name] = values
+        seconds[name] = time.perf_counter() - started
+    if not features:
+        raise InputError("; ".join(failures) or "at least one table-attack must be registered, got none")
+    return features, failures
+
+
+def _tests(
+    pairs: PairedTables, attacks: Sequence[Floats], reading: Reading, seed: int
+) -> list[tuple[TestRecord, GuessedPairs]]:
+    """Return the test of all pairs and of each slice; a slice learns from the coins of all pairs outside it."""
+    features = PairFeatures.of(pairs, attacks)
+    parts = slices(pairs)
+    masks = {"all pairs": np.ones(pairs.pairs, bool), **parts}
+    shares = {name: (1 - WHOLE_SHARE) / len(parts) for name in parts}
+    shares["all pairs"] = 1 - sum(shares.values())
+    return [_test(name, mask, shares[name], pairs, features, reading, seed) for name, mask in masks.items()]
+
+
+def _test(
+    name: str,
+    mask: np.ndarray,
+    share: float,
+    pairs: PairedTables,
+    features: PairFeatures,
+    reading: Reading,
+    seed: int,
+) -> tuple[TestRecord, GuessedPairs]:
+    scores = learned_order(features, pairs.first_trained, seed=seed, guessed=mask)
+    printed, strictest = (1 - share * (1 - each) for each in (PRINTED, reading.confidence))
+    guessed = GuessedPairs(name, share, mask, scores, reading.bound(scores, printed), reading.bound(scores, strictest))
+    test = TestRecord(
+        name=name,
+        claim=reading.claim,
+        compared=reading.compared,
+        finding=guessed.bound,
+        split_doubt=reading.doubt,
+        units=1,
+    )
+    if not test.claims_something:
+        return replace(test, sensitivity=_sensitivity(mask, printed, reading, whole=bool(mask.all()))), guessed
+    curve = reading.compared.claim.curve
+    if guessed.strict.violation_point(curve) is not None:
+        test = replace(test, finding=guessed.strict)
+    elif test.exceeds:
+        test = replace(test, confirmation=Confirmation.LESS_CONFIDENT)
+    estimator = reading.estimator(printed)
+    p_value = min(1.0, p_value_of(estimator, [estimator.tally(scores)], guessed.bound, curve) / share)
+    return (
+        replace(test, p_value=p_value, sensitivity=_sensitivity(mask, strictest, reading, whole=bool(mask.all()))),
+        guessed,
+    )
+
+
+def _sensitivity(mask: np.ndarray, confidence: float, reading: Reading, *, whole: bool) -> Sensitivity:
+    """Return the bound for as many right guesses as pairs, and the smallest share of copied rows that would show."""
+    count = int(mask.sum())
+    maximum = reading.bound(_first_right(count, count), confidence)
+    helps = "more rows in both files"
+    if not whole:
+        return Sensitivity(maximum=maximum, helps=helps)
+    curve = reading.compared.claim.curve
+    has_claim = np.isfinite(reading.compared.claim.epsilon) or not reading.compared.claim.is_point
+
+    def detected(right: int) -> bool:
+        bound = reading.bound(_first_right(count, right), confidence)
+        return bound.violation_point(curve) is not None if has_claim else bound.lower > 0
+
+    if not detected(count):
+        return Sensitivity(maximum=maximum, helps=helps)
+    low, high = 0, count  # `high` right guesses are detected
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if detected(middle) else (middle, high)
+    # Copied rows fall into pairs at random, so the share must give `high` of them with the stated power.
+    share = float(stats.beta.ppf(POWER, high, count - high + 1)) if high < count else 1.0
+    words = (
+        f"would detect {100 * share:.2g} % of the training rows copied verbatim ({100 * POWER:.0f} % power, if the "
+        "attacks recognise the copies)"
+    )
+    return Sensitivity(maximum=maximum, helps=helps, detectable=words)
+
+
+def _first_right(count: int, right: int) -> Scores:
+    """Return guesses of which the first ones are right, and every second one of the others."""
+    is_right = np.arange(count) < right
+    is_right[right + 1 :: 2] = True
+    size = np.arange(count, 0, -1, dtype=np.float64)
+    truth = np.ones(count, bool)
+    return Scores(np.where(is_right, size, -size), truth)
+
+
+def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, seconds: float) -> AttackAlone:
+    """Return the accuracy of an attack's own score, and its bound in the order of what stands out most."""
+    largest, _ = pairs.of_canaries(features[:, :1])
+    difference = (largest[0] - largest[1])[:, 0]
+    right = np.where(difference == 0, 0.5, (difference > 0) == pairs.first_trained)
+    order = PairFeatures.of(pairs, [features[:, :1]]).outlying
+    bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
+    summary = catalogue("table-attack")[name].summary
+    return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
+
+
+def _notes(
+    pairs: PairedTables,
+    tables: Sequence[MixedTable],
+    groups: str | None,
+    tuned: bool,
+    reading: Reading,
+) -> list[str]:
+    """Return the assumptions of the bound, and what was counted."""
+    unpaired = abs(pairs.training_canaries - pairs.holdout_canaries)
+    unit = "persons" if groups else "rows"
+    notes = [
+        ASSUMES.format(records=unit, tuned=" but to choose settings" if tuned else ""),
+        f"{pairs.pairs:,} random pairs of {pairs.training_canaries:,} training and {pairs.holdout_canaries:,} holdout "
+        f"{unit}{f'; {unpaired:,} {unit} of the larger file are known to the attacker' if unpaired else ''}",
+        SHARED,
+    ]
+    if reading.claim.epsilon < np.inf:
+        notes.append(STRICTER.format(100 * reading.confidence))
+    if groups:
+        notes.append(f"rows with an equal {groups} are one person: the claim must be about persons")
+    if pairs.persons_in_both:
+        notes.append(f"{pairs.persons_in_both:,} persons have rows in both files and are left out of the pairs")
+    codes = row_codes(stacked(tables[0], tables[1]))
+    shared = np.isin(codes[: len(tables[0])], codes[len(tables[0]) :])
+    if shared.any():
+        notes.append(
+            f"{int(shared.sum()):,} training rows ({100 * shared.mean():.2g} %) are equal to a holdout row; a pair of "
+            "equal rows tells nothing"
+        )
+    return notes
