@@ -340,7 +340,7 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     largest, _ = pairs.of_canaries(features[:, :1])
     difference = (largest[0] - largest[1])[:, 0]
     right = np.where(difference == 0, 0.5, (difference > 0) == pairs.first_trained)
-    order = PairFeatures.of(pairs, [features[:, :1]]).outlying
+    order = PairFeatures.of(pairs, [features[:, :1]]).leaders[:, 1]
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
     summary = catalogue("table-attack")[name].summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])

@@ -123,7 +123,9 @@ def nearest(
     """
     costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
     query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
-    distances, rows = _nearest(query.numbers, query.words, costs, query_group, searched.numbers, searched.words, group, k)
+    distances, rows = _nearest(
+        query.numbers, query.words, costs, query_group, searched.numbers, searched.words, group, k
+    )
     return Neighbours(distances.astype(np.float64), rows)
 
 

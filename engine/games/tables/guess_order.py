@@ -37,23 +37,27 @@ from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.scores import Scores
 
 BULK, SHOULDER = 0.5, 0.9
-"""Quantiles of a feature whose distance is its unit: outliers do not widen it."""
-LARGEST_OUTLIER, POWER = 30.0, 3.0
-"""Largest distance of a feature from its median in its units, and the power that makes few large distances count more
-than many small ones when the attacks are added up.
-"""
+"""Quantiles of a score whose distance is its unit, so that outliers do not widen it."""
+LARGEST_OUTLIER = 5.0
+"""Largest distance of a score from its median, in its units: one attack alone must not outvote several that agree."""
 HINGES = (0.0, 2.0, 4.0)
 """Knots of the learned features, in -log of the share of rows with a larger feature."""
-FIRST_GUESSES = 10
-"""Smallest number of guesses made between two looks at the coins."""
+FEWEST_GUESSES, FEWEST_LEARNED = 5, 10
+"""Smallest number of guesses between two choices of a leader, and between two fits of the model."""
 NEXT_GUESSES = 0.25
-"""Number of guesses until the model is fitted again, as a share of the coins revealed."""
-CLEARLY_RIGHT = 0.85
-"""Share of right guesses at which the order of outliers is followed further, before anything is learned."""
+"""Number of guesses until the next choice or fit, as a share of the coins revealed."""
+GOOD_LEADER = 0.75
+"""Expected share of right guesses from which a leader is followed."""
+OPTIMISM = (4.0, 1.0), (0.5, 0.5)
+"""Right and wrong guesses that are added to those seen, for all attacks together and for one attack."""
+RECENT = 25
+"""Number of revealed pairs by which a leader is judged."""
+TRIED = 6
+"""Number of pairs given up to judge each attack once no leader is good."""
 GIVEN_UP = 0.2
-"""Share of the remaining pairs that are given up when outliers are no longer clearly right."""
-RIDGE, OUTLIER_WEIGHT = 30.0, 0.3
-"""Strength of the ridge penalty, and the weight of the order of outliers towards which it shrinks."""
+"""Share of the remaining pairs that are given up to learn from."""
+RIDGE, LEADER_WEIGHT = 30.0, 0.15
+"""Strength of the ridge penalty, and the weight of each leader towards which it shrinks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +65,12 @@ class PairFeatures:
     """Features of pairs that change their sign if the two canaries of a pair are exchanged.
 
     Attributes:
-        outlying: How much more the first canary stands out than the second one in all attacks together, as a signed
-            -log of its rank among the pairs, shape (pairs,).
+        leaders: How much more the first canary stands out than the second one, as a signed -log of the rank among the
+            pairs: in all attacks together, then in each attack, shape (pairs, 1 + attacks).
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
-    outlying: Floats
+    leaders: Floats
     learned: Floats
 
     @classmethod
@@ -78,24 +82,28 @@ class PairFeatures:
                 attack's own score. Larger values mean that a row is more likely trained on.
         """
         scores = np.column_stack([features[:, 0] for features in attacks])
-        largest, mean = paired.of_canaries(
-            np.concatenate([outliers(scores), tails(np.concatenate(attacks, axis=1))], 1)
-        )
+        together = differences(paired, outliers(scores)).sum(axis=1, keepdims=True)
         count = scores.shape[1]
-        standing_out = (largest[0] - largest[1])[:, :count].sum(axis=1)
-        differences = [largest[0] - largest[1], *([] if mean is largest else [mean[0] - mean[1]])]
-        learned = np.concatenate([difference[:, count:] for difference in differences], axis=1)
-        return cls(_signed_tail_rank(standing_out), learned[:, learned.any(axis=0)])
+        stand_out = np.concatenate([together[:, :1], differences(paired, outliers(scores, np.inf))[:, :count]], axis=1)
+        learned = differences(paired, tails(np.concatenate(attacks, axis=1)))
+        return cls(_signed_tail_rank(stand_out), learned[:, learned.any(axis=0)])
 
 
-def outliers(scores: Floats) -> Floats:
-    """Return how far each value lies above the median of its column, in robust units to the power `POWER`."""
+def differences(paired: PairedTables, row_values: Floats) -> Floats:
+    """Return the value of the first canary of each pair minus that of the second one, shape (pairs, k).
+
+    For persons of several rows, these are the differences of maxima, and to the right of them those of means.
+    """
+    largest, mean = paired.of_canaries(row_values)
+    return np.concatenate([each[0] - each[1] for each in ((largest,) if mean is largest else (largest, mean))], axis=1)
+
+
+def outliers(scores: Floats, most: float = LARGEST_OUTLIER) -> Floats:
+    """Return how far each value lies above the median of its column in robust units, at most `most`."""
     bulk, shoulder = np.quantile(scores, (BULK, SHOULDER), axis=0)
-    unit = np.maximum(shoulder - bulk, np.finfo(np.float64).tiny)
-    above = np.maximum(scores - bulk, 0.0)
-    with np.errstate(over="ignore"):
-        distances: Floats = np.minimum(above / unit, LARGEST_OUTLIER)
-    return distances**POWER
+    unit = np.where(shoulder > bulk, shoulder - bulk, np.maximum((scores.max(axis=0) - bulk) / LARGEST_OUTLIER, 1e-300))
+    distances: Floats = np.minimum(np.maximum(scores - bulk, 0.0) / unit, most)
+    return distances
 
 
 def tails(features: Floats) -> Floats:
@@ -114,9 +122,10 @@ def learned_order(
 ) -> Scores:
     """Return signed scores whose order by |score| is a predictable order of guesses, one score for each guessed pair.
 
-    First the pairs in which one canary stands out are guessed, as long as the guesses are clearly right. Then some of
-    the remaining pairs are given up, a logistic model without intercept is fitted on all revealed coins, the pairs that
-    it is most confident of are guessed, and so on until none is left.
+    First the pairs in which one canary stands out are guessed, by all attacks together or by the attack that was right
+    most often so far, as long as these guesses are mostly right. Then some of the remaining pairs are given up. A
+    logistic model without intercept is fitted on all revealed coins, the pairs that it is most confident of are
+    guessed, and so on until none remains.
 
     Args:
         features: Features of all pairs.
@@ -130,10 +139,9 @@ def learned_order(
     open_pairs = np.ones(first_trained.size, bool) if guessed is None else guessed.copy()
     require(bool(open_pairs.any()), "at least one pair must be guessed", pairs=first_trained.size)
     order = _Order(coins, open_pairs)
-    if guessed is not None and not guessed.all():
-        coins.reveal(np.flatnonzero(~guessed))
-    else:
-        _guess_outliers(order, features.outlying)
+    coins.reveal(np.flatnonzero(~open_pairs))
+    _follow_leaders(order, features.leaders)
+    if open_pairs.all():
         unseen = np.flatnonzero(order.open_pairs)
         order.give_up(unseen[np.random.default_rng(seed).random(unseen.size) < GIVEN_UP])
     _guess_learned(order, features)
@@ -151,11 +159,10 @@ class _Coins:
         self._is_revealed[pairs] = True
         return self._first_trained[pairs]
 
-    @property
-    def revealed(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Pairs whose coins are revealed, and these coins."""
-        pairs = np.flatnonzero(self._is_revealed)
-        return pairs, self._first_trained[pairs]
+    def among(self, pairs: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return those of the pairs whose coins are revealed, in their order, and these coins."""
+        revealed = pairs[self._is_revealed[pairs]]
+        return revealed, self._first_trained[revealed]
 
 
 class _Order:
@@ -168,16 +175,19 @@ class _Order:
         self._right: list[NDArray[np.bool_]] = []
         self._given_up: list[Ints] = []
 
-    def guess(self, confidence: Floats, count: int) -> float:
-        """Guess the `count` pairs left with the largest |confidence|; return the share of right guesses."""
+    @property
+    def guesses(self) -> int:
+        """Number of guesses so far."""
+        return sum(part.size for part in self._guessed)
+
+    def guess(self, confidence: Floats, count: int) -> None:
+        """Guess the `count` open pairs with the largest |confidence|."""
         unseen = np.flatnonzero(self.open_pairs)
         chosen = unseen[np.argsort(-np.abs(confidence[unseen]), kind="stable")[:count]]
         guesses = confidence[chosen] > 0
         self.open_pairs[chosen] = False
-        right = guesses == self.coins.reveal(chosen)
         self._guessed.append(chosen)
-        self._right.append(right)
-        return float(right.mean())
+        self._right.append(guesses == self.coins.reveal(chosen))
 
     def give_up(self, pairs: Ints) -> None:
         """Reveal the coins of pairs without a guess."""
@@ -194,25 +204,52 @@ class _Order:
         return Scores(np.where(truth == right, size, -size), truth, canary=pairs)
 
 
-def _guess_outliers(order: _Order, outlying: Floats) -> None:
-    """Guess the pairs in which one canary stands out most, until the guesses are no longer clearly right."""
-    count, last_share = 0, 1.0
-    while order.open_pairs.any() and (last_share >= CLEARLY_RIGHT or count < 2 * FIRST_GUESSES):
-        batch = max(FIRST_GUESSES, int(NEXT_GUESSES * count))
-        last_share, count = order.guess(outlying, batch), count + batch
+def _follow_leaders(order: _Order, leaders: Floats) -> None:
+    """Guess the pairs in which one canary stands out, by the leader that is expected to be right most often.
+
+    Once no leader is good, a few pairs at the front of each attack's order are given up to judge them again.
+    """
+    rankings = [np.argsort(-np.abs(leader), kind="stable") for leader in leaders.T]
+    tried = False
+    while order.open_pairs.any():
+        batch = max(FEWEST_GUESSES, int(NEXT_GUESSES * order.guesses))
+        expected = [
+            _expected_right(order, leader, ranking, batch, OPTIMISM[min(place, 1)])
+            for place, (leader, ranking) in enumerate(zip(leaders.T, rankings, strict=True))
+        ]
+        best = int(np.argmax(expected))
+        if expected[best] >= GOOD_LEADER:
+            order.guess(leaders[:, best], batch)
+        elif tried:
+            return
+        else:
+            tried = True
+            fronts = [ranking[order.open_pairs[ranking]][:TRIED] for ranking in rankings[1:]]
+            order.give_up(np.unique(np.concatenate([np.zeros(0, np.int64), *fronts])))
+
+
+def _expected_right(order: _Order, leader: Floats, ranking: Ints, batch: int, optimism: tuple[float, float]) -> float:
+    """Return the share of right guesses to expect in the next batch of a leader.
+
+    It is judged by the last revealed pairs in its ranking, up to the end of the next batch.
+    """
+    front = int(np.argmax(order.open_pairs[ranking]))
+    pairs = ranking[: front + batch]
+    revealed, first_trained = order.coins.among(pairs)
+    right = ((leader[revealed] > 0) == first_trained)[-max(RECENT, batch) :]
+    return float((right.sum() + optimism[0]) / (right.size + sum(optimism)))
 
 
 def _guess_learned(order: _Order, features: PairFeatures) -> None:
-    """Guess the pairs left, by a model that is fitted again whenever a quarter more coins are revealed."""
+    """Guess the pairs that remain, by a model that is fitted again whenever a quarter more coins are revealed."""
     spread = np.sqrt(np.mean(features.learned**2, axis=0))
-    inputs = np.column_stack([features.outlying, features.learned / np.where(spread > 0, spread, 1.0)])
-    prior = np.zeros(inputs.shape[1])
-    prior[0] = OUTLIER_WEIGHT
+    inputs = np.concatenate([features.leaders, features.learned / np.where(spread > 0, spread, 1.0)], axis=1)
+    prior = np.where(np.arange(inputs.shape[1]) < features.leaders.shape[1], LEADER_WEIGHT, 0.0)
     weights = prior
     while order.open_pairs.any():
-        pairs, coins = order.coins.revealed
-        weights = _fitted(inputs[pairs], coins, prior, weights)
-        order.guess(inputs @ weights, max(FIRST_GUESSES, int(NEXT_GUESSES * pairs.size)))
+        pairs, first_trained = order.coins.among(np.arange(inputs.shape[0]))
+        weights = _fitted(inputs[pairs], first_trained, prior, weights)
+        order.guess(inputs @ weights, max(FEWEST_LEARNED, int(NEXT_GUESSES * pairs.size)))
 
 
 def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
@@ -231,6 +268,6 @@ def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Fl
 
 
 def _signed_tail_rank(values: Floats) -> Floats:
-    """Return sign(value) * -log of the share of values that are as large or larger in size, shape as `values`."""
-    ranks: Floats = rankdata(-np.abs(values), method="average") / values.size
+    """Return sign(value) * -log of the share of a column that is as large or larger in size, shape as `values`."""
+    ranks: Floats = rankdata(-np.abs(values), method="average", axis=0) / values.shape[0]
     return np.sign(values) * -np.log(ranks)

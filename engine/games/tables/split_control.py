@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.engine.games.tables.distances import Scaled, nearest, ranks_in
+from dpaudit.engine.games.tables.distances import nearest, scaled
 from dpaudit.engine.games.tables.pairs import PairedTables, row_codes
-from dpaudit.engine.games.tables.view import MISSING, MixedTable
+from dpaudit.engine.games.tables.view import MISSING, SECRET, MixedTable, TableView
 from dpaudit.estimators.arguments import Floats, Ints
 
 NOT_RANDOM = 1e-3
@@ -188,10 +188,9 @@ def _near_rows(table: MixedTable, trained: NDArray[np.bool_]) -> SplitTest:
     Source: Schilling (1986), "Multivariate two-sample tests based on nearest neighbors".
     """
     rows = len(table)
-    ranks = ranks_in(table.numbers, table.numbers[:0])
-    scaled = Scaled(ranks, table.words.astype(np.int32))
     each = np.arange(rows)
-    near = nearest(scaled, scaled, 1, groups=(each, each)).rows[:, 0]
+    _, real = scaled(TableView(table.take(each[:0]), table, each, np.full(rows, SECRET, np.int8)))
+    near = nearest(real, real, 1, groups=(each, each)).rows[:, 0]
     same = int(np.count_nonzero(trained == trained[near]))
     inside, outside = int(trained.sum()), int((~trained).sum())
 

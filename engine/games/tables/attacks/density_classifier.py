@@ -32,7 +32,6 @@ class DensityClassifier:
         """Return the log odds, shape (rows, 1)."""
         from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
 
-
         order = _content_order(view)
         synthetic, real = _matrix(view.synthetic, view), _matrix(view.real.take(order), view)
         fold = _folds(view.pair[order], real, self.folds)

@@ -13,7 +13,9 @@ from dpaudit.engine.games.tables.view import TableView
 from dpaudit.registry import register
 
 
-@register("table-attack", "rare-values", source="Ours; Stadler, Oprisanu and Troncoso (2022) for domains taken from data")
+@register(
+    "table-attack", "rare-values", source="Ours; Stadler, Oprisanu and Troncoso (2022) for domains taken from data"
+)
 @dataclass(frozen=True)
 class RareValues:
     """Rare words, numbers and pairs of values that occur in the synthetic table or not, and its largest numbers.
