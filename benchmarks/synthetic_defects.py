@@ -311,6 +311,4 @@ def leaf_trees(split: Split, rng: Rng, smallest: int = 1) -> pd.DataFrame:
         first, after = (np.searchsorted(leaf[order], target, side) for side in ("left", "right"))
         donor[:, column] = order[first + (rng.random(len(rows)) * (after - first)).astype(np.int64)]
         made[:, column] = codes[donor[:, column], column]
-    return pd.DataFrame(
-        {name: rows[name].to_numpy()[donor[:, place]] for place, name in enumerate(rows.columns)}
-    )
+    return pd.DataFrame({name: rows[name].to_numpy()[donor[:, place]] for place, name in enumerate(rows.columns)})

@@ -1,12 +1,15 @@
-"""Synthesize census rows with third-party generators, each in a Python of its own, and audit the tables from three files.
+"""Audit third-party generators of tables, each in a Python of its own: with the generator, and from three files.
 
     make libraries
-    python -m benchmarks.synthetic_packages tables ADULT FOLDER [NAME ...]
-    python -m benchmarks.synthetic_packages audits FOLDER
+    python -m benchmarks.synthetic_packages checks FOLDER [NAME ...]
+    python -m benchmarks.synthetic_packages tables FOLDER ADULT [NAME ...]
+    python -m benchmarks.synthetic_packages audits FOLDER [NAME ...]
+    python -m benchmarks.synthetic_packages pages FOLDER
 
-ADULT is the folder with UCI's files. `tables` splits random rows into FOLDER/train.csv and FOLDER/holdout.csv, and
-writes FOLDER/NAME.csv for each generator; it skips tables that are there. `audits` runs `dpaudit.synthetic` on each,
-prints a table and writes it to `docs/data/synthetic-packages.csv`.
+`checks` runs `dpaudit check` on generators, each in the run folder FOLDER/NAME. `tables` splits random rows of UCI's
+files in ADULT into FOLDER/train.csv and FOLDER/holdout.csv, and writes FOLDER/NAME.csv for each generator. `audits`
+runs `dpaudit.synthetic` on these tables. All skip what FOLDER has. `pages` writes what was found to
+`docs/data/synthetic-package-checks.csv` and `docs/data/synthetic-package-tables.csv`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +27,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import dpaudit
+from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
+from dpaudit import Claim, Relation
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
 
 ROOT = Path(__file__).parent.parent
@@ -80,6 +87,133 @@ PACKAGES = {
 }
 
 
+@dataclass(frozen=True)
+class Check:
+    """A generator of a package that is audited on small tables of `SCHEMA`.
+
+    Attributes:
+        python, generator: As in `Package`.
+        delta: Claimed delta, of epsilon 1 under records added or removed.
+        leak: What gives a record away; "" if nothing is known to.
+        settings: Arguments of the class.
+    """
+
+    python: str
+    generator: str
+    delta: float
+    leak: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+SCHEMA: dict[str, Any] = {"sex": ["f", "m"], "job": ["a", "b", "c"]}
+GIVEN = {"domain": SCHEMA}
+FROM_ROWS = "values of a column are taken from the rows"
+CHECKS = {
+    "data-synthesizer": Check("data-synthesizer", "data_synthesizer_generators:Independent", 0.0, FROM_ROWS),
+    "data-synthesizer, values given": Check(
+        "data-synthesizer", "data_synthesizer_generators:Independent", 0.0, "", GIVEN
+    ),
+    "smartnoise-mst": Check(SMARTNOISE, "smartnoise_generators:MST", 1e-9, FROM_ROWS),
+    "smartnoise-mst, values given": Check(SMARTNOISE, "smartnoise_generators:MST", 1e-9, "", GIVEN),
+    "dpmm-priv-bayes, values given": Check(
+        *(DPMM, "dpmm_generators:PrivBayes", 1e-5, "a column with one value is released without noise"),
+        GIVEN | {"iterations": 20},
+    ),
+}
+BUDGET = "4m"
+
+
+def checks(folder: Path, *names: str) -> None:
+    """Run the checks that are missing."""
+    for name in names or CHECKS:
+        output = folder / name.replace(", ", "-").replace(" ", "-")
+        if (output / "found.json").exists():
+            continue
+        case, began = CHECKS[name], time.monotonic()
+        claim = Claim(1.0, case.delta, Relation.ADD_REMOVE)
+        report = dpaudit.check(
+            case.generator,
+            schema=SCHEMA,
+            claim=claim,
+            relation=claim.relation,
+            settings={name: [value] for name, value in case.settings.items()},
+            python=str(ROOT / f".venv-{case.python}" / "bin" / "python"),
+            folder=str(FOLDER),
+            effort="quick",
+            budget=BUDGET,
+            output=str(output),
+        )
+        assert report.joint is not None
+        deciding = report.joint.deciding
+        found = {
+            "name": name,
+            "verdict": report.joint.verdict.value,
+            "epsilon": 0.0 if deciding is None else max(0.0, deciding.epsilon),
+            "seconds": time.monotonic() - began,
+        }
+        (output / "found.json").write_text(json.dumps(found))
+        print(report, json.dumps(found), sep="\n", flush=True)
+
+
+def audits(folder: Path, *names: str) -> None:
+    """Audit the synthetic tables that were not audited yet."""
+    for name in names or PACKAGES:
+        synth, output = folder / f"{name}.csv", folder / f"{name}.json"
+        if not synth.exists() or output.exists():
+            continue
+        claim = None if PACKAGES[name].epsilon is None else PACKAGES[name].epsilon
+        began = time.process_time()
+        result = dpaudit.synthetic(folder / "train.csv", folder / "holdout.csv", synth, claim=claim)
+        found = {
+            "name": name,
+            "claimed": claim,
+            "verdict": result.verdict.value,
+            "epsilon": result.epsilon,
+            "measures": {measure.name: measure.value for measure in result.measures},
+            "best": max((attack.accuracy, attack.name) for attack in result.attacks),
+            "seconds": time.process_time() - began,
+        }
+        output.write_text(json.dumps(found))
+        print(name, result, sep="\n", flush=True)
+
+
+def pages(folder: Path) -> None:
+    """Write what was found to `docs/data`."""
+    lines = ["| generator | leak | claimed | epsilon at least | verdict |", "| --- | --- | --- | --- | --- |"]
+    for name, case in CHECKS.items():
+        path = folder / name.replace(", ", "-").replace(" ", "-") / "found.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            lines.append(
+                f"| {name} | {case.leak or 'none known'} | 1 | {_down(found['epsilon'])} | {found['verdict']} |"
+            )
+    _write("synthetic-package-checks.csv", lines, 2, "checks")
+    lines = [
+        "| generator | claimed | epsilon at least | best attack | right in | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in PACKAGES:
+        path = folder / f"{name}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            accuracy, attack = found["best"]
+            claimed = "none" if found["claimed"] is None else f"{found['claimed']:g}"
+            shown = f"{_down(found['epsilon'])} | {attack} | {accuracy:.1%}".replace("%", " %")
+            lines.append(f"| {name} | {claimed} | {shown} | {found['seconds']:.0f} |")
+    _write("synthetic-package-tables.csv", lines, 1, "audits")
+
+
+def _write(file: str, lines: list[str], keys: int, verb: str) -> None:
+    print(*lines, sep="\n")
+    write(DATA / file, list(table_rows(lines, keys=keys)))
+    note_origin(measured_here(file, f"python -m benchmarks.synthetic_packages {verb} FOLDER"))
+
+
+def _down(epsilon: float) -> str:
+    """Return a lower bound with three digits, rounded down."""
+    return f"{np.floor(1_000 * epsilon) / 1_000:.3f}"
+
+
 def census(adult: Path) -> pd.DataFrame:
     """Return the rows of `adult.data`, with the word `unknown` for missing cells."""
     rows = pd.read_csv(
@@ -96,17 +230,19 @@ def public_domain(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def tables(adult: Path, folder: Path, *names: str) -> None:
+def tables(folder: Path, adult: str, *names: str) -> None:
     """Write the split and the synthetic tables that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = census(adult)
+    rows = census(Path(adult))
     order = np.random.default_rng(0).permutation(len(rows))
     rows.iloc[order[:ROWS]].to_csv(folder / "train.csv", index=False)
     rows.iloc[order[ROWS : 2 * ROWS]].to_csv(folder / "holdout.csv", index=False)
     for name in names or PACKAGES:
         path = folder / f"{name}.csv"
         if not path.exists():
-            print(name, f"{synthesize(PACKAGES[name], folder / 'train.csv', path, public_domain(rows)):.0f} s", flush=True)
+            print(
+                name, f"{synthesize(PACKAGES[name], folder / 'train.csv', path, public_domain(rows)):.0f} s", flush=True
+            )
 
 
 def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str, Any]) -> float:
@@ -130,5 +266,5 @@ def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str,
 
 
 if __name__ == "__main__":
-    what, *arguments = sys.argv[1:]
-    tables(Path(arguments[0]), Path(arguments[1]), *arguments[2:])
+    verb, folder, *arguments = sys.argv[1:]
+    {"checks": checks, "tables": tables, "audits": audits, "pages": pages}[verb](Path(folder), *arguments)

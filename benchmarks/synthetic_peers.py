@@ -1,7 +1,7 @@
 """Detect leaking generators of tables: `dpaudit.synthetic`, anonymeter, distances and shadow models on the same tables.
 
     make .venv-anonymeter/.installed
-    python -m benchmarks.synthetic_peers [--honest 40] [--tables 10] [--rows 1000]
+    python -m benchmarks.synthetic_peers [--honest 40] [--tables 8] [--rows 1000]
 
 Each method gives a number for a table, larger for more leakage. Its threshold is the one that at most 5 % of the honest
 tables exceed, so that all methods have the same share of false alarms; the power is the share of leaking tables beyond
@@ -50,7 +50,7 @@ GENERATORS: dict[str, Generator] = {
     "marginals, ε = 1": lambda split, rng: marginals(split, rng, 1.0),
 }
 FALSE_ALARMS = 0.05
-SHADOWS = 40
+SHADOWS = 24
 """Fits of the generator in each world to learn from; half as many more to test on."""
 QUERIES = 60
 BINS = 10
@@ -64,11 +64,12 @@ warnings.simplefilter("ignore")
 for folder in sys.argv[1:]:
     train, holdout, synth = (pd.read_csv(Path(folder) / f"{name}.csv") for name in ("train", "holdout", "synth"))
     columns, results = list(train.columns), {}
-    tables = {"ori": train, "syn": synth, "control": holdout, "n_attacks": 300}
+    halves = columns[::2], columns[1::2]
+    tables = {"ori": train, "syn": synth, "control": holdout, "n_attacks": 200}
     evaluators = {
         "singling out, one column": (SinglingOutEvaluator(**tables, seed=0), {"mode": "univariate"}),
         "singling out, four columns": (SinglingOutEvaluator(**tables, n_cols=4, seed=0), {"mode": "multivariate"}),
-        "linkability": (LinkabilityEvaluator(**tables, aux_cols=(columns[::2], columns[1::2]), n_neighbors=10), {"n_jobs": 1}),
+        "linkability": (LinkabilityEvaluator(**tables, aux_cols=halves, n_neighbors=10), {"n_jobs": 1}),
         "inference": (InferenceEvaluator(**tables, secret="income", aux_cols=columns[:-1]), {"n_jobs": 1}),
     }
     for name, (evaluator, arguments) in evaluators.items():
@@ -119,18 +120,25 @@ def with_shadow_models(split: Split, generator: Generator, rng: Rng) -> float:
     count = auxiliary.shape[1]
     queries = [rng.choice(count, rng.integers(1, 5), replace=False) for _ in range(QUERIES)]
     edges = _edges(auxiliary)
-    levels = {name: {word: code for code, word in enumerate(sorted(set(auxiliary[name].astype(str))))} for name in edges}
+    levels = {
+        name: {word: code for code, word in enumerate(sorted(set(auxiliary[name].astype(str))))} for name in edges
+    }
+    numbers = auxiliary.select_dtypes("number").columns
+    spread, is_word = auxiliary[numbers].std(), ~auxiliary.columns.isin(numbers)
     target_codes = _codes(target, edges, levels)[0]
     for is_inside in worlds:
         rows = auxiliary.sample(len(split.training), random_state=int(rng.integers(1 << 31)))
         if is_inside:
             rows = pd.concat([rows.iloc[1:], target])
         shadow = replace(split, training=rows.reset_index(drop=True))
-        codes = _codes(generator(shadow, rng), edges, levels)
+        synth = generator(shadow, rng)
+        codes = _codes(synth, edges, levels)
         agrees = codes == target_codes
         answers = [agrees[:, query].all(axis=1).mean() for query in queries]
         histograms = [np.bincount(column + 1, minlength=max(BINS, 45) + 2) / len(codes) for column in codes.T]
-        features.append(np.concatenate([answers, [agrees.sum(axis=1).max()], *histograms]))
+        gap = (np.abs(synth[numbers] - target[numbers].to_numpy()) / spread).to_numpy().sum(axis=1)
+        closest = (gap + (~agrees[:, is_word]).sum(axis=1)).min()
+        features.append(np.concatenate([answers, [closest], *histograms]))
     learned, inputs = 2 * SHADOWS, np.stack(features)
     forest = RandomForestClassifier(100, random_state=0).fit(inputs[:learned], worlds[:learned])
     return float(roc_auc_score(worlds[learned:], forest.predict_proba(inputs[learned:])[:, 1]))
@@ -149,7 +157,9 @@ def _edges(rows: pd.DataFrame) -> dict[str, Floats]:
     return {name: np.quantile(rows[name], shares) if name in numeric else np.empty(0) for name in rows.columns}
 
 
-def _codes(rows: pd.DataFrame, edges: Mapping[str, Floats], levels: Mapping[str, Mapping[str, int]]) -> NDArray[np.int64]:
+def _codes(
+    rows: pd.DataFrame, edges: Mapping[str, Floats], levels: Mapping[str, Mapping[str, int]]
+) -> NDArray[np.int64]:
     """Return bins and words as integers, shape (rows, columns); -1 for an unknown word."""
     columns = [
         np.searchsorted(cut, rows[name]) if cut.size else rows[name].astype(str).map(levels[name]).fillna(-1)
@@ -180,7 +190,7 @@ def main() -> None:
     """Run all methods and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--honest", type=int, default=40)
-    parser.add_argument("--tables", type=int, default=10)
+    parser.add_argument("--tables", type=int, default=8)
     parser.add_argument("--rows", type=int, default=1_000)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -199,7 +209,10 @@ def main() -> None:
                 split = made_split(options.rows, int(rng.integers(1 << 31)))
                 synth = generator(split, rng)
                 tables = (split.training, split.holdout, synth)
-                for method, function in (("dpaudit synthetic", with_dpaudit), ("distance to closest record", with_distances)):
+                for method, function in (
+                    ("dpaudit synthetic", with_dpaudit),
+                    ("distance to closest record", with_distances),
+                ):
                     began = time.process_time()
                     note(method, name, function(*tables), time.process_time() - began)
                 began = time.process_time()
@@ -217,8 +230,8 @@ def main() -> None:
     lines = table(values, seconds)
     print(*lines, sep="\n")
     write(DATA / "synthetic-peers.csv", list(table_rows(lines, keys=1)))
-    program = f"python -m benchmarks.synthetic_peers --honest {options.honest} --tables {options.tables} --rows {options.rows}"
-    note_origin(measured_here("synthetic-peers.csv", program))
+    sizes = f"--honest {options.honest} --tables {options.tables} --rows {options.rows}"
+    note_origin(measured_here("synthetic-peers.csv", f"python -m benchmarks.synthetic_peers {sizes}"))
 
 
 def table(values: Mapping[str, Mapping[str, Sequence[float]]], seconds: Mapping[str, Sequence[float]]) -> list[str]:
@@ -228,7 +241,9 @@ def table(values: Mapping[str, Mapping[str, Sequence[float]]], seconds: Mapping[
     for method, by_generator in values.items():
         honest = np.sort(by_generator[HONEST])[::-1]
         threshold = honest[int(FALSE_ALARMS * honest.size)]
-        shares = [f"{np.mean(np.asarray(by_generator[name]) > threshold):.1%}".replace("%", " %") for name in GENERATORS]
+        shares = [
+            f"{np.mean(np.asarray(by_generator[name]) > threshold):.1%}".replace("%", " %") for name in GENERATORS
+        ]
         own = OWN_LINES[method.partition(",")[0]]
         lines.append(f"| {' | '.join([method, *shares, f'{np.mean(seconds[method]):.1f}', str(own)])} |")
     return lines
