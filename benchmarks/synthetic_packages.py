@@ -19,7 +19,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -225,7 +225,9 @@ def census(adult: Path) -> pd.DataFrame:
 def public_domain(rows: pd.DataFrame) -> dict[str, Any]:
     """Return the values of all columns of words and the ranges of the others, as published with the data."""
     return {
-        name: {"lower": float(column.min()), "upper": float(column.max())} if name in NUMERIC else sorted(set(column))
+        str(name): {"lower": float(column.min()), "upper": float(column.max())}
+        if name in NUMERIC
+        else sorted(set(column))
         for name, column in rows.items()
     }
 
@@ -267,4 +269,5 @@ def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str,
 
 if __name__ == "__main__":
     verb, folder, *arguments = sys.argv[1:]
-    {"checks": checks, "tables": tables, "audits": audits, "pages": pages}[verb](Path(folder), *arguments)
+    verbs: dict[str, Callable[..., None]] = {"checks": checks, "tables": tables, "audits": audits, "pages": pages}
+    verbs[verb](Path(folder), *arguments)

@@ -1,7 +1,7 @@
 """Detect leaking generators of tables: `dpaudit.synthetic`, anonymeter, distances and shadow models on the same tables.
 
     make .venv-anonymeter/.installed
-    python -m benchmarks.synthetic_peers [--honest 40] [--tables 8] [--rows 1000]
+    python -m benchmarks.synthetic_peers [--honest 40] [--tables 6] [--rows 1000]
 
 Each method gives a number for a table, larger for more leakage. Its threshold is the one that at most 5 % of the honest
 tables exceed, so that all methods have the same share of false alarms; the power is the share of leaking tables beyond
@@ -50,7 +50,7 @@ GENERATORS: dict[str, Generator] = {
     "marginals, ε = 1": lambda split, rng: marginals(split, rng, 1.0),
 }
 FALSE_ALARMS = 0.05
-SHADOWS = 24
+SHADOWS = 16
 """Fits of the generator in each world to learn from; half as many more to test on."""
 QUERIES = 60
 BINS = 10
@@ -172,7 +172,7 @@ def lines_of(*functions: object) -> int:
     """Return the number of lines of code, without docstrings and blank lines."""
     total = 0
     for function in functions:
-        source = inspect.getsource(function) if callable(function) else str(function)  # type: ignore[arg-type]
+        source = inspect.getsource(function) if callable(function) else str(function)
         code = source.split('"""')
         total += sum(bool(line.strip()) for part in code[::2] for line in part.splitlines())
     return total
@@ -190,7 +190,7 @@ def main() -> None:
     """Run all methods and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--honest", type=int, default=40)
-    parser.add_argument("--tables", type=int, default=8)
+    parser.add_argument("--tables", type=int, default=6)
     parser.add_argument("--rows", type=int, default=1_000)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
