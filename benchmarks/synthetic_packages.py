@@ -119,6 +119,9 @@ CHECKS = {
         *(DPMM, "dpmm_generators:PrivBayes", 1e-5, "a column with one value is released without noise"),
         GIVEN | {"iterations": 20},
     ),
+    "dpmm-priv-bayes, values given, public rows": Check(
+        *(DPMM, "dpmm_generators:PrivBayes", 1e-5, ""), GIVEN | {"iterations": 20, "public_rows": True}
+    ),
 }
 BUDGET = "4m"
 
