@@ -115,6 +115,15 @@ CHECKS = {
     ),
     "smartnoise-mst": Check(SMARTNOISE, "smartnoise_generators:MST", 1e-9, FROM_ROWS),
     "smartnoise-mst, values given": Check(SMARTNOISE, "smartnoise_generators:MST", 1e-9, "", GIVEN),
+    "smartnoise-mwem, values given": Check(
+        *(
+            SMARTNOISE,
+            "smartnoise_generators:MWEM",
+            0.0,
+            "the cells of the histogram end at the last value in the rows",
+        ),
+        GIVEN,
+    ),
     "dpmm-priv-bayes, values given": Check(
         *(DPMM, "dpmm_generators:PrivBayes", 1e-5, "a column with one value is released without noise"),
         GIVEN | {"iterations": 20},

@@ -76,6 +76,10 @@ def ends(values: Any) -> list[Any]:
     return [values["lower"], values["upper"]] if isinstance(values, Mapping) else list(values)
 
 
+class MWEM(_SmartNoise):
+    synthesizer = "mwem"
+
+
 class MST(_SmartNoise):
     synthesizer = "mst"
 
