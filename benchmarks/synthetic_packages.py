@@ -125,7 +125,12 @@ CHECKS = {
         GIVEN,
     ),
     "dpmm-priv-bayes, values given": Check(
-        *(DPMM, "dpmm_generators:PrivBayes", 1e-5, "no noise for a column of equal values, and an error if all columns are"),
+        *(
+            DPMM,
+            "dpmm_generators:PrivBayes",
+            1e-5,
+            "no noise for a column of equal values, and an error if all columns are",
+        ),
         GIVEN | {"iterations": 20},
     ),
     "dpmm-priv-bayes, values given, public rows": Check(
@@ -157,14 +162,14 @@ def checks(folder: Path, *names: str) -> None:
         )
         assert report.joint is not None
         deciding = report.joint.deciding
-        found = {
+        outcome = {
             "name": name,
             "verdict": report.joint.verdict.value,
             "epsilon": 0.0 if deciding is None else max(0.0, deciding.epsilon),
             "seconds": time.monotonic() - began,
         }
-        (output / "found.json").write_text(json.dumps(found))
-        print(report, json.dumps(found), sep="\n", flush=True)
+        (output / "found.json").write_text(json.dumps(outcome))
+        print(report, json.dumps(outcome), sep="\n", flush=True)
 
 
 def audits(folder: Path, *names: str) -> None:
@@ -176,7 +181,7 @@ def audits(folder: Path, *names: str) -> None:
         claim = None if PACKAGES[name].epsilon is None else PACKAGES[name].epsilon
         began = time.process_time()
         result = dpaudit.synthetic(folder / "train.csv", folder / "holdout.csv", synth, claim=claim)
-        found = {
+        outcome = {
             "name": name,
             "claimed": claim,
             "verdict": result.verdict.value,
@@ -185,7 +190,7 @@ def audits(folder: Path, *names: str) -> None:
             "best": max((attack.accuracy, attack.name) for attack in result.attacks),
             "seconds": time.process_time() - began,
         }
-        output.write_text(json.dumps(found))
+        output.write_text(json.dumps(outcome))
         print(name, result, sep="\n", flush=True)
 
 
@@ -195,9 +200,9 @@ def pages(folder: Path) -> None:
     for name, case in CHECKS.items():
         path = folder / name.replace(", ", "-").replace(" ", "-") / "found.json"
         if path.exists():
-            found = json.loads(path.read_text())
+            outcome = json.loads(path.read_text())
             lines.append(
-                f"| {name} | {case.leak or 'none known'} | 1 | {_down(found['epsilon'])} | {found['verdict']} |"
+                f"| {name} | {case.leak or 'none known'} | 1 | {_down(outcome['epsilon'])} | {outcome['verdict']} |"
             )
     _write("synthetic-package-checks.csv", lines, 2, "checks")
     lines = [
@@ -207,11 +212,11 @@ def pages(folder: Path) -> None:
     for name in PACKAGES:
         path = folder / f"{name}.json"
         if path.exists():
-            found = json.loads(path.read_text())
-            accuracy, attack = found["best"]
-            claimed = "none" if found["claimed"] is None else f"{found['claimed']:g}"
-            shown = f"{_down(found['epsilon'])} | {attack} | {accuracy:.1%}".replace("%", " %")
-            lines.append(f"| {name} | {claimed} | {shown} | {found['seconds']:.0f} |")
+            outcome = json.loads(path.read_text())
+            accuracy, attack = outcome["best"]
+            claimed = "none" if outcome["claimed"] is None else f"{outcome['claimed']:g}"
+            cells = f"{_down(outcome['epsilon'])} | {attack} | {accuracy:.1%}".replace("%", " %")
+            lines.append(f"| {name} | {claimed} | {cells} | {outcome['seconds']:.0f} |")
     _write("synthetic-package-tables.csv", lines, 1, "audits")
 
 

@@ -244,8 +244,8 @@ def table(values: Mapping[str, Mapping[str, Sequence[float]]], seconds: Mapping[
         shares = [
             f"{np.mean(np.asarray(by_generator[name]) > threshold):.1%}".replace("%", " %") for name in GENERATORS
         ]
-        own = OWN_LINES[method.partition(",")[0]]
-        lines.append(f"| {' | '.join([method, *shares, f'{np.mean(seconds[method]):.1f}', str(own)])} |")
+        written_lines = OWN_LINES[method.partition(",")[0]]
+        lines.append(f"| {' | '.join([method, *shares, f'{np.mean(seconds[method]):.1f}', str(written_lines)])} |")
     return lines
 
 

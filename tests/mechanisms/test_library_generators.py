@@ -56,8 +56,8 @@ def test_a_generator_fits_and_samples(python: str, generator: str, settings: dic
     counts, columns, words, equal = json.loads(completed.stdout.splitlines()[-1])
     assert counts == [200, 200]
     assert columns == [["sex", "job"]] * 2
-    given = settings.get("domain", {"sex": ["f", "m"], "job": ["a", "b"]})
-    assert all(set(found) <= set(given[name]) for found, name in zip(words, ("sex", "job") * 2, strict=True))
+    domain = settings.get("domain", {"sex": ["f", "m"], "job": ["a", "b"]})
+    assert all(set(values) <= set(domain[name]) for values, name in zip(words, ("sex", "job") * 2, strict=True))
     # SDV's rows depend on the model alone.
     assert equal == (python == "sdv")
 
