@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.synthetic_packages import CHECKS, FOLDER, GIVEN, PACKAGES, ROOT
+from benchmarks.synthetic_packages import CHECKS, FOLDER, GIVEN, PACKAGES, ROOT, Check, Package
 
 ONCE = """
 import importlib, json, sys
@@ -63,7 +63,8 @@ def test_a_generator_fits_and_samples(python: str, generator: str, settings: dic
 
 
 def test_every_package_has_pins_and_a_wrapper() -> None:
-    for case in (*PACKAGES.values(), *CHECKS.values()):
+    cases: list[Package | Check] = [*PACKAGES.values(), *CHECKS.values()]
+    for case in cases:
         module, name = case.generator.split(":")
         assert (ROOT / "constraints-libraries" / f"{case.python}.txt").exists(), case
         assert f"class {name}(" in (Path(FOLDER) / f"{module}.py").read_text(encoding="utf-8"), case
