@@ -210,6 +210,7 @@ def takes_generator(code: Any, python: str = "", folder: str = "") -> bool:
     Raises: InputError for a class with one of the two methods `fit` and `sample` alone.
     """
     if python:
+        require_code(f"{code} in {python}")
         return isinstance(code, str) and identity_elsewhere(python, code, folder or os.getcwd()).endswith(GENERATOR)
     code = imported(code, field="generator")
     code = code.func if isinstance(code, partial) else code
