@@ -52,7 +52,7 @@ def planned(name: str) -> Plan:
         return make_plan(load_spec(SPECS[name] | {"name": name}))
     rows = SchemaRows({"x": (0, 1)})
     function = OwnFunction(total, Claim(1.0, relation=Relation.ADD_REMOVE))
-    return make_plan(AuditSpec([Audit(mechanism=function, data=rows, game=ON_ROWS[name])]))
+    return make_plan(AuditSpec((Audit(mechanism=function, data=rows, game=ON_ROWS[name]),)))
 
 
 def purpose(unit: Unit) -> str:
