@@ -33,6 +33,7 @@ from dpaudit.errors import InputError
 )
 @click.option("--tuned-on-holdout", is_flag=True, help="Settings of the generator were chosen by the holdout.")
 @click.option("--columns", metavar="NAMES", help="Columns to compare, separated by commas.  [default: all]")
+@click.option("--target", metavar="COLUMN", help="Column that the model of the utility predicts.  [default: the last]")
 @click.option("--confidence", type=float, default=0.999, show_default=True, help="Confidence that a violation needs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a page with figures (HTML).")
@@ -50,6 +51,7 @@ def synthetic(
     split: str,
     tuned_on_holdout: bool,
     columns: str | None,
+    target: str | None,
     confidence: float,
     seed: int,
     output: Path | None,
@@ -84,6 +86,7 @@ def synthetic(
         split="other" if split == "other" else "random",
         tuned_on_holdout=tuned_on_holdout,
         columns=None if columns is None else [name.strip() for name in columns.split(",")],
+        target=target,
         confidence=confidence,
         seed=seed,
     )

@@ -19,6 +19,7 @@ from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, ro
 from dpaudit.engine.games.tables.slices import slices
 from dpaudit.engine.games.tables.split_control import split_control
 from dpaudit.engine.games.tables.usual_measures import usual_measures
+from dpaudit.engine.games.tables.utility import utility
 from dpaudit.engine.games.tables.view import MixedTable
 from dpaudit.engine.reading.gather import p_value_of
 from dpaudit.engine.reading.record import Confirmation, Sensitivity, TestRecord
@@ -66,6 +67,7 @@ class Reading:
     Attributes:
         claim: The claim as stated; of infinite epsilon if none was.
         compared: The claim about one replaced record or person.
+        target: Column that the model of the utility predicts. None for the last column.
         confidence: Confidence that a violation needs, over all tests together.
         doubt: Reason why the split was not random, in words; "" for none.
     """
@@ -98,6 +100,7 @@ def synthetic(
     split: Split = "random",
     tuned_on_holdout: bool = False,
     columns: Sequence[str] | None = None,
+    target: str | None = None,
     confidence: float = 0.999,
     seed: int = 0,
 ) -> SyntheticAudit:
@@ -141,7 +144,10 @@ def synthetic(
     real = [data_frame(train, "training"), data_frame(holdout, "holdout")]
     released = synthetic_frames(synth)
     canaries = _canaries(real, groups, strata)
-    tables = encoded(*_chosen(real, released, groups, columns, strata))
+    compared_frames = _chosen(real, released, groups, columns, strata)
+    names = [str(name) for name in compared_frames[0].columns]
+    require(target is None or target in names, "target must be a compared column", target=target, columns=names)
+    tables = encoded(*compared_frames)
     synthetic_rows = tables[2]
     for more in tables[3:]:
         synthetic_rows = stacked(synthetic_rows, more)
@@ -157,12 +163,18 @@ def synthetic(
     measures = _timed(
         seconds, "usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed)
     )
+    usefulness = _timed(
+        seconds,
+        "utility",
+        lambda: utility(tables[0], tables[1], synthetic_rows, names[-1] if target is None else target),
+    )
     return SyntheticAudit(
         name="synthetic table",
         tests=tuple(_record(each, reading) for each in guessed),
         guessed=guessed,
         attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
         measures=measures,
+        utility=usefulness,
         control=control,
         notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *failures),
         confidence=confidence,

@@ -18,14 +18,14 @@ def write_page(path: str | Path, audit: SyntheticAudit) -> None:
 
     Raises: DataError if the file cannot be written.
     """
-    drawn = [(picture.title, figure_markup(svg_element(picture.figure))) for picture in figures(audit)]
+    pictures = [(picture.title, figure_markup(svg_element(picture.figure))) for picture in figures(audit)]
     measures = {measure.name: measure for measure in audit.measures}
     rates = {
         attack.name: [measures.pop(f"{measure} of {attack.name}", None) for measure in ("AUC", "TPR at 1 % FPR")]
         for attack in audit.attacks
     }
     text = template("synthetic.html.j2", "dpaudit.engine.synthetic").render(
-        audit=audit, colour=COLOURS[audit.verdict], figures=drawn, rates=rates, measures=measures.values()
+        audit=audit, colour=COLOURS[audit.verdict], figures=pictures, rates=rates, measures=measures.values()
     )
     try:
         write_user_file(Path(path), text.encode())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.tables.split_control import SplitControl
 from dpaudit.engine.games.tables.usual_measures import UsualMeasure
+from dpaudit.engine.games.tables.utility import UtilityMeasure
 from dpaudit.engine.reading.answer_words import claimed_and_observed
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Record, TestRecord
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALONE = "alone, not part of the verdict"
+USEFUL = "utility of the synthetic rows (in brackets: of real rows in their place):"
 USUAL = "usual measures, which bound no epsilon and are not part of the verdict:"
 
 
@@ -85,6 +87,7 @@ class SyntheticAudit:
         guessed: The guesses of each test, in the order of `tests`.
         attacks: Each attack alone.
         measures: Measures that are commonly reported for synthetic tables; they decide nothing.
+        utility: Errors of marginals, and a model that is trained on the synthetic rows and tested on the holdout.
         control: Tests of the split without the synthetic table.
         notes: Assumptions, and what was counted, in sentences.
         confidence: Confidence that a violation needs, over all tests together.
@@ -99,6 +102,7 @@ class SyntheticAudit:
     guessed: tuple[GuessedPairs, ...]
     attacks: tuple[AttackAlone, ...]
     measures: tuple[UsualMeasure, ...]
+    utility: tuple[UtilityMeasure, ...]
     control: SplitControl
     notes: tuple[str, ...]
     confidence: float
@@ -175,6 +179,7 @@ class SyntheticAudit:
             "attacks": attacks,
             "control": control,
             "measures": self.measures,
+            "utility": self.utility,
             "notes": self.notes,
             "seconds": self.seconds,
         }
@@ -195,7 +200,8 @@ class SyntheticAudit:
             for measure in self.measures
         ]
         names = ["kind", "name", "value", "lower", "upper", "meaning"]
-        return pd.DataFrame([*tests, *attacks, *measures], columns=names)
+        usefulness = [("utility", each.name, each.value, np.nan, np.nan, each.meaning) for each in self.utility]
+        return pd.DataFrame([*tests, *attacks, *measures, *usefulness], columns=names)
 
     def _repr_html_(self) -> str:
         return card(self.answer, self)
@@ -210,5 +216,7 @@ class SyntheticAudit:
             *(f"  {attack}" for attack in self.attacks),
             f"  {USUAL}",
             *(f"    {measure}" for measure in self.measures),
+            f"  {USEFUL}",
+            *(f"    {each.name}: {each.value:.3f} ({each.reference:.3f})" for each in self.utility),
         ]
         return "\n".join(printable_lines(line) for line in lines)

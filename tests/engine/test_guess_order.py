@@ -96,9 +96,9 @@ def rejects_zero(scores: Scores, error: float = 0.05) -> bool:
     pairs, guesses = sequence(scores)
     truth = np.empty(scores.canary.max() + 1, bool)
     truth[scores.canary] = scores.truth
-    looks = guess_looks(pairs.size)
-    right = np.cumsum(guesses == truth[pairs])[looks - 1]
-    return guess_band_p_value(0.0, right, looks) <= error
+    counts = guess_looks(pairs.size)
+    right = np.cumsum(guesses == truth[pairs])[counts - 1]
+    return guess_band_p_value(0.0, right, counts) <= error
 
 
 def false_alarms(order: Order, games: int, pairs: int = 60) -> int:
@@ -124,7 +124,7 @@ def test_cross_fitting_in_both_directions_does_not() -> None:
 
 
 def test_an_attack_that_sees_the_leak_is_followed() -> None:
-    """One of three attacks is right about 60 of 400 pairs; the others are noise, and nobody says which one it is."""
+    """One of three attacks is right about 60 of 400 pairs; the others are noise; which one it is must be learned."""
     rng = np.random.default_rng(1)
     estimator = SimultaneousGuessCount()
     coins = rng.random(400) < 0.5

@@ -540,10 +540,16 @@ class Shortlist:
 
 
 def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest) -> list[Tables]:
-    """Return all pairs that may be tried, with each of the settings; the most general pairs come first."""
+    """Return all pairs that may be tried, with each of the settings; the most general pairs come first.
+
+    Generators get no table without rows: nothing can be fitted to it, and an error there says nothing about a record.
+    """
     alternatives = mechanism.alternatives()
+    fewest = 1 if isinstance(mechanism, TableGenerator) else 0
     offered = []
     for pair in _pairs(rows, request.relation, request.group, request.person, request.beyond):
+        if min(len(pair.d), len(pair.d_prime)) < fewest:
+            continue
         for index, settings in enumerate(alternatives if pair.beyond == request.beyond else ()):
             words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
             name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
