@@ -145,10 +145,11 @@ def test_resampled_rows_of_a_user_are_rejected(tmp_path: Path) -> None:
 
 
 def test_slow_fits_leave_the_test_of_the_claim_with_fewer_calls_and_more_time() -> None:
-    tests, *_ = matching_tests(IndependentMarginals(1.0, SCHEMA), Claim(1.0, relation=Relation.ADD_REMOVE))
+    matching, *_ = matching_tests(IndependentMarginals(1.0, SCHEMA), Claim(1.0, relation=Relation.ADD_REMOVE))
+    tests = [planned for planned in matching if not planned.test.real_rows]  # a schema has none
     (alone,), reasons = within_seconds(tests, 2.0, 600.0)
     assert (alone.name, alone.test.trainings) == ("row-function", 360)
-    assert len(reasons) == 3
+    assert len(reasons) == len(tests) - 1
     (fewer,), _ = within_seconds([alone.with_slow_calls()], 2.0, 600.0)
     assert 100 <= fewer.test.trainings <= 180
     assert fewer.with_call_limit(2.0).test.game["call_limit_s"] == 16.0

@@ -79,7 +79,7 @@ def test_copied_rows_are_a_violation() -> None:
 def test_fresh_rows_are_no_violation() -> None:
     audit = dpaudit.synthetic(*tables(), claim=1, relation="replace")
     assert audit.verdict is Verdict.NO_VIOLATION
-    assert audit.epsilon == 0
+    assert max(test.strict.lower for test in audit.guessed) == 0
     assert "maximum detectable epsilon" in audit.answer.line("sensitivity")
     assert "% of the training rows copied verbatim (90 % power" in audit.answer.line("sensitivity")
     assert "more rows in both files" in audit.answer.next_step
@@ -240,7 +240,7 @@ def test_results_as_values() -> None:
         measure["name"] for measure in values["measures"]
     }
     frame = audit.to_frame()
-    assert list(frame["kind"].unique()) == ["test", "attack alone", "usual measure"]
+    assert list(frame["kind"].unique()) == ["test", "attack alone", "usual measure", "utility"]
     assert frame["value"].iloc[0] == audit.guessed[0].bound.lower
     assert "VIOLATION" in audit._repr_html_()
     assert audit.attacks[0].score.shape == audit.trained.shape
@@ -365,3 +365,13 @@ def test_the_command_prints_the_answer_and_ends_by_the_verdict(files: list[Path]
     assert values["verdict"] == "UNDECIDED"
     assert "--fail-on-violation needs --claim" in dpaudit_command(*files, "--fail-on-violation").output
     assert dpaudit_command(*files[:2], "none.csv").exit_code == 2
+
+
+def test_utility_of_the_predicted_column() -> None:
+    """A copy is as useful as the training rows; an unknown column is refused before anything is computed."""
+    train, holdout, synth = tables(copied=1.0, count=200)
+    column = str(train.columns[0])
+    by_name = {measure.name: measure for measure in dpaudit.synthetic(train, holdout, synth, target=column).utility}
+    assert by_name["mean_two_way_distance"].value == 0 < by_name["mean_two_way_distance"].reference
+    with pytest.raises(AuditError, match="target must be a compared column"):
+        dpaudit.synthetic(train, holdout, synth, target="no such column")
