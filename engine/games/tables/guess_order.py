@@ -46,7 +46,7 @@ than many small ones when the attacks are added up.
 """
 HINGES = (0.0, 2.0, 4.0)
 """Knots of the learned features, in -log of the share of rows with a larger feature."""
-RIGHT_BEFORE, WRONG_BEFORE = 1.0, 0.5
+RIGHT_BEFORE, WRONG_BEFORE = 2.0, 1.0
 """Right and wrong guesses with which each expert starts."""
 DECAY, FLOOR = 0.97, 0.02
 """Share of an expert's record that remains after each coin, and the number of right and wrong guesses added to it: the
@@ -56,7 +56,7 @@ SLACK = 5
 """Number of places by which an expert may rank a pair below the number of guesses so far and get full credit for it."""
 IN_ADVANCE = 10.0
 """Largest number of guesses for which coins that are revealed in advance count in an expert's record."""
-FIRST_FIT, NEXT_FIT = 40, 1.3
+FIRST_FIT, NEXT_FIT = 200, 1.3
 """Number of revealed coins at which the model is first fitted, and their growth until it is fitted again."""
 RIDGE, TOGETHER_WEIGHT = 30.0, 0.3
 """Strength of the model's ridge penalty, and the weight of all attacks together towards which it shrinks."""
