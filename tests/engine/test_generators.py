@@ -13,7 +13,7 @@ import pytest
 
 from dpaudit import Claim, Relation, Report, RunOptions, audit
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.games.functions.game import RowFunctionGame
+from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.summaries import Samples
@@ -23,8 +23,10 @@ from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec,
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
+from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Schema
 from tests.mechanisms.own_generators import Measured, Resampled
 
@@ -167,3 +169,20 @@ def test_a_generator_states_its_claim_in_its_settings_and_persons_have_no_averag
     spec = check_spec(CheckRequest(generator, person="person"), CheckOptions(effort="quick", run=HERE))
     assert spec.together is not None
     assert Scope.AVERAGE_RECORD not in spec.together.side.values()
+
+
+def test_generators_get_no_table_without_rows() -> None:
+    """An error for an empty table says nothing about a record; functions on rows are called on such tables."""
+    schema = Schema.of(SCHEMA)
+    rows = TableRows(schema.draw(20, np.random.default_rng(0)), schema)
+    request = PairRequest("add-remove", None, beyond=False)
+    generator, function = IndependentMarginals(1.0, SCHEMA), OwnFunction(len_of_rows, claimed=Claim(1.0))
+    fewest = [
+        min(min(len(tables.d), len(tables.d_prime)) for tables in offered_tables(mechanism, rows, request))
+        for mechanism in (generator, function)
+    ]
+    assert fewest == [1, 0]
+
+
+def len_of_rows(rows: Any, rng: Any) -> int:
+    return len(rows)

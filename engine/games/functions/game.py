@@ -26,7 +26,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.games.functions.coupled_search import CoupledSearch, pattern_distance
+from dpaudit.engine.games.functions.coupled_search import CoupledSearch, ProposedPair, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import (
     TablePair,
     as_test,
@@ -545,10 +545,9 @@ def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest
     Generators get no table without rows: nothing can be fitted to it, and an error there says nothing about a record.
     """
     alternatives = mechanism.alternatives()
-    fewest = 1 if isinstance(mechanism, TableGenerator) else 0
     offered = []
     for pair in _pairs(rows, request.relation, request.group, request.person, request.beyond):
-        if min(len(pair.d), len(pair.d_prime)) < fewest:
+        if not _is_tried(mechanism, pair):
             continue
         for index, settings in enumerate(alternatives if pair.beyond == request.beyond else ()):
             words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
@@ -576,6 +575,11 @@ def ordinary_tables(
     samples = in_scope(run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=False)
     move = steady_move(samples) if calls else np.empty(0)
     return Outcome(replace(tables, move=move), notes=(f"tables: `{pair.name}`, without a search",))
+
+
+def _is_tried(mechanism: RowFunction, pair: TablePair | ProposedPair) -> bool:
+    """Return True unless the mechanism is a generator and one of the tables has no row."""
+    return not isinstance(mechanism, TableGenerator) or min(len(pair.d), len(pair.d_prime)) > 0
 
 
 @unit
@@ -623,10 +627,11 @@ def search_coupled(
                 best, expected = rarest_excess(
                     replays, tables, mechanism.claim(), trials, calls=weighing // searched, rng=search.rng
                 )
-                if expected > 0:
+                if expected > 0 and _is_tried(mechanism, weighed[best]):
                     yield Tables(weighed[best].name, weighed[best].d, weighed[best].d_prime, index, expected)
             for pair in proposed:
-                yield Tables(pair.name, pair.d, pair.d_prime, index)
+                if _is_tried(mechanism, pair):
+                    yield Tables(pair.name, pair.d, pair.d_prime, index)
 
 
 @unit
