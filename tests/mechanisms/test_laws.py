@@ -26,6 +26,8 @@ from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
+from dpaudit.mechanisms.generators.mst_like import MstLike
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -45,6 +47,7 @@ from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import LabelMechanism
+from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.teachers import AnsweredQueries
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -378,6 +381,45 @@ COUNTS = [
         two_releases(recalled_from_bags_of_one),
         answered_truly(1.0, 2),
         [Quieter(AggregatedLabels(GeometricProportions(size=1, epsilon=1 / LESS)), answered_truly(1 / LESS, 2))],
+    ),
+]
+
+
+# Generators of tables: a record moves one count of each marginal by 1. Without rows, the released counts are the noise
+
+WORDS = {"word": [f"w{number}" for number in range(10)]}
+
+
+def noise_of_marginals(generator: IndependentMarginals | MstLike, seed: SeedSequence) -> NDArray[np.float64]:
+    """Return the noisy counts of a table without rows in as many releases as give `DRAWS` counts."""
+    rows = Schema.of(WORDS).draw(0, np.random.default_rng(0))
+    seeds = np.random.default_rng(seed).integers(0, 2**31, DRAWS // len(WORDS["word"])).tolist()
+    return generator.releases(rows, 1, seeds).measurements[:, : len(WORDS["word"])].ravel()
+
+
+def cut_marginals(generator: IndependentMarginals, seed: SeedSequence) -> Cells:
+    return np.clip(noise_of_marginals(generator, seed), -1, 2).astype(np.int64) + 1
+
+
+def one_way_noise(generator: MstLike, seed: SeedSequence) -> Cells:
+    """A third of rho = 1.5 pays for the one-way marginal: Gaussian noise of deviation 1."""
+    return np.searchsorted(EDGES, noise_of_marginals(generator, seed))
+
+
+GENERATORS = [
+    Case(
+        "independent-marginals",
+        IndependentMarginals(1.0, WORDS),
+        two_releases(cut_marginals),
+        cut_chances(1.0),
+        [Quieter(IndependentMarginals(1.0, WORDS, noise_factor=LESS), cut_chances(1 / LESS))],
+    ),
+    Case(
+        "mst-like",
+        MstLike(1.5, WORDS),
+        two_releases(one_way_noise),
+        gaussian_chances(),
+        [Quieter(MstLike(1.5, WORDS, noise_factor=LESS), gaussian_chances(LESS))],
     ),
 ]
 
@@ -955,7 +997,7 @@ PREDICTING = [
     ),
 ]
 
-CASES = [*LABELS, *ONE_HOT, *COUNTS, *PRIORS, *VOTING, *STEPS, *SUMMARIES, *PREDICTING]
+CASES = [*LABELS, *ONE_HOT, *COUNTS, *GENERATORS, *PRIORS, *VOTING, *STEPS, *SUMMARIES, *PREDICTING]
 DEFECTS = [(case, quieter) for case in CASES for quieter in case.quieter]
 
 SILENT = {
@@ -971,6 +1013,9 @@ SILENT = {
     "own-steps": "all that is drawn is drawn by the user's own training",
     "summary": "all that is drawn is drawn by the user's function",
     "function": "all that is drawn is drawn by the user's function",
+    "generator": "all that is drawn is drawn by the user's generator",
+    "gaussian-copula": "claims nothing",
+    "copy-with-jitter": "claims nothing",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",
 }
 """Mechanisms that draw no noise themselves, and the reason."""
