@@ -307,7 +307,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
-        if len(planned_tests) == 1 and seconds * planned_tests[0].test.min_trainings > budget.seconds:
+        allowed = math.inf if budget.seconds is None else budget.seconds
+        if len(planned_tests) == 1 and seconds * planned_tests[0].test.min_trainings > allowed:
             planned_tests, _ = within_seconds([planned_tests[0].with_slow_calls()], seconds, budget.seconds)
         planned_tests = [planned.with_call_limit(seconds) for planned in planned_tests]
         # This process, so that no cluster has to start. Another Python runs once for each core.
