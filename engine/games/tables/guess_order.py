@@ -1,22 +1,22 @@
 """One order of guesses from all attacks: the most confident pairs first, learning from the coins revealed on the way.
 
-The guess band needs a *predictable* order: which pair comes next, and the guess about it, may depend on everything that
-is shown and on the coins of pairs that came before, but not on its own coin or on those of later pairs.
+The guess band needs a *predictable* order. The choice of the next pair, and the guess about it, may depend on all that
+is shown and on the coins of earlier pairs. They must not depend on the pair's own coin or on later coins.
 
 Why that suffices. Let o be everything shown: the synthetic table and the unordered pairs. Given o and the coins
-revealed so far, the next pair i and its guess are fixed numbers. Under epsilon-DP for a replaced record, the odds of
-coin i given o and *any* values of the other coins lie within e^-epsilon and e^epsilon, so the guess is right with
-conditional probability at most p = e^epsilon / (1 + e^epsilon), for every past. Hence the numbers of right
-guesses S_1, S_2, ... are jointly dominated by a Bernoulli(p) walk, and the band holds for all of them at once. Nothing
-in this argument asks how the order was found: a model fitted on revealed coins is as good as a fixed score.
+revealed so far, the next pair i and its guess are fixed. Under epsilon-DP for a replaced record, the odds of coin i
+given o and *any* values of the other coins lie within e^-epsilon and e^epsilon. So for every past, the guess is right
+with conditional probability at most p = e^epsilon / (1 + e^epsilon). Hence the numbers of right guesses S_1, S_2, ...
+are jointly dominated by a Bernoulli(p) walk, and the band holds for all of them at once. The argument does not depend
+on how the order was found: a model fitted on revealed coins is as valid as a fixed score.
 
 The order follows the expert with the best record. Experts are the features of the attacks, all attacks together, and a
 model that learns from all features. Each revealed coin is credited to every expert that had an opinion about it, the
 more the earlier it would have guessed that pair. So a few guesses suffice to find the attack that this table is weak
 against, and an attack that finds nothing costs at most a few wrong guesses.
 
-Cross-fitting in both directions is *not* predictable: if half A is guessed by a model fitted on the coins of half B
-and B by one fitted on A, each half is a valid test alone, but their sum is not. Let two pairs be guessed by "the same
+Cross-fitting in both directions is *not* predictable. Let a model fitted on the coins of half B guess half A, and one
+fitted on A guess B. Each half is a valid test alone, but their sum is not. Let two pairs be guessed by "the same
 as the other one's coin". Each guess is right with probability 1/2, but both are right or both are wrong: right twice
 with probability 1/2 instead of 1/4.
 
