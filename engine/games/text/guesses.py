@@ -1,0 +1,59 @@
+"""Scores of canaries from attacks, and how several attacks become one order of guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logit
+from scipy.stats import rankdata
+
+from dpaudit.engine.games.learned_order import learned_order
+from dpaudit.engine.games.text.canaries import Canaries
+from dpaudit.engine.games.text.view import TextAttack, TextView
+from dpaudit.errors import InputError, require
+from dpaudit.estimators.arguments import Floats
+from dpaudit.estimators.scores import Scores
+
+BULK = (0.2, 0.5, 0.8)
+"""Quantiles of the scores: the ends of the bulk and its middle."""
+KNOT = 1.5  # hinge of the learned features, in log-odds of the rank: beyond the outer 18 % on each side
+
+
+def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, TextAttack]) -> dict[str, Floats]:
+    """Return the scores of all canaries by each attack that has what it needs, shape (canaries,).
+
+    The score of a user with several texts is the mean over the texts.
+
+    Raises: InputError if no attack has what it needs.
+    """
+    owner = np.array([canary for canary, _ in canaries.all_texts])
+    texts = np.bincount(owner)
+    scores = {}
+    for name, attack in attacks.items():
+        if set(attack.needs) <= view.models.keys() and (view.trained.has_moments or not attack.needs_moments):
+            by_text = attack.score(view)
+            require(bool(np.isfinite(by_text).all()), f"the scores of the attack {name} must be finite")
+            scores[name] = np.bincount(owner, weights=by_text) / texts
+    if not scores:
+        raise InputError(
+            f"none of the attacks {', '.join(attacks)} has what it needs: give the base model, or a model that returns "
+            "log-probabilities of the whole vocabulary"
+        )
+    return scores
+
+
+def centred(score: Floats) -> Floats:
+    """Return scores minus their median, in half-widths of their bulk, shape as `score`."""
+    low, middle, high = np.quantile(score, BULK)
+    return np.asarray((score - middle) / max((high - low) / 2, np.finfo(np.float64).tiny))
+
+
+def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_], *, seed: int) -> Scores:
+    """Return signed scores of the learned order of all attacks; the first one gives the fixed order it begins with."""
+    fixed = np.clip(centred(next(iter(scores.values()))), -30.0, 30.0)
+    ranks = np.column_stack([logit((rankdata(score) - 0.5) / score.size) for score in scores.values()])
+    hinges = [np.maximum(ranks - KNOT, 0.0), np.minimum(ranks + KNOT, 0.0)]
+    features = np.concatenate([ranks, *hinges, np.ones((coins.size, 1))], axis=1)
+    return learned_order(fixed, features, coins, seed=seed)
