@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.text.estimating import estimate_text as estimate_text
     from dpaudit.engine.text.estimating import text_statistics as text_statistics
     from dpaudit.engine.text.making import canaries as canaries
+    from dpaudit.engine.text.trainer_callback import trainer_callback as trainer_callback
     from dpaudit.errors import AuditError as AuditError
     from dpaudit.estimators.bound import Bound as Bound
     from dpaudit.estimators.finding import Validity as Validity
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.adapters.own_training import from_summary as from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn as from_sklearn
     from dpaudit.mechanisms.examples import Examples as Examples
+    from dpaudit.mechanisms.language_models.endpoint_log_probabilities import (
+        EndpointLogProbabilities as EndpointLogProbabilities,
+    )
 
 __version__ = "0.1.0"
 
@@ -58,6 +62,7 @@ _HOMES = {
     "Bound": "dpaudit.estimators.bound",
     "Canaries": "dpaudit.engine.games.text.canaries",
     "Claim": "dpaudit.claims",
+    "EndpointLogProbabilities": "dpaudit.mechanisms.language_models.endpoint_log_probabilities",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "LossRecord": "dpaudit.engine.games.text.loss_record",
@@ -88,6 +93,7 @@ _HOMES = {
     "sweep": "dpaudit.engine.sweep.running",
     "table": "dpaudit.engine.data.in_memory",
     "text_statistics": "dpaudit.engine.text.estimating",
+    "trainer_callback": "dpaudit.engine.text.trainer_callback",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

@@ -17,14 +17,15 @@ from dpaudit.engine.games.text.view import TextView
 from dpaudit.engine.request.build import build
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats
-from dpaudit.estimators.measures import measures
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.measures import Measure, measures
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, TokenStatistics, token_statistics
 
-ATTACKS = ("loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
-"""Attacks that are used by default, if they have what they need; the first one begins the order of guesses."""
+ATTACKS = ("calibrated-loss", "loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
+"""Attacks that are used by default if they have what they need; the first one gives the order of guesses."""
 LEARNED = "learned"
 """Order of guesses that combines all attacks."""
 UNCHECKED = (
@@ -43,7 +44,7 @@ class TextEstimate(Estimate):
         attack_scores: Scores of the canaries by each attack, shape (canaries,).
     """
 
-    attack_scores: Mapping[str, Floats] = field(default_factory=dict)
+    attack_scores: Mapping[str, Floats] = field(default_factory=dict, compare=False)
 
 
 def text_statistics(model: Any, canaries: Canaries, *, batch_tokens: int = BATCH_TOKENS) -> TokenStatistics:
@@ -88,9 +89,8 @@ def estimate_text(
             received none, unless the bound exceeds the claim.
         reference: Another model that never saw the canaries, in the same forms.
         attacks: Names of attacks, or mappings with `name` and fields; those that lack what they need are left out.
-        order: "learned" combines all attacks, as the coins revealed so far suggest; the name of an attack guesses by
-            its scores alone. Default: "learned" where that is proved, which is up to 0.1 for the number of canaries
-            times delta.
+        order: Name of the attack whose scores order the guesses, by default the first one; or "learned", which combines
+            all attacks as the coins revealed so far suggest, if canaries times delta is at most 0.1.
         delta: Delta of the bound, in [0, 1). Default: that of the claim, else 0.
         confidence: Smallest probability with which the bound is below the true epsilon, in (0, 1).
         batch_tokens: Tokens in a batch of a torch module, padding included.
@@ -98,21 +98,18 @@ def estimate_text(
     Raises: InputError for an argument out of range, SpecError for an unknown attack or a claim about something else.
     """
     delta = checked_argument("delta", delta, float | None)
-    notes = []
-    promise = _claim(claim, delta)
-    if promise is not None:
-        promise, notes = _about_canaries(promise, canaries)
     require(
         training is None or training.canaries.digest == canaries.digest,
         "`training` must be the record of the same canaries",
     )
+    promise, notes = _claim_about(canaries, claim, delta)
     view = _view(model, base, reference, canaries, batch_tokens)
     parts = {part.registered_name: part for part in (build("text-attack", attack) for attack in attacks)}
     scores = attack_scores(canaries, view, parts)
-    coins = canaries.planted
-    bound_delta = delta if delta is not None else 0.0 if promise is None else promise.delta
-    order = order or (LEARNED if len(canaries) * bound_delta <= MAX_DELTA else next(iter(scores)))
+    order = order or next(iter(scores))
+    require(order in (LEARNED, *scores), f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
     if order == LEARNED:
+        bound_delta = delta if delta is not None else 0.0 if promise is None else promise.delta
         require(
             len(canaries) * bound_delta <= MAX_DELTA,
             f"the learned order needs canaries times delta <= {MAX_DELTA}",
@@ -120,52 +117,47 @@ def estimate_text(
             canaries=len(canaries),
             delta=bound_delta,
         )
-        guesses, guess = order_of_all(scores, coins, seed=canaries.seed), "signed"
+        guesses, guess = order_of_all(scores, canaries.planted, seed=canaries.seed), "signed"
     else:
-        require(order in scores, f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
-        guesses, guess = Scores(scores[order], coins), DEFAULT_GUESS
+        guesses, guess = Scores(scores[order], canaries.planted), DEFAULT_GUESS
     table = SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary)
-    question = Question(COINS, delta, confidence, options={"guess": guess}, claim=promise)
-    (result,) = estimates(table, question)
+    (result,) = estimates(table, Question(COINS, delta, confidence, options={"guess": guess}, claim=promise))
     assert isinstance(result, Estimate)
-    first = Scores(scores[next(iter(scores)) if order == LEARNED else order], coins)
-    seed = Scores.content_seed((first.score, first.truth))
-    notes += [f"order of guesses: {order}, of the attacks {', '.join(scores)}", *_training_notes(training)]
     blind = "" if training is None else training.blind
     values = {part.name: getattr(result, part.name) for part in fields(Estimate) if part.init}
-    return TextEstimate(
-        **values
-        | {
-            "notes": (*result.notes, *notes),
-            "measures": measures(
-                [first], confidence=result.confidence, seed=seed, epsilon=result.lower, delta=result.delta
-            ),
-            "blind": blind or result.blind,
-            "detectable": None if blind else result.detectable,
-            "name": f"{len(canaries)} text canaries",
-            "attack_scores": scores,
-        }
+    values["notes"] = (
+        *result.notes,
+        *notes,
+        f"order of guesses: {order}; attacks: {', '.join(scores)}",
+        UNCHECKED if training is None else str(training),
     )
+    if order == LEARNED:  # its scores are an order of guesses, so the measures are those of the first attack
+        values["measures"] = _measures(Scores(next(iter(scores.values())), canaries.planted), result)
+    if blind:
+        values |= {"blind": blind, "detectable": None}
+    return TextEstimate(**values | {"name": f"{len(canaries)} text canaries", "attack_scores": scores})
 
 
-def _claim(claim: object, delta: float | None) -> Claim | None:
-    """Return the claim; numbers are about adding or removing a record."""
+def _measures(scores: Scores, bound: Bound) -> tuple[Measure, ...]:
+    seed = Scores.content_seed((scores.score, scores.truth))
+    return measures([scores], confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
+
+
+def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tuple[Claim | None, list[str]]:
+    """Return the claim that one about records or users makes about one canary, and notes on the conversion."""
     promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if promise is None:
-        return None
+        return None, []
     if isinstance(promise, int | float):
-        return Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
-    return parse_claim(promise, Relation.ADD_REMOVE)
-
-
-def _about_canaries(claim: Claim, canaries: Canaries) -> tuple[Claim, list[str]]:
-    """Return the claim that one about records or users makes about one canary, and notes on the conversion."""
+        promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
+    else:
+        promise = parse_claim(promise, Relation.ADD_REMOVE)
     notes = []
-    if claim.relation is Relation.LABEL:
-        claim, notes = replace(claim, relation=Relation.ADD_REMOVE), [NO_RELATION]
+    if promise.relation is Relation.LABEL:  # the default of `Claim`
+        promise, notes = replace(promise, relation=Relation.ADD_REMOVE), [NO_RELATION]
     if canaries.unit == "user":
-        return claim, [*notes, USERS.format(canaries.records)]
-    converted = claim_under(claim, Relation.ADD_REMOVE, records=canaries.records)
+        return promise, [*notes, USERS.format(canaries.records)]
+    converted = claim_under(promise, Relation.ADD_REMOVE, records=canaries.records)
     return converted.claim, [*notes, *([converted.note] if converted.note else [])]
 
 
@@ -194,7 +186,3 @@ def _view(model: Any, base: Any, reference: Any, canaries: Canaries, batch_token
             "`base` must be the model before training, got the trained model itself; keep a copy of it before training"
         )
     return TextView(trained, statistics(base), statistics(reference))
-
-
-def _training_notes(training: LossRecord | None) -> list[str]:
-    return [UNCHECKED if training is None else str(training)]

@@ -228,7 +228,7 @@ def sampled_tokens(
     *,
     temperature: float,
     seed: int,
-    excluded: Sequence[int] = (),
+    allowed: Sequence[int],
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[list[int]]:
     """Return `length` tokens after each context, drawn from a torch module at a temperature.
@@ -238,7 +238,7 @@ def sampled_tokens(
         contexts: Tokens to continue, all of one length >= 1.
         temperature: Divisor of the logits, > 0; large values make improbable tokens frequent.
         seed: Seed of the draws.
-        excluded: Tokens that are never drawn.
+        allowed: Tokens that may be drawn.
     """
     import torch
 
@@ -246,6 +246,7 @@ def sampled_tokens(
     require(_is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
     require(len({len(context) for context in contexts}) <= 1, "contexts must have one length")
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    drawable = torch.tensor(allowed)
     generator = torch.Generator().manual_seed(seed % 2**63)
     keeps_last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(module.forward).parameters else {}
     samples: list[list[int]] = []
@@ -254,8 +255,8 @@ def sampled_tokens(
             tokens = torch.tensor([list(contexts[row]) for row in rows], device=device)
             for _ in range(length):
                 logits = _logits(module, tokens, torch.ones_like(tokens), keeps_last)[:, -1].float().cpu()
-                logits[:, list(excluded)] = -math.inf
-                following = torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)
+                probability = torch.softmax(logits[:, drawable] / temperature, -1)
+                following = drawable[torch.multinomial(probability, 1, generator=generator)]
                 tokens = torch.cat([tokens, following.to(device)], dim=1)
             samples += tokens[:, -length:].tolist()
     return samples

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logit
-from scipy.stats import rankdata
 
 from dpaudit.engine.games.learned_order import learned_order
 from dpaudit.engine.games.text.canaries import Canaries
@@ -18,7 +16,8 @@ from dpaudit.estimators.scores import Scores
 
 BULK = (0.2, 0.5, 0.8)
 """Quantiles of the scores: the ends of the bulk and its middle."""
-KNOT = 1.5  # hinge of the learned features, in log-odds of the rank: beyond the outer 18 % on each side
+LARGEST_FIXED, LARGEST_FEATURE = 30.0, 5.0
+"""Largest distance from the median, in half-widths of the bulk, in the fixed order and in the learned features."""
 
 
 def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, TextAttack]) -> dict[str, Floats]:
@@ -52,8 +51,8 @@ def centred(score: Floats) -> Floats:
 
 def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_], *, seed: int) -> Scores:
     """Return signed scores of the learned order of all attacks; the first one gives the fixed order it begins with."""
-    fixed = np.clip(centred(next(iter(scores.values()))), -30.0, 30.0)
-    ranks = np.column_stack([logit((rankdata(score) - 0.5) / score.size) for score in scores.values()])
-    hinges = [np.maximum(ranks - KNOT, 0.0), np.minimum(ranks + KNOT, 0.0)]
-    features = np.concatenate([ranks, *hinges, np.ones((coins.size, 1))], axis=1)
+    distances = np.column_stack([centred(score) for score in scores.values()])
+    fixed = np.clip(distances[:, 0], -LARGEST_FIXED, LARGEST_FIXED)
+    intercept = np.ones((coins.size, 1))
+    features = np.concatenate([np.clip(distances, -LARGEST_FEATURE, LARGEST_FEATURE), intercept], axis=1)
     return learned_order(fixed, features, coins, seed=seed)

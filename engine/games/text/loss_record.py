@@ -307,7 +307,7 @@ class _Sequences:
         groups = []
         for length in np.unique(lengths).tolist():
             rows = np.flatnonzero(lengths == length)
-            tokens = np.array([sequences[row] for row in rows], dtype=np.int64)
+            tokens = np.array([sequences[row] for row in rows.tolist()], dtype=np.int64)
             hashes = _window_hashes(tokens, length)[:, 0]
             order = np.argsort(hashes, kind="stable")
             groups.append(cls(length, hashes[order], tokens[order], rows[order]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,8 +114,7 @@ def _typed_like(example: Any, values: list[int]) -> Any:
 
 
 def _into_hugging_face(dataset: Any, records: Sequence[Mapping[str, Any]], places: Sequence[int]) -> Any:
-    from datasets import Dataset, concatenate_datasets
-
+    library = importlib.import_module("datasets")
     missing = set(dataset.column_names) - records[0].keys() if records else set()
     require(
         not missing,
@@ -124,8 +124,8 @@ def _into_hugging_face(dataset: Any, records: Sequence[Mapping[str, Any]], place
     )
     if not records:
         return dataset
-    planted = Dataset.from_list([dict(record) for record in records], features=dataset.features)
-    return concatenate_datasets([dataset, planted]).select(places)
+    planted = library.Dataset.from_list([dict(record) for record in records], features=dataset.features)
+    return library.concatenate_datasets([dataset, planted]).select(places)
 
 
 def _torch_dataset(dataset: Any, records: Sequence[Any], places: np.ndarray[Any, np.dtype[np.int64]]) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.errors import InputError, require
 
-ROUNDS = 200
+ROUNDS = 30
 """Rounds of draws after which texts that the tokenizer changes end in an error."""
 UNREADABLE = "\ufffd"
 """Character in place of bytes that are no text."""

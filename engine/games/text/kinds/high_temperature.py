@@ -50,6 +50,6 @@ class HighTemperature(DrawnTexts):
             self.length,
             temperature=self.temperature,
             seed=int(rng.integers(2**62)),
-            excluded=sorted(source.special),
+            allowed=source.ordinary.tolist(),
         )
         return list(zip(contexts, samples, strict=True))
