@@ -69,6 +69,15 @@ def test_no_guess_depends_on_its_own_coin_or_on_later_ones() -> None:
         assert ((again.score[np.argsort(again.canary)] > 0) == guesses)[first].all()
 
 
+def test_coins_that_are_given_up_count_as_wrong_guesses() -> None:
+    rng = np.random.default_rng(2)
+    coins = rng.random(200) < 0.5
+    scores = learned_order(rng.normal(size=200), rng.normal(size=(200, 2)), coins, seed=0)
+    given_up = np.argsort(np.abs(scores.score))[:20]
+    assert ((scores.score > 0) != scores.truth)[given_up].all()
+    assert sorted(scores.canary.tolist()) == list(range(200))
+
+
 def test_it_learns_which_feature_tells_the_coins() -> None:
     rng = np.random.default_rng(3)
     fixed, learned = [], []
