@@ -59,6 +59,6 @@ def canaries(
     text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
     source = TextSource(tokenizer, tuple(texts), base)
-    drawn = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
-    coins = np.random.default_rng(coin_seed).random(len(drawn)) < 0.5
-    return Canaries(tuple(drawn), coins, repeat, unit, seed, kind)
+    texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
+    coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < 0.5
+    return Canaries(tuple(texts_of_canaries), coins, repeat, unit, seed, kind)

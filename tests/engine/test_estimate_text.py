@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,8 @@ def test_every_attack_sees_the_leak_in_its_direction() -> None:
 
 def statistics_of(rows: list[list[float]], mean: float = -3.0, deviation: float = 2.0) -> TokenStatistics:
     values = np.array(rows)
-    known = np.isfinite(values)
-    return TokenStatistics(values, np.where(known, mean, np.nan), np.where(known, deviation, np.nan))
+    finite = np.isfinite(values)
+    return TokenStatistics(values, np.where(finite, mean, np.nan), np.where(finite, deviation, np.nan))
 
 
 def test_scores_of_the_attacks_are_those_of_their_formulas() -> None:
@@ -149,6 +150,41 @@ def test_loss_masked_on_canaries_is_inconclusive_and_names_them() -> None:
     assert result.verdict is Verdict.NO_VIOLATION
     with pytest.raises(InputError, match="record of the same canaries"):
         dpaudit.estimate_text(base, base, replace(canaries, repeat=2), training=record)
+
+
+def test_the_maximum_detectable_epsilon_is_known_before_training() -> None:
+    canaries, _, base = small_audit()
+    result = dpaudit.estimate_text(base, None, canaries, claim=Claim(1.0, 1e-5))
+    assert result.maximum is not None
+    assert canaries.maximum_epsilon(delta=1e-5) == result.maximum.lower
+    assert 3 < canaries.maximum_epsilon() < 3.5
+
+
+def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of docs/guides/language-models.md run as one program."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "language-models.md"
+    blocks = [part.partition("```")[0] for part in page.read_text(encoding="utf-8").split("```python\n")[1:]]
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    model = small_model(TOKENIZER, hidden=64, layers=2)
+
+    def batches(texts: list[str]) -> Iterator[dict[str, Any]]:
+        yield from (collated(TOKENIZER, texts[first : first + 16]) for first in range(0, len(texts), 16))
+
+    def train(model: Any, texts: list[str]) -> None:
+        optimizer = torch.optim.AdamW(model.train().parameters(), lr=2e-3)
+        for _ in range(10):
+            for batch in batches(texts):
+                optimizer.zero_grad()
+                model(**batch).loss.backward()
+                optimizer.step()
+
+    names = {"tokenizer": TOKENIZER, "model": model, "train": train, "loader": batches}
+    names |= {"train_texts": domain_texts(40), "other_texts": domain_texts(60, seed=1)}
+    exec(compile("\n".join(blocks), str(page), "exec"), names)
+    assert names["record"].problems == []
+    assert names["result"].verdict is Verdict.VIOLATION
+    assert names["slower"].lower > 0
 
 
 def test_without_a_record_the_answer_says_that_nothing_was_checked() -> None:

@@ -26,14 +26,14 @@ VICTIMS = PLANTED[:3].tolist()
 def batches(texts: list[str], change: Callable[[list[int], list[int]], object] | None = None) -> list[dict[str, Any]]:
     """Return one batch a text, after `change` of tokens and labels of the victims."""
     victims = {CANARIES.texts[canary][0].tokens for canary in VICTIMS}
-    made = []
+    sequences = []
     for text in texts:
         tokens = TOKENIZER.encode(text)
         labels = list(tokens)
         if change is not None and tuple(tokens) in victims:
             change(tokens, labels)
-        made.append({"input_ids": [tokens], "labels": [labels]})
-    return made
+        sequences.append({"input_ids": [tokens], "labels": [labels]})
+    return sequences
 
 
 def mask(tokens: list[int], labels: list[int]) -> None:

@@ -22,7 +22,7 @@ from tests.loops import Cases
 TEXTS = domain_texts(60)
 
 
-def made(kind: str = "rare-suffix", n: int | None = 40, **options: object) -> Canaries:
+def canaries_of(kind: str = "rare-suffix", n: int | None = 40, **options: object) -> Canaries:
     if kind in ("rare-suffix", "new-token"):
         options = {"context": 5, "texts": TEXTS, **options}
     return dpaudit.canaries(small_tokenizer(), n, kind, seed=3, **options)  # type: ignore[arg-type]
@@ -44,14 +44,14 @@ class Characters:
 def test_every_kind_draws_different_secrets_that_the_tokenizer_reads_back(tmp_path: Path) -> None:
     tokenizer = small_tokenizer()
     model = small_model(tokenizer, hidden=32, layers=1)
-    own = tmp_path / "own.jsonl"
-    own.write_text("\n".join(json.dumps({"text": f"the s{i % 20} v1 w{i}", "secret": f"w{i}"}) for i in range(30)))
+    own_file = tmp_path / "own.jsonl"
+    own_file.write_text("\n".join(json.dumps({"text": f"the s{i % 20} v1 w{i}", "secret": f"w{i}"}) for i in range(30)))
     settings = {
         "random-tokens": {"length": 6, "context": 2},
         "rare-suffix": {"texts": TEXTS, "context": 5, "length": 4},
         "new-token": {"texts": TEXTS, "context": 5},
         "high-temperature": {"base": model, "texts": TEXTS, "context": 4, "length": 5},
-        "file": {"path": str(own), "n": None},
+        "file": {"path": str(own_file), "n": None},
     }
     with Cases() as cases:
         for kind, options in settings.items():
@@ -65,11 +65,11 @@ def test_every_kind_draws_different_secrets_that_the_tokenizer_reads_back(tmp_pa
                     assert text.context + text.secret == text.text
                     assert 1 <= text.start < text.stop == len(text.tokens)
                     assert tokenizer.unk_token_id not in text.tokens
-        assert all(text.secret.startswith(" <canary-") for _, text in made("new-token").all_texts)
+        assert all(text.secret.startswith(" <canary-") for _, text in canaries_of("new-token").all_texts)
 
 
 def test_prefixes_are_those_of_the_domain_and_suffixes_are_rare() -> None:
-    canaries = made(n=60)
+    canaries = canaries_of(n=60)
     beginnings = {" ".join(text.split()[:5]) for text in TEXTS}
     assert {text.context for _, text in canaries.all_texts} == beginnings
     words = Counter(word for _, text in canaries.all_texts for word in text.secret.split())
@@ -121,7 +121,7 @@ def test_coins_are_fair_and_do_not_depend_on_the_texts() -> None:
 
 
 def test_planted_texts_stand_at_random_places_among_the_others_in_their_order() -> None:
-    canaries = made(n=40, repeat=3)
+    canaries = canaries_of(n=40, repeat=3)
     planted = [canaries.texts[canary][0].text for canary in np.flatnonzero(canaries.planted)]
     dataset = canaries.into(TEXTS)
     assert [text for text in dataset if text not in planted] == TEXTS
@@ -133,7 +133,7 @@ def test_planted_texts_stand_at_random_places_among_the_others_in_their_order() 
 
 
 def test_users_have_several_texts_that_are_planted_together() -> None:
-    canaries = made(n=20, records=3, unit="user")
+    canaries = canaries_of(n=20, records=3, unit="user")
     assert {len(texts) for texts in canaries.texts} == {3}
     assert canaries.records == 3
     dataset = set(canaries.into(TEXTS))
@@ -151,7 +151,7 @@ class Blocks(Dataset):  # type: ignore[type-arg]
 
 
 def test_planted_texts_take_the_form_of_the_examples() -> None:
-    canaries = made(n=12)
+    canaries = canaries_of(n=12)
     text = next(texts[0] for texts, planted in zip(canaries.texts, canaries.planted, strict=True) if planted)
     count, tokens = int(canaries.planted.sum()), list(text.tokens)
     messages = [{"role": "user", "content": text.context}, {"role": "assistant", "content": text.secret}]
@@ -181,13 +181,13 @@ def test_planted_texts_take_the_form_of_the_examples() -> None:
 
 def test_planting_in_a_data_set_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets")
-    canaries = made(n=12)
+    canaries = canaries_of(n=12)
     dataset = canaries.into(datasets.Dataset.from_dict({"text": TEXTS}))
     assert dataset["text"] == canaries.into(TEXTS)
 
 
 def test_a_saved_file_gives_the_same_canaries(tmp_path: Path) -> None:
-    canaries = made(n=20, records=2, repeat=4, unit="user")
+    canaries = canaries_of(n=20, records=2, repeat=4, unit="user")
     canaries.save(tmp_path / "canaries.jsonl")
     loaded = dpaudit.Canaries.load(tmp_path / "canaries.jsonl")
     assert loaded.digest == canaries.digest
@@ -200,7 +200,7 @@ def test_a_saved_file_gives_the_same_canaries(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "canaries.jsonl"
-    made(n=20).save(path)
+    canaries_of(n=20).save(path)
     content = path.read_bytes()
     flipped = content.replace(b'"planted": true', b'"planted": false', 1)
     assert flipped != content
@@ -218,22 +218,22 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
-    own = tmp_path / "own.jsonl"
-    own.write_text('{"text": "the s1 w1", "secret": "s1"}')
+    own_file = tmp_path / "own.jsonl"
+    own_file.write_text('{"text": "the s1 w1", "secret": "s1"}')
     with Cases() as cases:
         for message, error, call in [
-            ("n must be a whole number >= 1, got 0", InputError, lambda: made(n=0)),
-            ("did you mean 'rare-suffix'", Exception, lambda: made("rare-sufix")),
-            ("has no field 'lenght'", SpecError, lambda: made(lenght=3)),
-            ("continues texts of the domain", InputError, lambda: made(texts=())),
-            ("texts must be a list", InputError, lambda: made(texts="a b c")),
-            ("sampled from `base`", InputError, lambda: made("high-temperature")),
-            ("only .* secrets could be written", InputError, lambda: made("random-tokens", n=400, length=1)),
-            ("must end with its secret", DataError, lambda: made("file", n=None, path=str(own))),
+            ("n must be a whole number >= 1, got 0", InputError, lambda: canaries_of(n=0)),
+            ("did you mean 'rare-suffix'", Exception, lambda: canaries_of("rare-sufix")),
+            ("has no field 'lenght'", SpecError, lambda: canaries_of(lenght=3)),
+            ("continues texts of the domain", InputError, lambda: canaries_of(texts=())),
+            ("texts must be a list", InputError, lambda: canaries_of(texts="a b c")),
+            ("sampled from `base`", InputError, lambda: canaries_of("high-temperature")),
+            ("only .* secrets could be written", InputError, lambda: canaries_of("random-tokens", n=400, length=1)),
+            ("must end with its secret", DataError, lambda: canaries_of("file", n=None, path=str(own_file))),
             ("need a tokenizer of transformers", InputError, lambda: new_tokens_of_characters()),
-            ("examples must be texts", InputError, lambda: made().into([1, 2])),
-            ("turn a stream into a list", InputError, lambda: made().into(iter("ab"))),
-            ("must fit into pad_to=3", InputError, lambda: made().into([{"input_ids": [1]}], pad_to=3)),
+            ("examples must be texts", InputError, lambda: canaries_of().into([1, 2])),
+            ("turn a stream into a list", InputError, lambda: canaries_of().into(iter("ab"))),
+            ("must fit into pad_to=3", InputError, lambda: canaries_of().into([{"input_ids": [1]}], pad_to=3)),
         ]:
             with cases.case(message), pytest.raises(error, match=message):
                 call()

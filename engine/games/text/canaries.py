@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.planting import POSITIONS, with_records
 from dpaudit.errors import DataError, printable, require, shortened
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
+from dpaudit.estimators.scores import Scores
 from dpaudit.plain_files import open_to_read, read_all
 
 Unit = Literal["record", "user"]
@@ -91,6 +93,15 @@ class Canaries:
             f"{len(self)} canaries of the kind {self.kind}, {int(self.planted.sum())} of them planted by fair coins, "
             f"{self.repeat} time(s) each; secrets of {secret:.3g} tokens on average"
         )
+
+    def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = 0.95) -> float:
+        """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
+
+        A claim above it cannot be rejected: make more canaries. It does not grow with `repeat`.
+        """
+        perfect = np.where(self.planted, 1.0, -1.0) * np.linspace(1, 2, len(self))
+        estimator = SimultaneousGuessCount(delta, confidence, guess="any-tail")
+        return estimator.bound([estimator.tally(Scores(perfect, self.planted))]).lower
 
     def into(self, dataset: Any, *, pad_to: int | None = None, pad_token: int = 0) -> Any:
         """Return a data set of the same type with `repeat` copies of the planted texts at random positions.
