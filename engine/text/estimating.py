@@ -102,6 +102,13 @@ def estimate_text(
         training is None or training.canaries.digest == canaries.digest,
         "`training` must be the record of the same canaries",
     )
+    require(
+        0 < canaries.planted.sum() < len(canaries),
+        "some canaries must be planted and some not",
+        do="make more of them",
+        planted=int(canaries.planted.sum()),
+        canaries=len(canaries),
+    )
     promise, notes = _claim_about(canaries, claim, delta)
     view = _view(model, base, reference, canaries, batch_tokens)
     parts = {part.registered_name: part for part in (build("text-attack", attack) for attack in attacks)}

@@ -241,6 +241,7 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
 def test_wrong_arguments_are_explained() -> None:
     canaries, trained_statistics, base = small_audit()
     many = replace(canaries, texts=canaries.texts[:50], planted=canaries.planted[:50].copy())
+    alone = replace(canaries, texts=canaries.texts[:1], planted=canaries.planted[:1].copy())
     with Cases() as cases:
         for message, error, arguments in [
             ("order must be 'learned' or one of", InputError, {"order": "lost"}),
@@ -249,6 +250,7 @@ def test_wrong_arguments_are_explained() -> None:
             ("has no field 'part'", SpecError, {"attacks": [{"name": "min-k-plus-plus", "part": 1}]}),
             ("none of the attacks reference-ratio", InputError, {"attacks": ["reference-ratio"]}),
             ("those of the texts of these canaries", InputError, {"canaries": many}),
+            ("some canaries must be planted and some not", InputError, {"canaries": alone}),
             ("must be the trained model, got None", InputError, {"model": None}),
             ("`base` must be the model before training", InputError, {"model": base}),
         ]:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
 
 import dpaudit
 from dpaudit.engine.games.text.canaries import Canaries
@@ -93,6 +95,31 @@ def test_high_temperature_samples_are_rarer_than_samples_at_temperature_1() -> N
 def test_a_tokenizer_of_characters_is_enough() -> None:
     canaries = dpaudit.canaries(Characters(), 20, "random-tokens", seed=0)
     assert all(len(text.tokens) == 20 for _, text in canaries.all_texts)
+
+
+def test_secrets_of_a_byte_level_tokenizer_are_those_that_it_reads_back() -> None:
+    """Random tokens are often read back as others, and a chat template that strips blanks changes them."""
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    model.train_from_iterator([f"{text} Some words; others, too {n}." for n, text in enumerate(TEXTS)], trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
+    canaries = dpaudit.canaries(tokenizer, 60, "rare-suffix", texts=TEXTS, context=5, length=6, seed=0)
+    assert all(tuple(tokenizer.encode(text.text)) == text.tokens for _, text in canaries.all_texts)
+
+    def batch(text: str) -> dict[str, list[list[int]]]:
+        tokens = tokenizer.encode(text)
+        return {"input_ids": [tokens], "labels": [tokens]}
+
+    assert dpaudit.preflight(canaries, map(batch, canaries.into(TEXTS))).problems == []
+    questions = canaries.into([{"prompt": "a", "completion": "b"}])
+    stripped = [batch(f"User: {part['prompt'].strip()}\nModel: {part['completion'].strip()}") for part in questions]
+    problems = dpaudit.preflight(canaries, stripped, tokenizer=tokenizer).problems
+    assert len(problems) > 5
+    assert {problem.reason for problem in problems} == {"retokenised"}
 
 
 def test_special_tokens_in_front_of_a_text_are_part_of_its_tokens() -> None:

@@ -66,8 +66,9 @@ class TextSource:
 
     @cached_property
     def ordinary(self) -> NDArray[np.int64]:
-        """Tokens of the vocabulary that are not special."""
-        numbers = np.array([token for token in range(len(self.tokenizer)) if token not in self.special], dtype=np.int64)
+        """Tokens of the vocabulary that are not special and are text alone, not a part of a character."""
+        every = (token for token in range(len(self.tokenizer)) if token not in self.special)
+        numbers = np.array([token for token in every if UNREADABLE not in self.decode([token])], dtype=np.int64)
         require(numbers.size >= 2, "the tokenizer must have at least 2 ordinary tokens", tokens=numbers.size)
         return numbers
 
