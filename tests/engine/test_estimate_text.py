@@ -149,7 +149,7 @@ def test_loss_masked_on_canaries_is_inconclusive_and_names_them() -> None:
     result = dpaudit.estimate_text(base, copy.copy(base), canaries, claim=Claim(1.0, 1e-5), training=sound)
     assert result.verdict is Verdict.NO_VIOLATION
     with pytest.raises(InputError, match="record of the same canaries"):
-        dpaudit.estimate_text(base, base, replace(canaries, repeat=2), training=record)
+        dpaudit.estimate_text(base, base, replace(canaries, repeat=np.array(2)), training=record)
 
 
 def test_the_maximum_detectable_epsilon_is_known_before_training() -> None:
@@ -204,12 +204,12 @@ def test_claims_about_records_and_users_are_told_apart() -> None:
 
     assert claim_of(canaries, Claim(2.0, 1e-5)) == Claim(2.0, 1e-5, Relation.ADD_REMOVE)
     assert claim_of(canaries, (2.0, 1e-5)) == Claim(2.0, 1e-5, Relation.ADD_REMOVE)
-    grouped = claim_of(replace(canaries, repeat=4), Claim(0.5, 1e-6, Relation.ADD_REMOVE))
+    grouped = claim_of(replace(canaries, repeat=np.array(4)), Claim(0.5, 1e-6, Relation.ADD_REMOVE))
     assert grouped.epsilon == pytest.approx(2.0)
     assert grouped.delta == pytest.approx(1e-6 * sum(np.exp(0.5 * step) for step in range(4)))
-    assert claim_of(replace(canaries, repeat=4, unit="user"), 0.5).epsilon == 0.5
+    assert claim_of(replace(canaries, repeat=np.array(4), unit="user"), 0.5).epsilon == 0.5
     with pytest.raises(InputError, match="records must be 1, 2, 4"):
-        claim_of(replace(canaries, repeat=3), 0.5)
+        claim_of(replace(canaries, repeat=np.array(3)), 0.5)
 
 
 def test_the_adapter_is_switched_off_for_the_base_model() -> None:
@@ -240,8 +240,8 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
 
 def test_wrong_arguments_are_explained() -> None:
     canaries, trained_statistics, base = small_audit()
-    many = replace(canaries, texts=canaries.texts[:50], planted=canaries.planted[:50].copy())
-    alone = replace(canaries, texts=canaries.texts[:1], planted=canaries.planted[:1].copy())
+    many = replace(canaries, texts=canaries.texts[:50], planted=canaries.planted[:50].copy(), repeat=np.array(1))
+    alone = replace(canaries, texts=canaries.texts[:1], planted=canaries.planted[:1].copy(), repeat=np.array(1))
     with Cases() as cases:
         for message, error, arguments in [
             ("order must be 'learned' or one of", InputError, {"order": "lost"}),

@@ -105,7 +105,7 @@ def test_text_that_arrives_as_other_tokens_is_recognised() -> None:
 
 
 def test_removed_duplicates_and_foreign_data_are_found() -> None:
-    repeated = Canaries(CANARIES.texts, CANARIES.planted, repeat=2, seed=1)
+    repeated = Canaries(CANARIES.texts, CANARIES.planted, np.array(2), seed=1)
     record = dpaudit.preflight(repeated, batches(list(dict.fromkeys(repeated.into(TEXTS)))))
     assert {problem.reason for problem in record.problems} == {"rare"}
     assert len(record.problems) == PLANTED.size

@@ -159,6 +159,23 @@ def test_planted_texts_stand_at_random_places_among_the_others_in_their_order() 
     assert canaries.into(TEXTS) == dataset
 
 
+def test_copies_may_differ_from_canary_to_canary(tmp_path: Path) -> None:
+    canaries = canaries_of(n=31, repeat=(1, 4, 16))
+    assert canaries.repeat.tolist() == [*(1, 4, 16) * 10, 1]
+    assert canaries.records == 16
+    counts = Counter(canaries.into(TEXTS))
+    for texts, planted, repeat in zip(canaries.texts, canaries.planted, canaries.repeat, strict=True):
+        assert counts[texts[0].text] == (repeat if planted else 0)
+    canaries.save(tmp_path / "canaries.jsonl")
+    assert dpaudit.Canaries.load(tmp_path / "canaries.jsonl").repeat.tolist() == canaries.repeat.tolist()
+    tokens = [{"input_ids": [text.tokens], "labels": [text.tokens]} for _, text in canaries.all_texts]
+    record = dpaudit.preflight(
+        canaries, [batch for batch, heads in zip(tokens, canaries.planted, strict=True) if heads]
+    )
+    rare = np.flatnonzero(canaries.planted & (canaries.repeat > 1))
+    assert [(problem.canary, problem.reason) for problem in record.problems] == [(canary, "rare") for canary in rare]
+
+
 def test_users_have_several_texts_that_are_planted_together() -> None:
     canaries = canaries_of(n=20, records=3, unit="user")
     assert {len(texts) for texts in canaries.texts} == {3}
@@ -250,6 +267,8 @@ def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
     with Cases() as cases:
         for message, error, call in [
             ("n must be a whole number >= 1, got 0", InputError, lambda: canaries_of(n=0)),
+            ("repeat must be a whole number >= 1", InputError, lambda: canaries_of(repeat=(1, 0))),
+            ("repeat must be a whole number >= 1", InputError, lambda: canaries_of(repeat=1.5)),
             ("did you mean 'rare-suffix'", Exception, lambda: canaries_of("rare-sufix")),
             ("has no field 'lenght'", SpecError, lambda: canaries_of(lenght=3)),
             ("continues texts of the domain", InputError, lambda: canaries_of(texts=())),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,7 +35,7 @@ class Canaries:
     Attributes:
         texts: Texts of each canary; several if a canary is a user with several texts.
         planted: The coins, shape (canaries,).
-        repeat: Copies of each planted text, >= 1.
+        repeat: Copies of each planted text of a canary, >= 1, shape (canaries,); one number stands for all canaries.
         unit: Subject of the claim. "record": a claim about one text is compared by group privacy if a canary is several
             texts or copies. "user": the claim is about all texts of a user at once.
         seed: Seed of texts, coins and positions.
@@ -44,7 +44,7 @@ class Canaries:
 
     texts: tuple[tuple[CanaryText, ...], ...]
     planted: NDArray[np.bool_]
-    repeat: int = 1
+    repeat: NDArray[np.int64] = field(default_factory=lambda: np.ones(1, dtype=np.int64))
     unit: Unit = "record"
     seed: int = 0
     kind: str = "own"
@@ -57,7 +57,14 @@ class Canaries:
             coins=self.planted.shape,
             canaries=len(self.texts),
         )
-        require(self.repeat >= 1, "repeat must be >= 1", repeat=self.repeat)
+        repeat = np.asarray(self.repeat)
+        require(
+            repeat.dtype.kind in "iu" and bool((repeat >= 1).all()) and repeat.size in (1, len(self.texts)),
+            "repeat must be one whole number >= 1, or one for each canary",
+            repeat=self.repeat,
+        )
+        repeat = np.broadcast_to(repeat.astype(np.int64), len(self.texts)).copy()
+        object.__setattr__(self, "repeat", repeat)
         require(self.unit in get_args(Unit), f"unit must be one of {', '.join(get_args(Unit))}", unit=self.unit)
         counts = Counter(text.secret_tokens for _, text in self.all_texts)
         secret, copies = counts.most_common(1)[0]
@@ -67,7 +74,8 @@ class Canaries:
             do="make longer secrets, or fewer of them",
             tokens=secret,
         )
-        self.planted.setflags(write=False)
+        for values in (self.planted, repeat):
+            values.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -80,7 +88,7 @@ class Canaries:
     @property
     def records(self) -> int:
         """Largest number of records that one canary adds to the training data, copies included."""
-        return self.repeat * max(map(len, self.texts))
+        return max(int(repeat) * len(texts) for repeat, texts in zip(self.repeat, self.texts, strict=True))
 
     @property
     def digest(self) -> str:
@@ -91,7 +99,7 @@ class Canaries:
         secret = np.mean([len(text.secret_tokens) for _, text in self.all_texts])
         return (
             f"{len(self)} canaries of the kind {self.kind}, {int(self.planted.sum())} of them planted by fair coins, "
-            f"{self.repeat} time(s) each; secrets of {secret:.3g} tokens on average"
+            f"{' or '.join(map(str, np.unique(self.repeat)))} time(s) each; secrets of {secret:.3g} tokens on average"
         )
 
     def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = 0.95) -> float:
@@ -108,12 +116,8 @@ class Canaries:
 
         `with_records` describes the types of data sets, the form that the texts take, and the arguments.
         """
-        copies = [
-            text
-            for texts, planted in zip(self.texts, self.planted.tolist(), strict=True)
-            for text in texts
-            for _ in range(self.repeat if planted else 0)
-        ]
+        repeat = np.where(self.planted, self.repeat, 0).tolist()
+        copies = [text for texts, count in zip(self.texts, repeat, strict=True) for text in texts * count]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
         return with_records(copies, dataset, rng, pad_to=pad_to, pad_token=pad_token)
 
@@ -148,6 +152,7 @@ class Canaries:
             return cls(
                 tuple(tuple(map(_canary_text, canary["texts"])) for canary in canaries),
                 np.array([canary["planted"] for canary in canaries], dtype=np.bool_),
+                np.array([canary["repeat"] for canary in canaries], dtype=np.int64),
                 **{name: kind(settings[name]) for name, kind in _SETTINGS.items()},
             )
         except (KeyError, TypeError, ValueError) as err:
@@ -156,11 +161,12 @@ class Canaries:
     def _lines(self) -> Iterator[bytes]:
         settings = {"format": FORMAT, **{name: getattr(self, name) for name in _SETTINGS}}
         yield json.dumps(settings).encode() + b"\n"
-        for texts, planted in zip(self.texts, self.planted.tolist(), strict=True):
-            yield json.dumps({"planted": planted, "texts": [asdict(text) for text in texts]}).encode() + b"\n"
+        for texts, planted, repeat in zip(self.texts, self.planted.tolist(), self.repeat.tolist(), strict=True):
+            canary = {"planted": planted, "repeat": repeat, "texts": [asdict(text) for text in texts]}
+            yield json.dumps(canary).encode() + b"\n"
 
 
-_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"repeat": int, "unit": str, "seed": int, "kind": str}
+_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "kind": str}
 
 
 def _json(line: bytes, where: str, place: str) -> dict[str, Any]:
@@ -179,5 +185,5 @@ def _canary_text(values: Mapping[str, Any]) -> CanaryText:
     numbers = [*values["tokens"], values["start"], values["stop"]]
     if not all(type(word) is str for word in words.values()) or not all(type(number) is int for number in numbers):
         raise TypeError("texts must be words, and tokens and places whole numbers")
-    assert {field.name for field in fields(CanaryText)} == {*words, "tokens", "start", "stop"}
+    assert {part.name for part in fields(CanaryText)} == {*words, "tokens", "start", "stop"}
     return CanaryText(tokens=tuple(values["tokens"]), start=values["start"], stop=values["stop"], **words)

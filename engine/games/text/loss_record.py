@@ -106,8 +106,8 @@ class LossRecord:
     @property
     def epochs(self) -> float:
         """Median number of times that each copy of a planted canary received loss."""
-        planted = self.received[self.canaries.planted]
-        return float(np.median(planted)) / self.canaries.repeat if planted.size else 0.0
+        by_copy = (self.received / self.canaries.repeat)[self.canaries.planted]
+        return float(np.median(by_copy)) if by_copy.size else 0.0
 
     def add(self, batch: Any, labels: Any = None) -> None:
         """Add a batch: a mapping with "input_ids" and "labels", or arrays of tokens and of labels.
@@ -215,7 +215,7 @@ class LossRecord:
             if planted and count == 0:
                 reason = next((name for name, rows in events.items() if self._untrained(canary, name)), "absent")
                 problems.append(NoLoss(canary, reason))
-            elif planted and count < self.canaries.repeat:
+            elif planted and count < self.canaries.repeat[canary]:
                 problems.append(NoLoss(canary, "rare"))
             elif not planted and self._received[self._owner == canary].any():
                 problems.append(NoLoss(canary, "not planted"))
