@@ -115,6 +115,19 @@ def test_removed_duplicates_and_foreign_data_are_found() -> None:
     assert {problem.reason for problem in record.problems} == {"not planted"}
 
 
+def test_records_of_two_processes_are_one() -> None:
+    every = batches(CANARIES.into(TEXTS), mask)
+    whole, first, second = (dpaudit.preflight(CANARIES, part) for part in (every, every[::2], every[1::2]))
+    assert len(first.problems) > len(whole.problems)
+    first.merge(second)
+    assert first.problems == whole.problems
+    assert str(first) == str(whole)
+    assert first.tokens == whole.tokens > 0
+    other = Canaries(CANARIES.texts, ~CANARIES.planted)
+    with pytest.raises(InputError, match="about the same canaries"):
+        first.merge(dpaudit.LossRecord(other))
+
+
 def test_a_user_counts_by_the_text_with_least_loss() -> None:
     users = dpaudit.canaries(TOKENIZER, 10, "random-tokens", records=2, unit="user", length=5, seed=0)
     victim = int(np.flatnonzero(users.planted)[0])

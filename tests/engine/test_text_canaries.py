@@ -129,6 +129,10 @@ def test_special_tokens_in_front_of_a_text_are_part_of_its_tokens() -> None:
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             return [1] * add_special_tokens + super().encode(text)
 
+        def decode(self, tokens: list[int], clean_up_tokenization_spaces: bool = True) -> str:
+            assert not clean_up_tokenization_spaces
+            return super().decode(tokens)
+
     source = TextSource(Opened())
     assert source.opening == (1,)
     text = source.canary_text(source.encode("ab"), source.encode("cd"))

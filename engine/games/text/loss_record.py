@@ -206,6 +206,16 @@ class LossRecord:
 
         return collate_and_record
 
+    def merge(self, other: LossRecord) -> None:
+        """Add the record of another process of the same training. Raises: InputError if it is about other canaries."""
+        require(other.canaries.digest == self.canaries.digest, "the records must be about the same canaries")
+        self.batches += other.batches
+        self.tokens += other.tokens
+        self._received += other._received
+        self._without_labels |= other._without_labels
+        for reason, rows in other._events.items():
+            self._events[reason] |= rows
+
     @property
     def problems(self) -> list[NoLoss]:
         """Canaries that were not trained on as planned, one reason each."""

@@ -45,8 +45,9 @@ class TextSource:
         return list(self.tokenizer.encode(text))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens."""
-        return str(self.tokenizer.decode([int(token) for token in tokens]))
+        """Return the text of tokens, without changes to blanks."""
+        settings = {"clean_up_tokenization_spaces": False} if self._of_transformers else {}
+        return str(self.tokenizer.decode([int(token) for token in tokens], **settings))
 
     @cached_property
     def opening(self) -> tuple[int, ...]:
