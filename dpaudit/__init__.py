@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
+    from dpaudit.engine.games.text.canaries import Canaries as Canaries
+    from dpaudit.engine.games.text.loss_record import LossRecord as LossRecord
+    from dpaudit.engine.games.text.loss_record import preflight as preflight
     from dpaudit.engine.reading.result import AuditResult as AuditResult
     from dpaudit.engine.reading.run_report import Report as Report
     from dpaudit.engine.reading.verdict import Verdict as Verdict
@@ -32,6 +35,11 @@ if TYPE_CHECKING:
     from dpaudit.engine.sweep.running import sweep as sweep
     from dpaudit.engine.synthetic.auditing import synthetic as synthetic
     from dpaudit.engine.synthetic.result import SyntheticAudit as SyntheticAudit
+    from dpaudit.engine.text.estimating import TextEstimate as TextEstimate
+    from dpaudit.engine.text.estimating import estimate_text as estimate_text
+    from dpaudit.engine.text.estimating import text_statistics as text_statistics
+    from dpaudit.engine.text.making import canaries as canaries
+    from dpaudit.engine.text.trainer_callback import trainer_callback as trainer_callback
     from dpaudit.errors import AuditError as AuditError
     from dpaudit.estimators.bound import Bound as Bound
     from dpaudit.estimators.finding import Validity as Validity
@@ -43,6 +51,9 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.adapters.own_training import from_summary as from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn as from_sklearn
     from dpaudit.mechanisms.examples import Examples as Examples
+    from dpaudit.mechanisms.language_models.endpoint_log_probabilities import (
+        EndpointLogProbabilities as EndpointLogProbabilities,
+    )
 
 __version__ = "0.1.0"
 
@@ -52,20 +63,26 @@ _HOMES = {
     "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.request.audit_spec",
     "Bound": "dpaudit.estimators.bound",
+    "Canaries": "dpaudit.engine.games.text.canaries",
     "Claim": "dpaudit.claims",
+    "EndpointLogProbabilities": "dpaudit.mechanisms.language_models.endpoint_log_probabilities",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
+    "LossRecord": "dpaudit.engine.games.text.loss_record",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.reading.run_report",
     "ResourceRequest": "dpaudit.engine.request.resources",
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "SyntheticAudit": "dpaudit.engine.synthetic.result",
+    "TextEstimate": "dpaudit.engine.text.estimating",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.reading.verdict",
     "audit": "dpaudit.engine.run.driver",
+    "canaries": "dpaudit.engine.text.making",
     "check": "dpaudit.engine.run.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
+    "estimate_text": "dpaudit.engine.text.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_torch",
     "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
@@ -75,11 +92,14 @@ _HOMES = {
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
+    "preflight": "dpaudit.engine.games.text.loss_record",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "rows": "dpaudit.engine.data.in_memory",
     "sweep": "dpaudit.engine.sweep.running",
     "synthetic": "dpaudit.engine.synthetic.auditing",
     "table": "dpaudit.engine.data.in_memory",
+    "text_statistics": "dpaudit.engine.text.estimating",
+    "trainer_callback": "dpaudit.engine.text.trainer_callback",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

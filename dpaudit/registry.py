@@ -31,7 +31,9 @@ PACKAGES = {
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.games",
     "table-attack": "dpaudit.engine.games",
+    "text-attack": "dpaudit.engine.games",
     "canary": "dpaudit.engine.games",
+    "text-canary": "dpaudit.engine.games",
     "poisoning": "dpaudit.engine.games",
     "proxy": "dpaudit.engine.games",
     "adversary": "dpaudit.engine.games",
@@ -86,7 +88,9 @@ def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
 
 def plural(kind: str) -> str:
     """Return the plural of a kind, as in `dpaudit list mechanisms` and the entry points `dpaudit.mechanisms`."""
-    return {"data": "data", "proxy": "proxies", "canary": "canaries", "adversary": "adversaries"}.get(kind, f"{kind}s")
+    if kind == "data":
+        return kind
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
 
 
 @cache

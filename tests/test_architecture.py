@@ -115,6 +115,7 @@ ENGINE = Rooms(
         "planned_run",
         "estimate",
         "synthetic",
+        "text",
         "testing",
         "cli",
     ),
@@ -122,7 +123,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught"),
+        *("reference", "protocol", "trials", "taught", "learned_order"),
         *(
             "proxies",
             "one_run",
@@ -131,6 +132,7 @@ GAMES = Rooms(
             "neighbours",
             "functions",
             "tables",
+            "text",
             "steps",
             "predictions",
             "advantages",

@@ -1,0 +1,1 @@
+"""The game with canary texts: which of them was a language model trained on?"""

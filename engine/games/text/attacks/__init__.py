@@ -1,0 +1,1 @@
+"""Membership attacks on canary texts, one file each."""

@@ -1,0 +1,189 @@
+"""Canary texts with their coins: a frozen value that is saved to and loaded from a file of JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.text.canary_text import CanaryText
+from dpaudit.engine.games.text.planting import POSITIONS, with_records
+from dpaudit.errors import DataError, printable, require, shortened
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
+from dpaudit.estimators.scores import Scores
+from dpaudit.plain_files import open_to_read, read_all
+
+Unit = Literal["record", "user"]
+"""Subject of the claim: one text, or all texts of one user."""
+FORMAT = "dpaudit-canaries-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """Secrets, and a fair coin for each: heads is planted in the training data, tails is kept out of it.
+
+    The coins are the answer to the guessing game. Keep the file of the canaries from the attacker, and change nothing
+    about a canary because of its coin.
+
+    Attributes:
+        texts: Texts of each canary; several if a canary is a user with several texts.
+        planted: The coins, shape (canaries,).
+        repeat: Copies of each planted text of a canary, >= 1, shape (canaries,); one number stands for all canaries.
+        unit: Subject of the claim. "record": a claim about one text is compared by group privacy if a canary is several
+            texts or copies. "user": the claim is about all texts of a user at once.
+        seed: Seed of texts, coins and positions.
+        kind: Name of the kind of canary.
+    """
+
+    texts: tuple[tuple[CanaryText, ...], ...]
+    planted: NDArray[np.bool_]
+    repeat: NDArray[np.int64] = field(default_factory=lambda: np.ones(1, dtype=np.int64))
+    unit: Unit = "record"
+    seed: int = 0
+    kind: str = "own"
+
+    def __post_init__(self) -> None:
+        require(len(self.texts) > 0 and all(self.texts), "each canary must have at least one text")
+        require(
+            self.planted.shape == (len(self.texts),) and self.planted.dtype == np.bool_,
+            "canaries must have one coin each",
+            coins=self.planted.shape,
+            canaries=len(self.texts),
+        )
+        repeat = np.asarray(self.repeat)
+        require(
+            repeat.dtype.kind in "iu" and bool((repeat >= 1).all()) and repeat.size in (1, len(self.texts)),
+            "repeat must be one whole number >= 1, or one for each canary",
+            repeat=self.repeat,
+        )
+        repeat = np.broadcast_to(repeat.astype(np.int64), len(self.texts)).copy()
+        object.__setattr__(self, "repeat", repeat)
+        require(self.unit in get_args(Unit), f"unit must be one of {', '.join(get_args(Unit))}", unit=self.unit)
+        counts = Counter(text.secret_tokens for _, text in self.all_texts)
+        secret, copies = counts.most_common(1)[0]
+        require(
+            copies == 1,
+            "the secrets of all texts must be different",
+            do="make longer secrets, or fewer of them",
+            tokens=secret,
+        )
+        for values in (self.planted, repeat):
+            values.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def all_texts(self) -> list[tuple[int, CanaryText]]:
+        """Number of the canary and text, of all texts in their order."""
+        return [(canary, text) for canary, texts in enumerate(self.texts) for text in texts]
+
+    @property
+    def records(self) -> int:
+        """Largest number of records that one canary adds to the training data, copies included."""
+        return max(int(repeat) * len(texts) for repeat, texts in zip(self.repeat, self.texts, strict=True))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of texts, coins and settings."""
+        return hashlib.sha256(b"".join(self._lines())).hexdigest()
+
+    def __str__(self) -> str:
+        secret = np.mean([len(text.secret_tokens) for _, text in self.all_texts])
+        return (
+            f"{len(self)} canaries of the kind {self.kind}, {int(self.planted.sum())} of them planted by fair coins, "
+            f"{' or '.join(map(str, np.unique(self.repeat)))} time(s) each; secrets of {secret:.3g} tokens on average"
+        )
+
+    def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = 0.95) -> float:
+        """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
+
+        A claim above it cannot be rejected: make more canaries. It does not grow with `repeat`.
+        """
+        perfect = np.where(self.planted, 1.0, -1.0) * np.linspace(1, 2, len(self))
+        estimator = SimultaneousGuessCount(delta, confidence, guess="any-tail")
+        return estimator.bound([estimator.tally(Scores(perfect, self.planted))]).lower
+
+    def into(self, dataset: Any, *, pad_to: int | None = None, pad_token: int = 0) -> Any:
+        """Return a data set of the same type with `repeat` copies of the planted texts at random positions.
+
+        `with_records` describes the types of data sets, the form that the texts take, and the arguments.
+        """
+        repeat = np.where(self.planted, self.repeat, 0).tolist()
+        copies = [text for texts, count in zip(self.texts, repeat, strict=True) for text in texts * count]
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
+        return with_records(copies, dataset, rng, pad_to=pad_to, pad_token=pad_token)
+
+    def save(self, path: str | Path) -> None:
+        """Write the canaries as JSON lines: settings, one line for each canary, and the SHA-256 of these lines.
+
+        The file tells which canaries were planted. Raises: FileExistsError if the file exists.
+        """
+        lines = list(self._lines())
+        end = json.dumps({"sha256": hashlib.sha256(b"".join(lines)).hexdigest()}).encode() + b"\n"
+        with Path(path).open("xb") as file:
+            file.write(b"".join([*lines, end]))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Canaries:
+        """Return the canaries of a file that `save` wrote. Raises: DataError if it is damaged or another file."""
+        with open_to_read(Path(path)) as file:
+            content = read_all(file)
+        head, _, end = content.rstrip(b"\n").rpartition(b"\n")
+        body = head + b"\n"
+        where = printable(shortened(str(path)))
+        if _json(end, where, "the last line").get("sha256") != hashlib.sha256(body).hexdigest():
+            raise DataError(
+                f"{where} must end with the checksum of its lines; it is damaged or was changed: copy it again"
+            )
+        first, *lines = body.splitlines()
+        settings = _json(first, where, "line 1")
+        if settings.pop("format", None) != FORMAT:
+            raise DataError(f"{where} must be a file of canaries in the format {FORMAT}")
+        canaries = [_json(line, where, f"line {number}") for number, line in enumerate(lines, 2)]
+        try:
+            return cls(
+                tuple(tuple(map(_canary_text, canary["texts"])) for canary in canaries),
+                np.array([canary["planted"] for canary in canaries], dtype=np.bool_),
+                np.array([canary["repeat"] for canary in canaries], dtype=np.int64),
+                **{name: kind(settings[name]) for name, kind in _SETTINGS.items()},
+            )
+        except (KeyError, TypeError, ValueError) as err:
+            raise DataError(f"{where} must hold canaries that `save` wrote: {err}") from err
+
+    def _lines(self) -> Iterator[bytes]:
+        settings = {"format": FORMAT, **{name: getattr(self, name) for name in _SETTINGS}}
+        yield json.dumps(settings).encode() + b"\n"
+        for texts, planted, repeat in zip(self.texts, self.planted.tolist(), self.repeat.tolist(), strict=True):
+            canary = {"planted": planted, "repeat": repeat, "texts": [asdict(text) for text in texts]}
+            yield json.dumps(canary).encode() + b"\n"
+
+
+_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "kind": str}
+
+
+def _json(line: bytes, where: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError(f"{where} must hold a JSON object in each line, {place} holds none")
+    return value
+
+
+def _canary_text(values: Mapping[str, Any]) -> CanaryText:
+    """Return the text with these fields; each must have its type."""
+    words = {name: values[name] for name in ("text", "context", "secret")}
+    numbers = [*values["tokens"], values["start"], values["stop"]]
+    if not all(type(word) is str for word in words.values()) or not all(type(number) is int for number in numbers):
+        raise TypeError("texts must be words, and tokens and places whole numbers")
+    assert {part.name for part in fields(CanaryText)} == {*words, "tokens", "start", "stop"}
+    return CanaryText(tokens=tuple(values["tokens"]), start=values["start"], stop=values["stop"], **words)

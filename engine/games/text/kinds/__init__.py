@@ -1,0 +1,1 @@
+"""Kinds of canary texts, one file each."""

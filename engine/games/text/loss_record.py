@@ -1,0 +1,348 @@
+"""The loss that canaries received in training: a record of the batches that reached the model.
+
+A canary that receives no loss is the commonest cause of a false comfort: its tokens are masked, cut off, packed away,
+dropped as a duplicate, or changed by a chat template. `LossRecord` looks for the secret tokens in every batch, and at
+the labels on them. It sees batches through the model itself (`of`), a data loader (`around`), a collator
+(`collating`), or one by one (`add`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.text.canaries import Canaries
+from dpaudit.engine.games.text.planting import NO_LOSS
+from dpaudit.errors import InputError, require
+
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it mixes all bits
+SHORTEST_CUT = 3
+"""Number of first tokens of a text by which a sequence that ends inside the text is recognised."""
+LISTED = 5  # canaries named in a sentence
+
+
+@dataclass(frozen=True)
+class NoLoss:
+    """A planted canary that was not trained on as planned, or another one that was trained on.
+
+    Attributes:
+        canary: Number of the canary.
+        reason: A key of `REASONS`.
+    """
+
+    canary: int
+    reason: str
+
+
+REASONS: Mapping[str, str] = {
+    "masked": "the labels of the secret were masked (a mask of prompts, or of tokens that are also padding)",
+    "first": "the secret began at the first token of a sequence, which receives no loss (packing)",
+    "labels": "the labels on the secret were other tokens",
+    "cut": "a sequence ended before the end of the secret (truncation or packing)",
+    "retokenised": "the text arrived as other tokens (chat template, or another tokenizer)",
+    "absent": "the text never arrived (filtered, removed as a duplicate, or training ended before it)",
+    "rare": "fewer copies than `repeat` received loss (duplicates were removed)",
+    "not planted": "a canary that was kept out was trained on (the training data are not those of `into`)",
+}
+"""Explanations of the reasons, in the order in which they are looked for."""
+
+
+class LossRecord:
+    """Counts how often each canary received loss on all tokens of its secret.
+
+    record = LossRecord(canaries)
+    with record.of(model):
+        trainer.train()
+    dpaudit.estimate_text(model, base, canaries, training=record)
+    """
+
+    def __init__(self, canaries: Canaries, *, tokenizer: Any = None, shifted: bool = False) -> None:
+        """Start an empty record.
+
+        Args:
+            canaries: The canaries.
+            tokenizer: Tokenizer of the batches; with it, texts that arrive as other tokens are recognised.
+            shifted: True if the label at a place is the next token; False if it is the token at this place, as in
+                transformers, whose models shift the labels.
+        """
+        self.canaries = canaries
+        self.batches = 0
+        self.tokens = 0
+        """Tokens that received loss."""
+        self._tokenizer = tokenizer
+        self._shifted = shifted
+        self._owner = np.array([canary for canary, _ in canaries.all_texts])
+        self._texts = [text for _, text in canaries.all_texts]
+        secrets = [text.secret_tokens for text in self._texts]
+        self._secrets = _Sequences.by_length(secrets)
+        self._starts: dict[tuple[int, ...], list[int]] = {}
+        for row, text in enumerate(self._texts):
+            for end in _cuts(text.start, text.stop):
+                self._starts.setdefault(text.tokens[:end], []).append(row)
+        self._start_lengths = sorted({len(start) for start in self._starts})
+        self._received = np.zeros(len(self._texts), dtype=np.int64)
+        self._events: dict[str, NDArray[np.bool_]] = {
+            reason: np.zeros(len(self._texts), dtype=np.bool_)
+            for reason in ("masked", "first", "labels", "cut", "retokenised")
+        }
+        self._without_labels = False
+
+    @property
+    def received(self) -> NDArray[np.int64]:
+        """Number of times that each canary received loss on its whole secret, shape (canaries,).
+
+        Of several texts the one with the smallest number counts.
+        """
+        smallest = np.full(len(self.canaries), np.iinfo(np.int64).max)
+        np.minimum.at(smallest, self._owner, self._received)
+        return smallest
+
+    @property
+    def epochs(self) -> float:
+        """Median number of times that each copy of a planted canary received loss."""
+        by_copy = (self.received / self.canaries.repeat)[self.canaries.planted]
+        return float(np.median(by_copy)) if by_copy.size else 0.0
+
+    def add(self, batch: Any, labels: Any = None) -> None:
+        """Add a batch: a mapping with "input_ids" and "labels", or arrays of tokens and of labels.
+
+        Arrays have the shape (sequences, tokens), or (tokens,) for one sequence; lists may have different lengths.
+        """
+        if isinstance(batch, Mapping) or hasattr(batch, "keys"):
+            require(
+                "input_ids" in batch,
+                "a batch must have input_ids",
+                do="record the batches of the tokenized data set",
+                columns=", ".join(map(str, batch.keys())),
+            )
+            labels = batch["labels"] if labels is None and "labels" in batch else labels
+            batch = batch["input_ids"]
+        rows, label_rows = _rows(batch), None if labels is None else _rows(labels)
+        self._without_labels |= label_rows is None
+        self.batches += 1
+        for place, tokens in enumerate(rows):
+            row_labels = tokens if label_rows is None else label_rows[place]
+            if len(tokens) != len(row_labels):
+                raise InputError(f"labels must have the shape of the tokens, got {len(row_labels)} of {len(tokens)}")
+            self._add_sequence(tokens, self._aligned(row_labels) if label_rows is not None else row_labels)
+        if self._tokenizer is not None:
+            self._find_text(rows)
+
+    def _aligned(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return labels at the place of their own token."""
+        return np.append(NO_LOSS, labels[:-1]) if self._shifted else labels
+
+    def _add_sequence(self, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        self.tokens += int(np.count_nonzero(labels[1:] != NO_LOSS))
+        for sequences in self._secrets:
+            for row, place in sequences.occurrences(tokens):
+                span = slice(place, place + sequences.length)
+                if (labels[span] == NO_LOSS).any():
+                    self._events["masked"][row] = True
+                elif place == 0:
+                    self._events["first"][row] = True
+                elif (labels[span] != tokens[span]).any():
+                    self._events["labels"][row] = True
+                else:
+                    self._received[row] += 1
+        used = np.flatnonzero(labels != NO_LOSS)
+        for tail in {len(tokens), int(used[-1]) + 1 if used.size else 0}:  # with and without padding
+            last = tuple(tokens[max(0, tail - self._start_lengths[-1]) : tail].tolist())
+            for length in self._start_lengths:
+                if rows := self._starts.get(last[-length:]):
+                    self._events["cut"][rows] = True
+
+    def _find_text(self, rows: Sequence[NDArray[np.int64]]) -> None:
+        """Look for secrets whose tokens did not arrive in the text of the batch."""
+        written = "\n".join(str(self._tokenizer.decode(row[row >= 0].tolist())) for row in rows)
+        for row in np.flatnonzero(self._received == 0):
+            if self._texts[row].secret.strip() in written:
+                self._events["retokenised"][row] = True
+
+    @contextlib.contextmanager
+    def of(self, model: Any) -> Iterator[LossRecord]:
+        """Record every batch that a torch module receives in training mode, until the block ends.
+
+        The labels must be arguments of the model, as in transformers. Batches in evaluation mode or without gradients
+        are not recorded.
+        """
+        handle = self.attach(model)
+        try:
+            yield self
+        finally:
+            handle.remove()
+
+    def attach(self, model: Any) -> Any:
+        """Start recording the batches of a torch module, as `of`; return a handle whose `remove` ends it."""
+        import torch
+
+        def hook(module: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            if module.training and torch.is_grad_enabled():
+                tokens = named.get("input_ids", positional[0] if positional else None)
+                if tokens is not None:
+                    self.add(tokens, named.get("labels"))
+
+        return model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def around(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches unchanged and record each."""
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a collator that records each batch it makes; it must run in this process (`num_workers=0`)."""
+
+        def collate_and_record(examples: Any) -> Any:
+            batch = collate(examples)
+            self.add(batch)
+            return batch
+
+        return collate_and_record
+
+    def merge(self, other: LossRecord) -> None:
+        """Add the record of another process of the same training. Raises: InputError if it is about other canaries."""
+        require(other.canaries.digest == self.canaries.digest, "the records must be about the same canaries")
+        self.batches += other.batches
+        self.tokens += other.tokens
+        self._received += other._received
+        self._without_labels |= other._without_labels
+        for reason, rows in other._events.items():
+            self._events[reason] |= rows
+
+    @property
+    def problems(self) -> list[NoLoss]:
+        """Canaries that were not trained on as planned, one reason each."""
+        received, problems = self.received, []
+        events = {reason: self._owner[rows] for reason, rows in self._events.items()}
+        for canary, (planted, count) in enumerate(zip(self.canaries.planted, received.tolist(), strict=True)):
+            if planted and count == 0:
+                reason = next((name for name, rows in events.items() if self._untrained(canary, name)), "absent")
+                problems.append(NoLoss(canary, reason))
+            elif planted and count < self.canaries.repeat[canary]:
+                problems.append(NoLoss(canary, "rare"))
+            elif not planted and self._received[self._owner == canary].any():
+                problems.append(NoLoss(canary, "not planted"))
+        return problems
+
+    def _untrained(self, canary: int, reason: str) -> bool:
+        """True if the reason applies to a text of the canary that received no loss."""
+        return bool((self._events[reason] & (self._received == 0))[self._owner == canary].any())
+
+    @property
+    def blind(self) -> str:
+        """Reason why the training cannot be judged by these canaries; "" if every planted canary received loss."""
+        if self.batches == 0:
+            return "the record of the training holds no batch: record the batches that reach the model"
+        if self._without_labels:
+            return "batches without labels were recorded, so masks cannot be seen: record tokens with their labels"
+        problems = self.problems
+        by_reason = Counter(problem.reason for problem in problems)
+        sentences = []
+        for reason in REASONS:
+            if reason in by_reason:
+                numbers = [str(problem.canary) for problem in problems if problem.reason == reason]
+                listed = ", ".join(numbers[:LISTED]) + (", ..." if len(numbers) > LISTED else "")
+                sentences.append(f"{len(numbers)} of {len(self.canaries)} canaries ({listed}): {REASONS[reason]}")
+        return "; ".join(sentences)
+
+    def __str__(self) -> str:
+        planted = int(self.canaries.planted.sum())
+        trained = int(np.count_nonzero(self.received[self.canaries.planted]))
+        first = (
+            f"{trained} of {planted} planted canaries received loss on their whole secret, {self.epochs:g} time(s) a "
+            f"copy (median); {self.batches} batches"
+        )
+        return f"{first}. {self.blind}" if self.blind else first
+
+
+def preflight(canaries: Canaries, batches: Iterable[Any], *, tokenizer: Any = None) -> LossRecord:
+    """Return the record of the loss that one pass over the batches gives to the canaries, before any training.
+
+        print(dpaudit.preflight(canaries, loader, tokenizer=tokenizer))
+
+    Args:
+        canaries: The canaries.
+        batches: Batches as the model receives them, such as the data loader of the training.
+        tokenizer: Tokenizer of the batches; with it, texts that arrive as other tokens are recognised.
+    """
+    record = LossRecord(canaries, tokenizer=tokenizer)
+    for batch in batches:
+        record.add(batch)
+    return record
+
+
+def _cuts(start: int, stop: int) -> range:
+    """Return the numbers of first tokens of a text at which a cut is recognised."""
+    return range(min(max(SHORTEST_CUT, start // 2), stop - 1), stop)
+
+
+def _rows(values: Any) -> list[NDArray[np.int64]]:
+    """Return the sequences of a batch."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray):
+        return list(np.atleast_2d(values).astype(np.int64))
+    if len(values) and not hasattr(values[0], "__len__"):
+        return [np.asarray(values, dtype=np.int64)]
+    return [_rows(row)[0] for row in values]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sequences:
+    """Sequences of tokens of one length, found by a hash.
+
+    Attributes:
+        length: Number of tokens.
+        hashes: Hashes in ascending order, shape (sequences,).
+        tokens: The sequences in the order of their hashes, shape (sequences, length).
+        numbers: Numbers of the sequences in this order.
+    """
+
+    length: int
+    hashes: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def by_length(cls, sequences: Sequence[Sequence[int]]) -> list[_Sequences]:
+        """Return the sequences grouped by their length; they are numbered in their order."""
+        lengths = np.array([len(sequence) for sequence in sequences])
+        groups = []
+        for length in np.unique(lengths).tolist():
+            rows = np.flatnonzero(lengths == length)
+            tokens = np.array([sequences[row] for row in rows.tolist()], dtype=np.int64)
+            hashes = _window_hashes(tokens, length)[:, 0]
+            order = np.argsort(hashes, kind="stable")
+            groups.append(cls(length, hashes[order], tokens[order], rows[order]))
+        return groups
+
+    def occurrences(self, tokens: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield number and place of each sequence that occurs in `tokens`."""
+        if tokens.size < self.length:
+            return
+        hashes = _window_hashes(tokens[None], self.length)[0]
+        first = np.searchsorted(self.hashes, hashes)
+        for place in np.flatnonzero(self.hashes[np.minimum(first, self.hashes.size - 1)] == hashes).tolist():
+            window = tokens[place : place + self.length]
+            number = int(first[place])
+            while number < self.hashes.size and self.hashes[number] == hashes[place]:
+                if (self.tokens[number] == window).all():
+                    yield int(self.numbers[number]), place
+                number += 1
+
+
+def _window_hashes(tokens: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
+    """Return the hash of each window of `length` tokens, shape (rows, tokens - length + 1)."""
+    words, windows = tokens.astype(np.uint64) + np.uint64(1), tokens.shape[1] - length + 1
+    hashes = np.zeros((tokens.shape[0], windows), np.uint64)
+    with np.errstate(over="ignore"):
+        for place in range(length):
+            hashes = (hashes * MULTIPLIER) ^ words[:, place : place + windows]
+    return hashes

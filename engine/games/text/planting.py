@@ -1,0 +1,134 @@
+"""Data sets with the planted canaries at random positions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpaudit.engine.games.text.canary_text import CanaryText
+from dpaudit.errors import InputError, require
+
+POSITIONS = 2
+"""Number of the stream of random positions among the seeds of canaries; 0 draws texts and 1 draws coins."""
+NO_LOSS = -100
+"""Label of a token that receives no loss, in transformers and torch."""
+
+
+def with_records(
+    copies: Sequence[CanaryText],
+    dataset: Any,
+    rng: np.random.Generator,
+    *,
+    pad_to: int | None = None,
+    pad_token: int = 0,
+) -> Any:
+    """Return a data set of the same type with these texts at random positions.
+
+    The order of the other examples stays, and the data set is not changed. A text takes the form of the first
+    example:
+
+    * a text: the text.
+    * a mapping with "input_ids": its tokens, with "labels" equal to the tokens and "attention_mask" if the example has
+      them. Values are tensors where the example has tensors.
+    * a mapping with "prompt" and "completion": context and secret.
+    * a mapping with "messages": the context as the user's message, the secret as the answer.
+    * a mapping with "text": the text.
+
+    Args:
+        dataset: A list or tuple of examples, a `Dataset` of Hugging Face, or a map-style data set of torch.
+        rng: Draws the order of the texts and their positions.
+        pad_to: Length to which tokens of these texts are padded: labels with -100, attention with 0. None: no padding.
+        pad_token: Token of the padding.
+    Raises: InputError for another data set or form of examples, or a text longer than `pad_to`.
+    """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InputError(
+            "canaries can be planted in a list, a `Dataset` of Hugging Face or a map-style data set of torch, got "
+            f"{type(dataset).__name__}; turn a stream into a list first"
+        )
+    require(len(dataset) > 0, "the data set must hold at least one example, whose form the canaries take")
+    copies = [copies[place] for place in rng.permutation(len(copies))]
+    total = len(dataset) + len(copies)
+    is_planted = np.zeros(total, dtype=np.bool_)
+    is_planted[rng.choice(total, len(copies), replace=False)] = True
+    # Place of each example in the data set followed by the copies.
+    places = np.where(is_planted, len(dataset) + np.cumsum(is_planted) - 1, np.cumsum(~is_planted) - 1)
+    form = dataset[0]
+    records = [_like(form, text, pad_to, pad_token) for text in copies]
+    if isinstance(dataset, list | tuple):
+        every = [*dataset, *records]
+        return type(dataset)(every[place] for place in places)
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        return _into_hugging_face(dataset, records, places.tolist())
+    return _torch_dataset(dataset, records, places)
+
+
+def _like(form: Any, text: CanaryText, pad_to: int | None, pad_token: int) -> Any:
+    """Return the text in the form of an example."""
+    if isinstance(form, str):
+        return text.text
+    if isinstance(form, Mapping):
+        if "input_ids" in form:
+            return _tokens_like(form, text, pad_to, pad_token)
+        if {"prompt", "completion"} <= form.keys():
+            return {"prompt": text.context, "completion": text.secret}
+        if "messages" in form:
+            question, answer = {"role": "user", "content": text.context}, {"role": "assistant", "content": text.secret}
+            return {"messages": [question, answer]}
+        if "text" in form:
+            return {"text": text.text}
+    columns = ", ".join(map(str, form)) if isinstance(form, Mapping) else type(form).__name__
+    raise InputError(
+        "examples must be texts, or mappings with input_ids, text, messages, or prompt and completion, got "
+        f"{columns}; plant canaries before examples are turned into another form"
+    )
+
+
+def _tokens_like(form: Mapping[str, Any], text: CanaryText, pad_to: int | None, pad_token: int) -> dict[str, Any]:
+    tokens = list(text.tokens)
+    require(
+        pad_to is None or len(tokens) <= pad_to,
+        f"the texts of canaries must fit into pad_to={pad_to} tokens",
+        do="make shorter canaries",
+        tokens=len(tokens),
+    )
+    padding = 0 if pad_to is None else pad_to - len(tokens)
+    columns = {
+        "input_ids": tokens + [pad_token] * padding,
+        "labels": tokens + [NO_LOSS] * padding,
+        "attention_mask": [1] * len(tokens) + [0] * padding,
+    }
+    others = form.keys() - columns.keys()
+    require(not others, "examples of tokens may have input_ids, labels and attention_mask", also=sorted(others))
+    return {name: _typed_like(form[name], values) for name, values in columns.items() if name in form}
+
+
+def _typed_like(example: Any, values: list[int]) -> Any:
+    """Return values as a tensor or array where the example is one."""
+    if hasattr(example, "new_tensor"):
+        return example.new_tensor(values)
+    return np.array(values, dtype=example.dtype) if isinstance(example, np.ndarray) else values
+
+
+def _into_hugging_face(dataset: Any, records: Sequence[Mapping[str, Any]], places: Sequence[int]) -> Any:
+    library = importlib.import_module("datasets")
+    missing = set(dataset.column_names) - records[0].keys() if records else set()
+    require(
+        not missing,
+        "columns of the data set must be those that canaries have",
+        do="remove the others with `remove_columns`",
+        also=sorted(missing),
+    )
+    if not records:
+        return dataset
+    planted = library.Dataset.from_list([dict(record) for record in records], features=dataset.features)
+    return library.concatenate_datasets([dataset, planted]).select(places)
+
+
+def _torch_dataset(dataset: Any, records: Sequence[Any], places: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+    from torch.utils.data import ConcatDataset, Subset
+
+    return Subset(ConcatDataset([dataset, records]), places.tolist())  # type: ignore[list-item]  # a list is map-style

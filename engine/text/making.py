@@ -1,0 +1,70 @@
+"""Canaries for a tokenizer: the function `dpaudit.canaries`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpaudit.engine.games.text.canaries import Canaries, Unit
+from dpaudit.engine.games.text.planting import POSITIONS
+from dpaudit.engine.games.text.source import TextSource
+from dpaudit.engine.request.build import build
+from dpaudit.errors import require
+from dpaudit.field_checks import checked_argument
+
+
+def canaries(
+    tokenizer: Any,
+    n: int | None = None,
+    kind: str = "new-token",
+    repeat: int | Sequence[int] = 1,
+    *,
+    records: int = 1,
+    unit: Unit = "record",
+    texts: Sequence[str] = (),
+    base: Any = None,
+    seed: int | None = None,
+    **options: object,
+) -> Canaries:
+    """Return secrets for a tokenizer, with a fair coin for each that says if it is planted in the training data.
+
+        canaries = dpaudit.canaries(tokenizer, n=1000, kind="rare-suffix", texts=domain_texts)
+        dataset = canaries.into(dataset)
+
+    Args:
+        tokenizer: A tokenizer of transformers; or an object with `encode(text)`, `decode(tokens)` and `len()`.
+        n: Number of canaries, >= 1; about half of them are planted. Default: 1,000, or all of a file.
+        kind: `dpaudit list text-canaries` shows the kinds.
+        repeat: Copies of each planted text, >= 1. Several numbers, such as (1, 4, 16), go to the canaries in turn.
+        records: Texts of each canary, >= 1: more than one makes each canary a user.
+        unit: Subject of the claim: "record", one text; or "user", all texts and copies of a canary. A claim about one
+            text is compared by group privacy if a canary is several, so the largest `records` times `repeat` must then
+            be a power of two.
+        texts: Texts of the domain, which the kinds "new-token", "rare-suffix" and "high-temperature" continue. Take
+            texts that are not training data, which would teach the contexts of canaries that were kept out.
+        base: The model before training, from which "high-temperature" samples.
+        seed: Seed of texts, coins and positions; by default a new random one, so that coins are unknown and fair.
+        options: Fields of the kind: `context=16`, `length=8`, `path="canaries.jsonl"`.
+    Raises: InputError for an argument out of range, SpecError for an unknown kind or option.
+    """
+    require(n is None or (isinstance(n, int) and n >= 1), "n must be a whole number >= 1", n=n)
+    require(isinstance(records, int) and records >= 1, "records must be a whole number >= 1", records=records)
+    copies = np.atleast_1d(np.asarray(repeat))
+    require(
+        copies.dtype.kind in "iu" and copies.ndim == 1 and copies.size > 0 and bool((copies >= 1).all()),
+        "repeat must be a whole number >= 1, or several of them",
+        repeat=repeat,
+    )
+    require(not isinstance(texts, str), "texts must be a list of texts, got one text")
+    seed = checked_argument("seed", seed, int | None)
+    seed = secrets.randbits(63) if seed is None else seed
+    text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
+    canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
+    source = TextSource(tokenizer, tuple(texts), base)
+    texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
+    coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < 0.5
+    repeats = np.resize(copies, len(texts_of_canaries))
+    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, kind)

@@ -1,0 +1,262 @@
+"""Log-probabilities of tokens under a language model, computed in batches of texts of similar length.
+
+A model is a causal language model of transformers (or any torch module that returns logits), a function, or an object
+with the method `token_log_probabilities`, such as `EndpointLogProbabilities`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import InputError, require
+
+BATCH_TOKENS = 4096
+"""Tokens in a batch, padding included."""
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """A text in tokens, and its tokens whose log-probabilities are computed.
+
+    Attributes:
+        tokens: All tokens of the text.
+        start, stop: The span `tokens[start:stop]`, 1 <= start < stop. The first token of a text has no log-probability.
+    """
+
+    tokens: tuple[int, ...]
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.start < self.stop <= len(self.tokens),
+            "a span must begin at token 1 or later and end within the text",
+            start=self.start,
+            stop=self.stop,
+            tokens=len(self.tokens),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStatistics:
+    """Log-probabilities of the spans of texts; all arrays have the shape (texts, longest span), NaN beyond a span.
+
+    Attributes:
+        log_probability: Log-probability of each token given those before it, in nats.
+        mean: Mean of the log-probability of a token drawn from the model at this place; NaN if only the log-probability
+            of the text's own tokens is known.
+        deviation: Standard deviation of the same; NaN likewise.
+    """
+
+    log_probability: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    @property
+    def has_moments(self) -> bool:
+        """True if mean and deviation are known."""
+        return bool(np.isfinite(self.mean[np.isfinite(self.log_probability)]).all())
+
+    def __len__(self) -> int:
+        return int(self.log_probability.shape[0])
+
+
+@runtime_checkable
+class HasTokenLogProbabilities(Protocol):
+    """A model that computes log-probabilities of tokens itself."""
+
+    def token_log_probabilities(self, texts: Sequence[Sequence[int]]) -> Sequence[Sequence[float]]:
+        """Return the log-probability of each token of each text; that of the first token is not used."""
+        ...
+
+
+def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: int = BATCH_TOKENS) -> TokenStatistics:
+    """Return the log-probabilities of spans of texts under a model.
+
+    Args:
+        model: A torch module that maps `input_ids` of shape (texts, tokens) to logits, or to an output with `logits`;
+            or an object with `token_log_probabilities`; or a function of one list of tokens that returns the
+            log-probability of each token, shape (tokens,), or of every token of the vocabulary after each place, shape
+            (tokens, vocabulary).
+        spans: Texts in tokens.
+        batch_tokens: Largest number of tokens in a batch of a torch module, padding included.
+    Raises: InputError for another kind of model, or log-probabilities that are not finite.
+    """
+    longest = max((span.stop - span.start for span in spans), default=0)
+    values = np.full((3, len(spans), longest), np.nan)
+    for row, moments in _by_text(model, spans, batch_tokens):
+        values[:, row, : moments.shape[1]] = moments
+    statistics = TokenStatistics(*values)
+    sizes = np.array([span.stop - span.start for span in spans])
+    infinite = ~np.isfinite(statistics.log_probability) & (np.arange(longest) < sizes[:, None])
+    require(
+        not infinite.any(),
+        "log-probabilities must be finite",
+        do="check that the model was trained without overflow and knows all tokens",
+        texts=int(infinite.any(axis=1).sum()),
+    )
+    return statistics
+
+
+def _by_text(model: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the number of each text with log-probability, mean and deviation of its span, shape (3, span)."""
+    if isinstance(model, HasTokenLogProbabilities):
+        answers = model.token_log_probabilities([span.tokens for span in spans])
+        for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
+            yield row, _of_values(np.asarray(answer, dtype=np.float64), span)
+    elif _is_module(model):
+        yield from _of_module(model, spans, batch_tokens)
+    elif callable(model):
+        for row, span in enumerate(spans):
+            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span)
+    else:
+        raise InputError(
+            "a language model must be a torch module, a function of a list of tokens, or an object with "
+            f"token_log_probabilities, got {type(model).__name__}"
+        )
+
+
+def _is_module(model: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)
+
+
+def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float64]:
+    """Return the moments of one text from the answer of a function."""
+    tokens = len(span.tokens)
+    require(
+        values.shape[:1] == (tokens,) and values.ndim in (1, 2),
+        "a function of tokens must return an array of shape (tokens,) or (tokens, vocabulary)",
+        shape=values.shape,
+        tokens=tokens,
+    )
+    if values.ndim == 1:
+        log_probability = values[span.start : span.stop]
+        unknown = np.full_like(log_probability, np.nan)
+        return np.stack([log_probability, unknown, unknown])
+    rows = values[span.start - 1 : span.stop - 1]
+    total = np.log(np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)) + rows.max(axis=1)
+    require(
+        bool(np.allclose(total, 0, atol=1e-3)),
+        "the log-probabilities after a place must sum to 1 over the vocabulary",
+        do="return log-probabilities, not logits",
+        largest_error=float(np.abs(total).max()),
+    )
+    probability, finite = np.exp(rows), np.where(np.isneginf(rows), 0.0, rows)
+    mean = (probability * finite).sum(axis=1)
+    variance = (probability * (finite - mean[:, None]) ** 2).sum(axis=1)
+    return np.stack([rows[np.arange(len(rows)), list(span.tokens[span.start : span.stop])], mean, np.sqrt(variance)])
+
+
+def _of_module(module: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the moments of texts under a torch module, in batches of similar length, padded on the right."""
+    import torch
+
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    keeps_last = "logits_to_keep" in inspect.signature(module.forward).parameters
+    with _evaluating(module), torch.inference_mode():
+        for rows in _batches([len(span.tokens) for span in spans], batch_tokens):
+            width = max(len(spans[row].tokens) for row in rows)
+            tokens = torch.zeros((len(rows), width), dtype=torch.long)
+            present = torch.zeros_like(tokens)
+            for place, row in enumerate(rows):
+                tokens[place, : len(spans[row].tokens)] = torch.tensor(spans[row].tokens)
+                present[place, : len(spans[row].tokens)] = 1
+            # The logits before the first span of the batch are not needed, and a vocabulary makes them large.
+            first = min(spans[row].start for row in rows) - 1 if keeps_last else 0
+            further = {"logits_to_keep": width - first} if keeps_last else {}
+            logits = _logits(module, tokens.to(device), present.to(device), further)
+            for place, row in enumerate(rows):
+                span = spans[row]
+                after = torch.log_softmax(logits[place, span.start - 1 - first : span.stop - 1 - first].float(), dim=-1)
+                targets = tokens[place, span.start : span.stop].to(device)
+                yield row, _moments(after, targets)
+
+
+def _logits(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:
+    takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+    output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
+    return getattr(output, "logits", output)
+
+
+def _moments(after: Any, targets: Any) -> NDArray[np.float64]:
+    """Return the log-probability of the targets, and its mean and deviation at each place, shape (3, targets)."""
+    import torch
+
+    probability, finite = after.exp(), after.clamp_min(-1e4)  # -inf times a probability of 0 would be NaN
+    mean = (probability * finite).sum(-1)
+    deviation = ((probability * (finite - mean[:, None]) ** 2).sum(-1)).sqrt()
+    log_probability = after.gather(1, targets[:, None])[:, 0]
+    return np.asarray(torch.stack([log_probability, mean, deviation]).double().cpu().numpy())
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the numbers of the texts of each batch, shortest texts first."""
+    batch: list[int] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[row] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """Switch dropout off, and restore the mode of every part afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def sampled_tokens(
+    module: Any,
+    contexts: Sequence[Sequence[int]],
+    length: int,
+    *,
+    temperature: float,
+    seed: int,
+    allowed: Sequence[int],
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[list[int]]:
+    """Return `length` tokens after each context, drawn from a torch module at a temperature.
+
+    Args:
+        module: As in `token_statistics`.
+        contexts: Tokens to continue, all of one length >= 1.
+        temperature: Divisor of the logits, > 0; large values make improbable tokens frequent.
+        seed: Seed of the draws.
+        allowed: Tokens that may be drawn.
+    """
+    import torch
+
+    require(0 < temperature < math.inf, "temperature must be > 0", temperature=temperature)
+    require(_is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
+    require(len({len(context) for context in contexts}) <= 1, "contexts must have one length")
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    drawable = torch.tensor(allowed)
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    keeps_last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(module.forward).parameters else {}
+    samples: list[list[int]] = []
+    with _evaluating(module), torch.inference_mode():
+        for rows in _batches([len(context) + length for context in contexts], batch_tokens):
+            tokens = torch.tensor([list(contexts[row]) for row in rows], device=device)
+            for _ in range(length):
+                logits = _logits(module, tokens, torch.ones_like(tokens), keeps_last)[:, -1].float().cpu()
+                probability = torch.softmax(logits[:, drawable] / temperature, -1)
+                following = drawable[torch.multinomial(probability, 1, generator=generator)]
+                tokens = torch.cat([tokens, following.to(device)], dim=1)
+            samples += tokens[:, -length:].tolist()
+    return samples
