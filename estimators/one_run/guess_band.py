@@ -226,7 +226,9 @@ class SeveralTrainings:
 def guess_band_p_value(epsilon: float, right: Ints, guess_counts: Ints) -> float:
     """Return the p-value in [0, 1] of pure epsilon >= 0 against the numbers of right guesses, at delta = 0; rounded up.
 
-    If guesses without any leak are right with other log-odds than 0, add them to epsilon. At the true epsilon it is at most u with probability <= u. Arguments as for `guess_band_epsilon`.
+    If guesses without any leak are right with other log-odds than 0, add these to epsilon.
+
+    At the true epsilon it is at most u with probability <= u. Arguments as for `guess_band_epsilon`.
     """
     _check_counts(right, guess_counts)
     weights = look_weights(guess_counts)

@@ -1,0 +1,331 @@
+"""Exposure of planted secrets, and epsilon from the same ranks.
+
+Each secret has its own slate of candidates: texts drawn from one law, independent of each other. A uniform draw chooses
+one of them, which is planted in the training data. The others are never trained on. After training, all candidates are
+scored, and the planted one has a rank among them.
+
+* **Rank.** 1 + the number of other candidates that score at least as high, so ties count against the secret. Without
+  any leak, Pr[rank <= k] <= k / N in a slate of N candidates, hence rank / N is an exact p-value. Ranks of different
+  slates are then independent.
+* **Exposure.** log2(N) - log2(rank) bits (Carlini et al. 2019). The other candidates are a sample of the law, whatever
+  the training did. So the number that score at least as high is binomial given the model, and a Clopper-Pearson limit
+  of its share limits the exposure among *all* texts of the law.
+* **Epsilon.** Planting another candidate of the slate replaces one record. Under pure epsilon-DP for that replacement,
+  the posterior odds of any two candidates, given the model and all other slates, are at most e^epsilon. So the k
+  candidates that score highest contain the planted one with probability at most
+
+      k e^epsilon / (k e^epsilon + N - k),
+
+  that is, the log-odds exceed the prior ones, log(k / (N - k)), by at most epsilon. The other slates are arbitrary in
+  this statement. So the numbers of right guesses, in any order of the secrets that is a function of the scores, are
+  jointly dominated by a Bernoulli walk, as in `one_run.guess_band`. With N = 2 and k = 1 it is the fair coin between
+  two candidates.
+* **Delta.** Let S be the event that a slate's turn comes with a posterior Q of the guess G above p, the bound above.
+  Given the other slates, write L_j for the density of the output if candidate j is planted, and lambda = k e^epsilon /
+  (N - k). On S, the sum of L_j over G minus lambda times the sum over the others is the sum of (L_j - e^epsilon L_i) /
+  (N - k) over j in G and i outside. Each positive part integrates to at most delta. Pairs of all j and i, with the
+  prior 1 / N, give E[(Q - p) 1_S] <= delta (N - 1) / ((N - k) (1 + lambda)). So right guesses exceed the walk's by a
+  count whose mean is at most this, summed over secrets; Markov's inequality bounds it (`guess_band.OneTraining`).
+
+Source: Carlini et al. (2019), "The Secret Sharer", arXiv:1802.08232, for exposure; the bounds are ours, after Steinke
+    et al. (2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import bdtr
+
+from dpaudit.claims import Relation
+from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Interval, Ints, as_confidence, as_reals, successes_of_trials, unboxed
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import CountEstimator, Table, count_columns, number_columns
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.measures import Measure
+from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_band_p_value, guess_looks
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+from dpaudit.registry import register
+
+RANKS = ("rank", "candidates")
+"""Names of the columns of a table of ranks; a column `margin` is optional."""
+MISSED_ALONE = 0.05
+"""Error of each secret's own limit, from which the limits of the median exposure are made."""
+FEWEST_FOR_NUMPY = 1_000
+
+
+def exposure_bits(rank: ArrayLike, candidates: ArrayLike) -> float | Floats:
+    """Return the exposure log2(candidates) - log2(rank) in bits, >= 0.
+
+    Args:
+        rank: Rank of the planted candidate, 1 = highest score; `candidates` if it scores lowest.
+        candidates: Number of candidates, the planted one included, >= 2.
+    """
+    ranks, counts = _checked_ranks(rank, candidates)
+    return unboxed(np.log2(counts) - np.log2(ranks))
+
+
+def rank_p_value(rank: ArrayLike, candidates: ArrayLike) -> float | Floats:
+    """Return rank / candidates, an exact p-value of "nothing was learned about this secret"; arguments as above."""
+    ranks, counts = _checked_ranks(rank, candidates)
+    return unboxed(ranks / counts)
+
+
+def exposure_interval(rank: ArrayLike, candidates: ArrayLike, *, confidence: ArrayLike) -> Interval:
+    """Return an interval in bits for the exposure among all texts of the candidates' law; exact, given the model.
+
+    That exposure is -log2 of the probability that a fresh text scores at least as high as the secret. Its upper end is
+    infinite at rank 1, because no candidate scored as high.
+
+    Args:
+        rank, candidates: As for `exposure_bits`.
+        confidence: Two-sided confidence for each secret on its own, in (0, 1).
+    """
+    ranks, counts = _checked_ranks(rank, candidates)
+    share = clopper_pearson(ranks - 1, counts - 1, confidence=as_confidence(confidence))
+    with np.errstate(divide="ignore"):
+        lower, upper = -np.log2(share.upper), -np.log2(share.lower)
+    return Interval(unboxed(np.maximum(lower, 0.0)), unboxed(np.maximum(upper, 0.0)))
+
+
+def median_exposure_interval(rank: Ints, candidates: Ints, *, confidence: float) -> tuple[float, float]:
+    """Return an interval in bits for the median, over these secrets, of the exposure among all texts of the law.
+
+    Each secret's limit misses with probability `MISSED_ALONE`. Given the model, slates are independent, so at most b of
+    the limits miss, up to the tail of a binomial law. Then the median is at most b places off in their order.
+    """
+    error = (1 - confidence) / 2
+    misses = np.arange(rank.size + 1)
+    allowed = int(misses[bdtr(misses, rank.size, MISSED_ALONE) >= 1 - error][0])
+    alone = exposure_interval(rank, candidates, confidence=1 - 2 * MISSED_ALONE)
+    lower, upper = np.sort(np.atleast_1d(alone.lower)), np.sort(np.atleast_1d(alone.upper))
+    low, high = (rank.size - 1) // 2 - allowed, rank.size // 2 + allowed
+    return float(lower[low]) if low >= 0 else 0.0, float(upper[high]) if high < rank.size else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class SecretRanks:
+    """Ranks of planted secrets, each in a slate of its own.
+
+    Attributes:
+        rank: Rank of each planted candidate, 1 = highest score, shape (secrets,). Equal scores count against it.
+        candidates: Number of candidates in each slate, the planted one included, >= 2, shape (secrets,).
+        margin: Confidence of each guess, larger first, shape (secrets,): a function of the slate's scores alone, never
+            of which candidate is planted. Empty if unknown; then all secrets are guessed at once.
+    """
+
+    rank: Ints
+    candidates: Ints
+    margin: Floats
+
+    def __post_init__(self) -> None:
+        _checked_ranks(self.rank, self.candidates)
+        require(
+            self.margin.size == 0 or self.margin.shape == self.rank.shape,
+            "margin must have one number a secret, or none",
+            margin=self.margin.shape,
+            secrets=self.rank.shape,
+        )
+
+    def right_guesses(self, top: int) -> tuple[Ints, Ints]:
+        """Return right guesses and numbers of guesses at each look, both of shape (looks,).
+
+        A guess is right if the rank is at most `top`. Among equal margins wrong guesses come first, so that the order
+        of the rows tells nothing.
+        """
+        right = self.rank <= top
+        if self.margin.size == 0:
+            return np.array([np.count_nonzero(right)]), np.array([right.size])
+        guess_counts = guess_looks(right.size)
+        order = np.lexsort((right, -self.margin))
+        return np.cumsum(right[order], dtype=np.int64)[guess_counts - 1], guess_counts
+
+
+def rank_slates(scores: ArrayLike, planted: ArrayLike) -> SecretRanks:
+    """Return the ranks of the planted candidates and the leads of the highest scores.
+
+    Args:
+        scores: Score of each candidate of each slate, shape (secrets, candidates); larger = more likely planted. Not
+            NaN. Subtract the base model's losses first, so that leads are comparable between slates.
+        planted: Index of the planted candidate in each slate, integers in [0, candidates), shape (secrets,).
+    """
+    values, index = as_reals("scores", scores), np.asarray(planted)
+    require(
+        values.ndim == 2 and values.shape[1] >= 2,
+        "scores must have one row a secret and one column a candidate, at least two",
+        shape=values.shape,
+    )
+    require(not np.isnan(values).any(), "scores must not be NaN", do="score a failed candidate as -inf")
+    require(
+        index.shape == values.shape[:1]
+        and index.dtype.kind in "iu"
+        and bool(np.all((index >= 0) & (index < values.shape[1]))),
+        "planted must be the index of one candidate in each row",
+        planted=index,
+    )
+    planted_score = np.take_along_axis(values, index[:, None], axis=1)
+    rank = np.count_nonzero(values >= planted_score, axis=1).astype(np.int64)  # counts itself, and ties against it
+    highest = np.partition(values, -2, axis=1)[:, -2:]
+    with np.errstate(invalid="ignore"):
+        margin = np.where(highest[:, 1] == highest[:, 0], 0.0, highest[:, 1] - highest[:, 0])
+    return SecretRanks(rank, np.full(rank.size, values.shape[1], np.int64), margin)
+
+
+class RankOdds(NamedTuple):
+    """Prior log-odds of a right guess, and the factor of delta, of slates of the smallest size."""
+
+    prior: float  # log(k / (N - k))
+    delta_factor: float  # (N - 1) / (N - k)
+
+
+def rank_odds(candidates: Ints, top: int) -> RankOdds:
+    """Return the odds for guesses of the `top` highest candidates; larger slates have smaller odds, which is safe."""
+    smallest = int(candidates.min())
+    require(1 <= top < smallest, "top must be in [1, candidates)", top=top, candidates=smallest)
+    return RankOdds(math.log(top / (smallest - top)), (smallest - 1) / (smallest - top))
+
+
+def rank_epsilon(ranks: SecretRanks, *, delta: float, confidence: float, top: int = 1) -> float:
+    """Return a lower bound on epsilon for replacing one secret, from the ranks of one training.
+
+    Args:
+        ranks: Ranks of the planted secrets.
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Smallest probability with which the bound is below the truth, in (0, 1).
+        top: Number k of candidates in each guess, fixed beforehand.
+    Returns: Epsilon in nats, >= 0, rounded down.
+    """
+    odds = rank_odds(ranks.candidates, top)
+    right, guess_counts = ranks.right_guesses(top)
+    secrets = ranks.rank.size
+    return guess_band_epsilon(
+        right,
+        guess_counts,
+        significance=1 - confidence,
+        delta_allowance=OneTraining(secrets * odds.delta_factor, delta, odds.prior),
+        in_numpy=guess_counts.size <= FEWEST_FOR_NUMPY,
+        prior_log_odds=odds.prior,
+    )
+
+
+def nothing_learned_p_value(ranks: SecretRanks, *, top: int = 1) -> float:
+    """Return the p-value, over all secrets at once, of a training that learned nothing about any of them."""
+    return guess_band_p_value(rank_odds(ranks.candidates, top).prior, *ranks.right_guesses(top))
+
+
+@dataclass(frozen=True)
+class ExposureBound(Bound):
+    """Bound on epsilon from ranks, with the exposure of the same secrets.
+
+    Attributes:
+        measures: Median exposure and share of secrets with the highest score, with their intervals.
+        maximum: Bound if every secret had the highest score.
+    """
+
+    measures: tuple[Measure, ...] = ()
+    maximum: Bound | None = None
+
+
+@register("estimator", "exposure", source="Carlini et al. (2019), arXiv:1802.08232; the bound on epsilon is ours")
+@dataclass(frozen=True)
+class Exposure(CountEstimator):
+    """Ranks of planted secrets among candidates never planted: exposure, and epsilon for replacing a secret.
+
+    Attributes:
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Stated confidence of the bound and of each interval, in (0, 1).
+        top: Number of candidates in each guess: a guess is right if the rank is at most `top`. Fix it beforehand.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = RANKS
+    optional_columns: ClassVar[tuple[str, ...]] = ("margin",)
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    top: int = 1
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require(self.top >= 1, "top must be >= 1", top=self.top)
+
+    def read(self, table: Table) -> Sequence[ExposureBound]:
+        """Return one bound for all rows; each row is a secret of one training."""
+        counts = count_columns(table, RANKS)
+        margin = number_columns(table, ("margin",))["margin"] if "margin" in table else np.empty(0)
+        return [self.bound(SecretRanks(counts["rank"], counts["candidates"], margin))]
+
+    def bound(self, ranks: SecretRanks) -> ExposureBound:
+        """Return the bound with exposures and the bound for perfect ranks."""
+        perfect = SecretRanks(np.ones_like(ranks.rank), ranks.candidates, ranks.margin)
+        return ExposureBound(
+            **self._fields(ranks), measures=self._measures(ranks), maximum=Bound(**self._fields(perfect))
+        )
+
+    def _fields(self, ranks: SecretRanks) -> dict[str, Any]:
+        secrets, smallest = ranks.rank.size, int(ranks.candidates.min())
+        counts = (
+            ("secrets", secrets),
+            ("candidates", smallest),
+            (f"rank <= {self.top}", int(np.count_nonzero(ranks.rank <= self.top))),
+        )
+        return {
+            "lower": rank_epsilon(ranks, delta=self.delta, confidence=self.confidence, top=self.top),
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "method": "exposure",
+            "selection": "all secrets at once" if ranks.margin.size == 0 else "all numbers of guesses at once",
+            "validity": Validity.FINITE_SAMPLE,
+            "counts": counts,
+            "notes": self._notes(ranks),
+        }
+
+    def _notes(self, ranks: SecretRanks) -> tuple[str, ...]:
+        p_value = nothing_learned_p_value(ranks, top=self.top)
+        sizes = (
+            ()
+            if ranks.candidates.min() == ranks.candidates.max()
+            else ("slates differ in size: the bound on epsilon counts each as if it had the fewest candidates",)
+        )
+        return (
+            f"p = {p_value:.2g} for a training that learned nothing about the secrets",
+            "assumes that each secret was drawn uniformly from candidates of its own, which no other secret shares",
+            *sizes,
+        )
+
+    def _measures(self, ranks: SecretRanks) -> tuple[Measure, ...]:
+        median = float(np.median(exposure_bits(ranks.rank, ranks.candidates)))
+        lower, upper = median_exposure_interval(ranks.rank, ranks.candidates, confidence=self.confidence)
+        first = float(np.mean(ranks.rank == 1))
+        return (
+            Measure(
+                "median exposure",
+                median,
+                min(lower, median),
+                max(upper, median),
+                self.confidence,
+                f"bits of {math.log2(float(ranks.candidates.max())):.2f}; these secrets among all texts of the law",
+            ),
+            Measure(
+                "share at rank 1",
+                first,
+                first,
+                first,
+                self.confidence,
+                f"exact for these secrets; {1 / float(ranks.candidates.min()):.2g} without a leak",
+            ),
+        )
+
+
+def _checked_ranks(rank: ArrayLike, candidates: ArrayLike) -> tuple[Ints, Ints]:
+    """Return ranks and numbers of candidates with 1 <= rank <= candidates and candidates >= 2."""
+    ranks, counts = successes_of_trials(rank, candidates, names=("rank", "candidates"), fewest=2)
+    require(bool(np.all(ranks >= 1)), "rank must be >= 1, 1 for the highest score", rank=ranks)
+    return ranks, counts
