@@ -64,6 +64,11 @@ def larger_share_p_value(planted: Share, control: Share) -> float:
     return noncentral_tail(planted.hits, hits, planted.texts, control.texts, epsilon=0.0)
 
 
+@dataclass(frozen=True)
+class ExtractionTable(TextTable):
+    """Printed table of shares; all its limits hold together."""
+
+
 @register("estimator", "discoverable-extraction", source="Hayes et al. (2024), arXiv:2410.19482")
 @dataclass(frozen=True)
 class DiscoverableExtraction(CountEstimator):
@@ -72,7 +77,7 @@ class DiscoverableExtraction(CountEstimator):
     Attributes:
         queries: Numbers n of samples.
         probability: Probability p with which the samples must contain a text, in (0, 1).
-        confidence: Two-sided confidence of each pair of limits on its own, in (0, 1).
+        confidence: Two-sided confidence of all limits together, in (0, 1).
     """
 
     columns: ClassVar[tuple[str, ...]] = TEXTS
@@ -87,7 +92,7 @@ class DiscoverableExtraction(CountEstimator):
         require(0 < self.probability < 1, "probability must be in (0, 1)", probability=self.probability)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
-    def read(self, table: Table) -> Sequence[TextTable]:
+    def read(self, table: Table) -> Sequence[ExtractionTable]:
         """Return one table with a row for each number of samples."""
         missing = [name for name in TEXTS if name not in table]
         require(not missing, f"the table must have the columns {', '.join(TEXTS)}", columns=", ".join(table))
@@ -97,7 +102,7 @@ class DiscoverableExtraction(CountEstimator):
         require(bool(np.isin(planted, (0, 1)).all()), "column planted must be 0 or 1", given=planted.max())
         return [self.shares(logs, planted == 1)]
 
-    def shares(self, log_probability: Floats, planted: NDArray[np.bool_]) -> TextTable:
+    def shares(self, log_probability: Floats, planted: NDArray[np.bool_]) -> ExtractionTable:
         """Return the shares of planted texts and of the control.
 
         Args:
@@ -106,13 +111,13 @@ class DiscoverableExtraction(CountEstimator):
         """
         needed = np.atleast_1d(np.asarray(queries_needed(log_probability, self.probability)))
         require(bool(planted.any() and not planted.all()), "there must be planted texts and others as control")
+        each = 1 - (1 - self.confidence) / (2 * len(self.queries))  # all pairs of limits hold together
         pairs = [
-            tuple(Share.of(needed[group] <= n, confidence=self.confidence) for group in (planted, ~planted))
-            for n in self.queries
+            tuple(Share.of(needed[group] <= n, confidence=each) for group in (planted, ~planted)) for n in self.queries
         ]
         of_planted, of_control = (tuple(pair[index] for pair in pairs) for index in (0, 1))
-        return TextTable(
-            f"texts in n samples with probability >= {self.probability:g} (limits with confidence {self.confidence:g})",
+        return ExtractionTable(
+            f"texts in n samples with probability >= {self.probability:g} (all limits: confidence {self.confidence:g})",
             (
                 Column("samples", tuple(float(n) for n in self.queries)),
                 *_share_columns("planted", of_planted),

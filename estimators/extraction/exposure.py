@@ -20,12 +20,21 @@ scored, and the planted one has a rank among them.
   this statement. So the numbers of right guesses, in any order of the secrets that is a function of the scores, are
   jointly dominated by a Bernoulli walk, as in `one_run.guess_band`. With N = 2 and k = 1 it is the fair coin between
   two candidates.
-* **Delta.** Let S be the event that a slate's turn comes with a posterior Q of the guess G above p, the bound above.
-  Given the other slates, write L_j for the density of the output if candidate j is planted, and lambda = k e^epsilon /
-  (N - k). On S, the sum of L_j over G minus lambda times the sum over the others is the sum of (L_j - e^epsilon L_i) /
-  (N - k) over j in G and i outside. Each positive part integrates to at most delta. Pairs of all j and i, with the
-  prior 1 / N, give E[(Q - p) 1_S] <= delta (N - 1) / ((N - k) (1 + lambda)). So right guesses exceed the walk's by a
-  count whose mean is at most this, summed over secrets; Markov's inequality bounds it (`guess_band.OneTraining`).
+* **Adding or removing** a secret is half a replacement, so the log-odds exceed the prior ones by at most 2 epsilon for
+  a claim of that kind. (`rare_canaries` has no such factor.)
+* **Delta.** Let S be the event that a slate's turn comes with a posterior Q of the guess above p, the bound above, and
+  lambda = p / (1 - p). Fix the other slates, and write P_j for the law of the output if candidate j is planted, S_j for
+  S with j among the k guessed ones, S^i for S with i not among them. Then
+
+      sum P_j(S_j) = N E[Q 1_S],    sum P_i(S^i) = N E[(1 - Q) 1_S].
+
+  Add/remove: with P_0 for the law if none is planted, P_j(S_j) <= e^epsilon P_0(S_j) + delta, P_0(S^i) <= e^epsilon
+  P_i(S^i) + delta, and these events sum to k P_0(S) and (N - k) P_0(S). Hence, with c = k / (N - k),
+  E[Q 1_S] <= lambda E[(1 - Q) 1_S] + delta (1 + c e^epsilon).
+  Replace: the sum of dP_j over guessed j, minus lambda times that over the others, is the sum of (dP_j - e^epsilon
+  dP_i) / (N - k) over pairs. Each positive part integrates to at most delta, so the last term is delta (N - 1) / (N -
+  k). Either way E[(Q - p) 1_S] <= that term / (1 + lambda). So right guesses exceed the walk's by a count whose mean is
+  at most this, summed over secrets; Markov's inequality bounds it (`guess_band.by_markov`).
 
 Source: Carlini et al. (2019), "The Secret Sharer", arXiv:1802.08232, for exposure; the bounds are ours, after Steinke
     et al. (2023).
@@ -34,22 +43,36 @@ Source: Carlini et al. (2019), "The Secret Sharer", arXiv:1802.08232, for exposu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr
 
-from dpaudit.claims import Relation
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Interval, Ints, as_confidence, as_reals, successes_of_trials, unboxed
+from dpaudit.estimators.arguments import (
+    Floats,
+    Interval,
+    Ints,
+    as_confidence,
+    as_reals,
+    require_one_of,
+    successes_of_trials,
+    unboxed,
+)
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CountEstimator, Table, count_columns, number_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure
-from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_band_p_value, guess_looks
+from dpaudit.estimators.one_run.guess_band import (
+    FEW_LOOKS,
+    by_markov,
+    guess_band_epsilon,
+    guess_band_p_value,
+    guess_looks,
+)
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.registry import register
 
@@ -57,7 +80,11 @@ RANKS = ("rank", "candidates")
 """Names of the columns of a table of ranks; a column `margin` is optional."""
 MISSED_ALONE = 0.05
 """Error of each secret's own limit, from which the limits of the median exposure are made."""
-FEWEST_FOR_NUMPY = 1_000
+SecretRelation: TypeAlias = Literal["add-remove", "replace"]
+STEPS: Mapping[SecretRelation, int] = {"add-remove": 2, "replace": 1}
+"""Neighbouring steps between a training with one candidate of a slate and one with another."""
+SMALLEST_P_VALUE = 1e-12
+"""P-value below which the recursion's rounding is larger than the probability."""
 
 
 def exposure_bits(rank: ArrayLike, candidates: ArrayLike) -> float | Floats:
@@ -177,46 +204,65 @@ def rank_slates(scores: ArrayLike, planted: ArrayLike) -> SecretRanks:
     return SecretRanks(rank, np.full(rank.size, values.shape[1], np.int64), margin)
 
 
-class RankOdds(NamedTuple):
-    """Prior log-odds of a right guess, and the factor of delta, of slates of the smallest size."""
-
-    prior: float  # log(k / (N - k))
-    delta_factor: float  # (N - 1) / (N - k)
-
-
-def rank_odds(candidates: Ints, top: int) -> RankOdds:
-    """Return the odds for guesses of the `top` highest candidates; larger slates have smaller odds, which is safe."""
+def prior_log_odds(candidates: Ints, top: int) -> float:
+    """Return log(k / (N - k)) for the smallest slate; larger ones have smaller odds, which is safe."""
     smallest = int(candidates.min())
     require(1 <= top < smallest, "top must be in [1, candidates)", top=top, candidates=smallest)
-    return RankOdds(math.log(top / (smallest - top)), (smallest - 1) / (smallest - top))
+    return math.log(top / (smallest - top))
 
 
-def rank_epsilon(ranks: SecretRanks, *, delta: float, confidence: float, top: int = 1) -> float:
-    """Return a lower bound on epsilon for replacing one secret, from the ranks of one training.
+@dataclass(frozen=True)
+class SlateAllowance:
+    """Right guesses that delta may add, as a function of the walk's log-odds above the prior ones."""
+
+    secrets: int
+    candidates: int  # of the smallest slate
+    top: int
+    delta: float
+    steps: int  # neighbouring steps of a replacement: 2 for adding or removing, 1 for replacing
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        """Return the allowance of `by_markov` if the walk's log-odds exceed the prior ones by `epsilon`."""
+        return by_markov(self.expected(epsilon), significance)
+
+    def expected(self, log_odds: float) -> float:
+        """Return a bound on the expected right guesses that delta adds at `log_odds` above the prior ones."""
+        prior_odds = self.top / (self.candidates - self.top)
+        by_replacing = (self.candidates - 1) / (self.candidates - self.top)
+        term = by_replacing if self.steps == 1 else 1 + prior_odds * math.exp(log_odds / 2)
+        return self.secrets * self.delta * term / (1 + prior_odds * math.exp(log_odds))
+
+
+def rank_epsilon(
+    ranks: SecretRanks, *, delta: float, confidence: float, top: int = 1, relation: SecretRelation = "add-remove"
+) -> float:
+    """Return a lower bound on epsilon from the ranks of one training.
 
     Args:
         ranks: Ranks of the planted secrets.
         delta: Delta at which the bound is stated, in [0, 1).
         confidence: Smallest probability with which the bound is below the truth, in (0, 1).
         top: Number k of candidates in each guess, fixed beforehand.
+        relation: Neighbouring step of the bound: a secret is added or removed, or replaced.
     Returns: Epsilon in nats, >= 0, rounded down.
     """
-    odds = rank_odds(ranks.candidates, top)
+    prior = prior_log_odds(ranks.candidates, top)
     right, guess_counts = ranks.right_guesses(top)
-    secrets = ranks.rank.size
-    return guess_band_epsilon(
+    steps = STEPS[relation]
+    log_odds = guess_band_epsilon(
         right,
         guess_counts,
         significance=1 - confidence,
-        delta_allowance=OneTraining(secrets * odds.delta_factor, delta, odds.prior),
-        in_numpy=guess_counts.size <= FEWEST_FOR_NUMPY,
-        prior_log_odds=odds.prior,
+        delta_allowance=SlateAllowance(ranks.rank.size, int(ranks.candidates.min()), top, delta, steps),
+        in_numpy=guess_counts.size <= FEW_LOOKS,
+        prior_log_odds=prior,
     )
+    return log_odds / steps
 
 
 def nothing_learned_p_value(ranks: SecretRanks, *, top: int = 1) -> float:
     """Return the p-value, over all secrets at once, of a training that learned nothing about any of them."""
-    return guess_band_p_value(rank_odds(ranks.candidates, top).prior, *ranks.right_guesses(top))
+    return guess_band_p_value(prior_log_odds(ranks.candidates, top), *ranks.right_guesses(top))
 
 
 @dataclass(frozen=True)
@@ -224,7 +270,7 @@ class ExposureBound(Bound):
     """Bound on epsilon from ranks, with the exposure of the same secrets.
 
     Attributes:
-        measures: Median exposure and share of secrets with the highest score, with their intervals.
+        measures: Median exposure with its interval.
         maximum: Bound if every secret had the highest score.
     """
 
@@ -235,26 +281,28 @@ class ExposureBound(Bound):
 @register("estimator", "exposure", source="Carlini et al. (2019), arXiv:1802.08232; the bound on epsilon is ours")
 @dataclass(frozen=True)
 class Exposure(CountEstimator):
-    """Ranks of planted secrets among candidates never planted: exposure, and epsilon for replacing a secret.
+    """Ranks of planted secrets among candidates that were never planted: exposure, and epsilon from the same ranks.
 
     Attributes:
         delta: Delta at which the bound is stated, in [0, 1).
         confidence: Stated confidence of the bound and of each interval, in (0, 1).
         top: Number of candidates in each guess: a guess is right if the rank is at most `top`. Fix it beforehand.
+        relation: Neighbouring step of the bound: a secret is added or removed, or replaced.
     """
 
     columns: ClassVar[tuple[str, ...]] = RANKS
     optional_columns: ClassVar[tuple[str, ...]] = ("margin",)
-    relation: ClassVar[Relation] = Relation.REPLACE
 
     delta: float = 0.0
     confidence: float = 0.95
     top: int = 1
+    relation: SecretRelation = "add-remove"
 
     def __post_init__(self) -> None:
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         require(self.top >= 1, "top must be >= 1", top=self.top)
+        require_one_of("relation", self.relation, STEPS)
 
     def read(self, table: Table) -> Sequence[ExposureBound]:
         """Return one bound for all rows; each row is a secret of one training."""
@@ -274,10 +322,12 @@ class Exposure(CountEstimator):
         counts = (
             ("secrets", secrets),
             ("candidates", smallest),
-            (f"rank <= {self.top}", int(np.count_nonzero(ranks.rank <= self.top))),
+            (f"secrets of rank at most {self.top}", int(np.count_nonzero(ranks.rank <= self.top))),
         )
         return {
-            "lower": rank_epsilon(ranks, delta=self.delta, confidence=self.confidence, top=self.top),
+            "lower": rank_epsilon(
+                ranks, delta=self.delta, confidence=self.confidence, top=self.top, relation=self.relation
+            ),
             "delta": self.delta,
             "confidence": self.confidence,
             "method": "exposure",
@@ -289,13 +339,14 @@ class Exposure(CountEstimator):
 
     def _notes(self, ranks: SecretRanks) -> tuple[str, ...]:
         p_value = nothing_learned_p_value(ranks, top=self.top)
+        printed = f"p = {p_value:.2g}" if p_value > SMALLEST_P_VALUE else f"p < {SMALLEST_P_VALUE:g}"
         sizes = (
             ()
             if ranks.candidates.min() == ranks.candidates.max()
             else ("slates differ in size: the bound on epsilon counts each as if it had the fewest candidates",)
         )
         return (
-            f"p = {p_value:.2g} for a training that learned nothing about the secrets",
+            f"{printed} for a training that learned nothing about the secrets",
             "assumes that each secret was drawn uniformly from candidates of its own, which no other secret shares",
             *sizes,
         )
@@ -303,25 +354,9 @@ class Exposure(CountEstimator):
     def _measures(self, ranks: SecretRanks) -> tuple[Measure, ...]:
         median = float(np.median(exposure_bits(ranks.rank, ranks.candidates)))
         lower, upper = median_exposure_interval(ranks.rank, ranks.candidates, confidence=self.confidence)
-        first = float(np.mean(ranks.rank == 1))
-        return (
-            Measure(
-                "median exposure",
-                median,
-                min(lower, median),
-                max(upper, median),
-                self.confidence,
-                f"bits of {math.log2(float(ranks.candidates.max())):.2f}; these secrets among all texts of the law",
-            ),
-            Measure(
-                "share at rank 1",
-                first,
-                first,
-                first,
-                self.confidence,
-                f"exact for these secrets; {1 / float(ranks.candidates.min()):.2g} without a leak",
-            ),
-        )
+        most = math.log2(float(ranks.candidates.max()))
+        method = f"bits, at most {most:.2f} measurable; these secrets among all texts of the law"
+        return (Measure("median exposure", median, min(lower, median), max(upper, median), self.confidence, method),)
 
 
 def _checked_ranks(rank: ArrayLike, candidates: ArrayLike) -> tuple[Ints, Ints]:

@@ -5,10 +5,11 @@ which m + r texts there are, the planted ones are a uniform subset T of size m. 
 references are dependent, so they cannot be combined as if they were independent trials. Their number among the highest
 scores can:
 
-Replacing a planted text by a reference is one neighbouring step. Under pure epsilon-DP for that step, the posterior of
-T given the model changes by a factor of at most e^epsilon between subsets that differ in one swap. Let X be the number
-of planted texts among the k that score highest. Every T with X = x + 1 has (x + 1) (m + r - m - k + x + 1) swaps to
-subsets with X = x, and every one of those has (k - x) (m - x) swaps back. Summing the inequality over all such pairs,
+Replacing a planted text by a reference is one neighbouring step, or two if a step adds or removes one text; then the
+bound is halved. Under pure epsilon-DP for a replacement, the posterior of T given the model changes by a factor of at
+most e^epsilon between subsets that differ in one swap. Let X be the number of planted texts among the k that score
+highest. Every T with X = x + 1 has (x + 1) (r - k + x + 1) swaps to subsets with X = x, and every one of those has
+(k - x) (m - x) swaps back. Summing the inequality over all such pairs,
 
     Pr[X = x + 1] / Pr[X = x] <= e^epsilon (k - x) (m - x) / ((x + 1) (r - k + x + 1)),
 
@@ -26,15 +27,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 from scipy.special import gammaln
 
-from dpaudit.claims import Relation
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats
+from dpaudit.estimators.arguments import Floats, require_one_of
 from dpaudit.estimators.bisection import last_true_from
+from dpaudit.estimators.extraction.exposure import STEPS, SecretRelation
 from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
@@ -107,12 +107,12 @@ class RandomSubset(HighestScores):
     Attributes:
         delta: 0; nothing is proved above.
         confidence: Stated confidence of the bound, in (0, 1).
+        relation: Neighbouring step of the bound: a canary is added or removed, or replaced.
     """
-
-    relation: ClassVar[Relation] = Relation.REPLACE
 
     delta: float = 0.0
     confidence: float = 0.95
+    relation: SecretRelation = "add-remove"
 
     def __post_init__(self) -> None:
         require(
@@ -122,6 +122,7 @@ class RandomSubset(HighestScores):
             delta=self.delta,
         )
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_one_of("relation", self.relation, STEPS)
 
     def tally(self, scores: Scores) -> HighestTally:
         """Count the members among the highest scores.
@@ -135,10 +136,11 @@ class RandomSubset(HighestScores):
 
     def epsilon(self, tally: HighestTally, *, confidence: float, few: bool) -> float:
         share = (1 - confidence) / tally.guess_counts.size
-        return max(
+        replacing = max(
             random_subset_epsilon(hits, guesses, members=tally.members, others=tally.others, confidence=1 - share)
             for hits, guesses in zip(tally.right.tolist(), tally.guess_counts.tolist(), strict=True)
         )
+        return replacing / STEPS[self.relation]
 
     def selection(self) -> str:
         return "several numbers of guesses, which share the error"

@@ -151,6 +151,24 @@ class IndependentTrials:
         return allowed, float(binom.sf(allowed, self.trials, self.delta))
 
 
+def by_markov(expected: float, significance: float) -> tuple[int, float]:
+    """Return the smallest B of 0, 1, 2, 4, ... that costs at most `SHARE_FOR_DELTA` of the error, and its cost.
+
+    For B > 0 the cost is the full share: a larger epsilon has a smaller B, which may cost more.
+
+    Args:
+        expected: Upper bound on the expected number of right guesses that delta adds.
+        significance: Error of the test, in (0, 1).
+    """
+    share = SHARE_FOR_DELTA * significance
+    if expected <= share:
+        return 0, expected
+    allowed = 1
+    while expected / (allowed + 1) > share:
+        allowed *= 2
+    return allowed, share
+
+
 @dataclass(frozen=True)
 class OneTraining:
     """Allowance if all canaries share one training and the number of guesses may depend on its output.
@@ -166,18 +184,8 @@ class OneTraining:
     prior_log_odds: float = 0.0  # log-odds of a right guess without any leak, 0 for fair coins
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """Return the smallest B of 0, 1, 2, 4, ... that costs at most `SHARE_FOR_DELTA` of the error, and its cost.
-
-        For B > 0 the cost is the full share: a larger epsilon has a smaller B, which may cost more.
-        """
-        expected = self.canaries * self.delta * float(expit(-epsilon - self.prior_log_odds))
-        share = SHARE_FOR_DELTA * significance
-        if expected <= share:
-            return 0, expected
-        allowed = 1
-        while expected / (allowed + 1) > share:
-            allowed *= 2
-        return allowed, share
+        """Return the allowance of `by_markov`."""
+        return by_markov(self.canaries * self.delta * float(expit(-epsilon - self.prior_log_odds)), significance)
 
 
 @dataclass(frozen=True)

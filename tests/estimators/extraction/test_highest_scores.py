@@ -86,7 +86,7 @@ def test_rare_coins_reach_as_far_as_slates_of_their_own() -> None:
     scores = Scores(truth + 0.5 * np.random.default_rng(4).random(truth.size), truth)
     bound = estimator.bound([estimator.tally(scores)])
     slates = SecretRanks(np.ones(100, np.int64), np.full(100, 1000), np.arange(100.0))
-    assert bound.lower == pytest.approx(rank_epsilon(slates, delta=0.0, confidence=0.95), abs=0.2)
+    assert bound.lower == pytest.approx(rank_epsilon(slates, delta=0.0, confidence=0.95, relation="replace"), abs=0.2)
     assert bound.lower > 10
     assert dict(bound.counts)["members among as many highest scores"] == 100
 
@@ -137,7 +137,7 @@ def test_no_posterior_exceeds_the_law_and_one_attains_it() -> None:
 
 def test_a_random_subset_holds_at_the_truth() -> None:
     """60 members and 600 others. False failure < 1e-6. Defect: a hundred times the others."""
-    games, rng, estimator = nightly_games(300), np.random.default_rng(7), RandomSubset()
+    games, rng, estimator = nightly_games(300), np.random.default_rng(7), RandomSubset(relation="replace")
     tallies = [estimator.tally(subset(rng, 60, 600, 4.0)) for _ in range(games)]
     assert sum(estimator.bound([tally]).lower > 4.0 for tally in tallies) <= limit(games)
     wrong = [replace(tally, others=100 * tally.others) for tally in tallies]
@@ -150,7 +150,7 @@ def test_ranks_among_shared_references_are_dependent_and_the_subset_test_is_not_
     Defect: their ranks as if each secret had references of its own. When the references happen to score low, many
     secrets come first together.
     """
-    games, rng, estimator = nightly_games(400), np.random.default_rng(8), RandomSubset()
+    games, rng, estimator = nightly_games(400), np.random.default_rng(8), RandomSubset(relation="replace")
     misses = misled = 0
     for _ in range(games):
         secrets, references = rng.normal(size=400), rng.normal(size=20)
@@ -158,14 +158,14 @@ def test_ranks_among_shared_references_are_dependent_and_the_subset_test_is_not_
         misses += estimator.bound([estimator.tally(scores)]).lower > 0
         rank = 1 + (references >= secrets[:, None]).sum(axis=1)
         shared = SecretRanks(rank, np.full(400, 21), np.empty(0))
-        misled += rank_epsilon(shared, delta=0.0, confidence=0.95) > 0
+        misled += rank_epsilon(shared, delta=0.0, confidence=0.95, relation="replace") > 0
     assert misses <= limit(games) < misled
 
 
 def test_the_most_that_a_subset_can_show() -> None:
     """All 100 members above 900 others: the odds ratio at which even that has probability of a fifth of the error."""
     scores = Scores(np.arange(1000)[::-1] * 1.0, np.arange(1000) < 100)
-    estimator = RandomSubset()
+    estimator = RandomSubset(relation="replace")
     bound = estimator.bound([estimator.tally(scores)]).lower
     assert noncentral_tail(100, 100, 100, 900, epsilon=bound) == pytest.approx(0.01, rel=1e-3)
     assert 9 < bound < math.log(comb(1000, 100))
@@ -175,12 +175,12 @@ def test_bad_members_and_delta_are_refused() -> None:
     with pytest.raises(InputError, match="delta must be 0"):
         RandomSubset(delta=1e-5)
     with pytest.raises(InputError, match="must be members and others"):
-        RandomSubset().tally(Scores(np.arange(3.0), np.ones(3, bool)))
+        RandomSubset(relation="replace").tally(Scores(np.arange(3.0), np.ones(3, bool)))
     with pytest.raises(InputError, match="hits must be"):
         random_subset_epsilon(4, 3, members=5, others=5, confidence=0.95)
 
 
-@pytest.mark.parametrize("estimator", [RareCanaries(0.1), RandomSubset()])
+@pytest.mark.parametrize("estimator", [RareCanaries(0.1), RandomSubset(relation="replace")])
 def test_replays_are_combined_and_failed_ones_count_as_nothing(estimator: RareCanaries | RandomSubset) -> None:
     rng = np.random.default_rng(9)
     truth = rng.permutation(np.arange(500) < 50)
