@@ -61,6 +61,8 @@ TOLERATED_NAMES: Mapping[str, str] = {
     "engine/request/plain_yaml.py": "_read read",
     "estimators/answered_queries.py": "asked",
     "estimators/counts.py": "read",
+    "estimators/extraction/discoverable.py": "read",
+    "estimators/extraction/exposure.py": "read",
     "estimators/one_run/guess_band.py": "looks looks looks",
     "estimators/one_run/signed_scores.py": "read",
     "estimators/one_run/step_martingale.py": "looks",

@@ -7,8 +7,8 @@ scored, and the planted one has a rank among them.
 * **Rank.** 1 + the number of other candidates that score at least as high, so ties count against the secret. Without
   any leak, Pr[rank <= k] <= k / N in a slate of N candidates, hence rank / N is an exact p-value. Ranks of different
   slates are then independent.
-* **Exposure.** log2(N) - log2(rank) bits (Carlini et al. 2019). The other candidates are a sample of the law, whatever
-  the training did. So the number that score at least as high is binomial given the model, and a Clopper-Pearson limit
+* **Exposure.** log2(N) - log2(rank) bits (Carlini et al. 2019). The other candidates are a sample of the law, however
+  the training went. So the number that score at least as high is binomial given the model, and a Clopper-Pearson limit
   of its share limits the exposure among *all* texts of the law.
 * **Epsilon.** Planting another candidate of the slate replaces one record. Under pure epsilon-DP for that replacement,
   the posterior odds of any two candidates, given the model and all other slates, are at most e^epsilon. So the k

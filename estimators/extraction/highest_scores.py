@@ -67,7 +67,7 @@ class HighestScores(ScoreEstimator[HighestTally]):
         """Return the median of the replays' bounds; `counts` are those of the middle replay."""
         best, alone = self._bounds(tallies, failed_replays)
         middle = in_order(tallies)[int(np.argsort(best[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])]
-        lost = (("lost replays", failed_replays),) if failed_replays else ()
+        lost_replays = (("lost replays", failed_replays),) if failed_replays else ()
         return Bound(
             lower=float(median_rule(best)),
             delta=self.delta,
@@ -80,7 +80,7 @@ class HighestScores(ScoreEstimator[HighestTally]):
                 ("others", middle.others),
                 ("members among as many highest scores", middle.right_of_members),
                 ("replays", len(tallies) + failed_replays),
-                *lost,
+                *lost_replays,
             ),
             notes=(self.assumption(), *replay_note(alone, self.confidence)),
         )

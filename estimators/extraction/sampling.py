@@ -75,19 +75,19 @@ class Sampling:
             logits: Logits before each token, given the text before it, shape (..., tokens, vocabulary).
             tokens: The tokens, integers in [0, vocabulary), shape (..., tokens).
         """
-        steps, drawn = self.log_probabilities(logits), np.asarray(tokens)
+        steps, token_ids = self.log_probabilities(logits), np.asarray(tokens)
         require(
-            drawn.dtype.kind in "iu" and drawn.shape == steps.shape[:-1] and drawn.ndim >= 1,
+            token_ids.dtype.kind in "iu" and token_ids.shape == steps.shape[:-1] and token_ids.ndim >= 1,
             "tokens must be integers, one for each row of logits",
-            tokens=drawn.shape,
+            tokens=token_ids.shape,
             logits=steps.shape,
         )
         require(
-            bool(np.all((drawn >= 0) & (drawn < steps.shape[-1]))),
+            bool(np.all((token_ids >= 0) & (token_ids < steps.shape[-1]))),
             "tokens must be in [0, vocabulary)",
             vocabulary=steps.shape[-1],
         )
-        return unboxed(np.take_along_axis(steps, drawn[..., None], axis=-1)[..., 0].sum(axis=-1))
+        return unboxed(np.take_along_axis(steps, token_ids[..., None], axis=-1)[..., 0].sum(axis=-1))
 
 
 def extraction_probability(log_probability: ArrayLike, queries: ArrayLike) -> float | Floats:

@@ -86,11 +86,11 @@ def _windows(
     if not longest:
         return
     number = np.repeat(np.arange(len(arrays)), sizes)
-    left = np.concatenate([np.arange(size, 0, -1) for size in sizes.tolist()])  # tokens from here to the text's end
+    remaining = np.concatenate([np.arange(size, 0, -1) for size in sizes.tolist()])  # up to the text's end
     token = np.unique(np.concatenate(arrays), return_inverse=True)[1].astype(np.int64)
     start, identity = np.arange(token.size), np.zeros(token.size, np.int64)
     for length in range(1, longest + 1):
-        enough = left[start] >= length
+        enough = remaining[start] >= length
         start, identity = start[enough], identity[enough]
         # A window of this length is one that is a token shorter, and the next token.
         identity = np.unique(identity * token.size + token[start + length - 1], return_inverse=True)[1].astype(np.int64)

@@ -40,10 +40,10 @@ class EnumeratedModel:
         weights = {token: math.exp(logit / temperature) for token, logit in enumerate(self.logits[prefix].tolist())}
         by_weight = sorted(weights, key=lambda token: -weights[token])[:top_k]
         total = sum(weights[token] for token in by_weight)
-        kept, mass = [], 0.0
+        kept_tokens, mass = [], 0.0
         for token in by_weight:
             if mass >= top_p * total:
                 break
-            kept.append(token)
+            kept_tokens.append(token)
             mass += weights[token]
-        return {token: weights[token] / mass for token in kept}
+        return {token: weights[token] / mass for token in kept_tokens}

@@ -52,10 +52,10 @@ def randomised_response(
 
     Exactly (epsilon, delta)-DP for replacing a secret. Those shown have the largest margins.
     """
-    shown = rng.random(secrets) < delta
+    is_shown = rng.random(secrets) < delta
     chance = math.exp(epsilon) / (math.exp(epsilon) + candidates - 1)
-    right = shown | (rng.random(secrets) < chance)
-    return SecretRanks(np.where(right, 1, 2), np.full(secrets, candidates), shown + rng.random(secrets))
+    right = is_shown | (rng.random(secrets) < chance)
+    return SecretRanks(np.where(right, 1, 2), np.full(secrets, candidates), is_shown + rng.random(secrets))
 
 
 def test_exposure_of_an_enumerated_model_equals_its_rank_among_all_texts() -> None:

@@ -32,9 +32,9 @@ def limit(games: int) -> int:
 def by_coins(rng: np.random.Generator, canaries: int, rate: float, epsilon: float, delta: float = 0.0) -> Scores:
     """Each coin by randomised response, shown as it is with probability delta: exactly (epsilon, delta)-DP."""
     truth = rng.random(canaries) < rate
-    shown = rng.random(canaries) < delta
+    is_shown = rng.random(canaries) < delta
     answer = truth ^ (rng.random(canaries) >= expit(epsilon))
-    return Scores(np.where(shown & truth, 2.0, answer) + 0.5 * rng.random(canaries), truth)
+    return Scores(np.where(is_shown & truth, 2.0, answer) + 0.5 * rng.random(canaries), truth)
 
 
 def best_for_members(rng: np.random.Generator, canaries: int, rate: float, epsilon: float) -> Scores:

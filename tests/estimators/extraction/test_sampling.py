@@ -49,8 +49,8 @@ def test_samples_contain_a_text_as_often_as_computed() -> None:
     model, sampling, rng, games = EnumeratedModel(2), Sampling(0.8, 3, 0.9), np.random.default_rng(0), 2_000
     exact = model.probabilities(0.8, 3, 0.9)
     text = sorted(TEXTS, key=lambda candidate: abs(exact[candidate] - 0.03))[0]
-    drawn = rng.choice(len(TEXTS), p=np.array([exact[candidate] for candidate in TEXTS]), size=(games, 20))
-    hits = int((drawn == TEXTS.index(text)).any(axis=1).sum())
+    samples = rng.choice(len(TEXTS), p=np.array([exact[candidate] for candidate in TEXTS]), size=(games, 20))
+    hits = int((samples == TEXTS.index(text)).any(axis=1).sum())
     logs = sampling.text_log_probability(model.teacher_forced([text])[0], np.array(text))
     expected = extraction_probability(logs, 20)
     assert binom.ppf(5e-7, games, expected) <= hits <= binom.ppf(1 - 5e-7, games, expected)
