@@ -86,9 +86,9 @@ def rare_coins(candidates: int) -> Callable[[Attack, np.random.Generator], float
 
 
 def shared_references(attack: Attack, rng: np.random.Generator) -> float:
-    """Return the bound at delta = 0 from as many references as a hundred for each secret, shared by all."""
+    """Return the bound from as many references as a hundred for each secret, shared by all."""
     planted = rng.permutation(np.arange(SECRETS * 100) < SECRETS)
-    estimator = RandomSubset(confidence=CONFIDENCE)
+    estimator = RandomSubset(DELTA, CONFIDENCE)
     return estimator.bound([estimator.tally(Scores(attack(planted, rng), planted))]).lower
 
 
@@ -98,7 +98,7 @@ DESIGNS: dict[str, Callable[[Attack, np.random.Generator], float]] = {
     "slates of 1,000": slates(1000),
     "rare coins, 1 in 100": rare_coins(100),
     "rare coins, 1 in 1,000": rare_coins(1000),
-    "shared references (δ = 0)": shared_references,
+    "shared references": shared_references,
 }
 
 

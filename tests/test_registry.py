@@ -68,6 +68,7 @@ NEEDED: dict[str, object] = {
     "delta": 1e-5,
     "function": "tests.mechanisms.user_code:noisy_count",
     "schema": {"age": [0, 100]},
+    "rate": 0.01,
 }
 """A value for every field without a default."""
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_reals
 from dpaudit.estimators.counts import Column, CountEstimator, Table, TextTable, number_columns
-from dpaudit.estimators.extraction.random_subset import noncentral_tail
+from dpaudit.estimators.extraction.random_subset import random_subset_p_value
 from dpaudit.estimators.extraction.sampling import queries_needed
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.registry import register
@@ -61,7 +61,7 @@ class Share:
 def larger_share_p_value(planted: Share, control: Share) -> float:
     """Return the one-sided p-value of Fisher's exact test that planted texts have no larger share than the control."""
     hits = planted.hits + control.hits
-    return noncentral_tail(planted.hits, hits, planted.texts, control.texts, epsilon=0.0)
+    return random_subset_p_value(planted.hits, hits, members=planted.texts, others=control.texts, epsilon=0.0)
 
 
 @dataclass(frozen=True)

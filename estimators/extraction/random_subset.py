@@ -18,7 +18,18 @@ and it is attained, by a posterior proportional to e^(epsilon X). Its upper tail
 is Fisher's exact test, and the bound is the lower confidence limit of the logarithm of an odds ratio. k may depend on
 the scores, since the statement holds given the model. Several k share the error.
 
-At delta > 0 nothing is proved here; draw members by coins (`rare-canaries`) or from slates of their own (`exposure`).
+At delta > 0 the inequality gains a term: with f for Fisher's law, a(x) = x (r - k + x) and b(x) = (k - x) (m - x),
+
+    a(x + 1) Pr[X = x + 1] <= e^epsilon b(x) Pr[X = x] + e(x).
+
+Fix the output. Each swap adds at most the positive part of a density minus e^epsilon times the other, which integrates
+to at most delta, and every subset has m r swaps. So the sum of all e(x) is at most m r delta. For adding or removing a
+text, go through the subsets of size m - 1: then e(x) = (r - k + x + 1) e1(x) + e^epsilon (k - x) e2(x), where e1 and e2
+each sum to at most m delta, and the odds ratio is e^(2 epsilon). The ratio Pr[X = x] / f(x) is therefore a
+non-increasing function plus steps up of e(x) / (a(x + 1) f(x + 1)) at x + 1. The tail at c of the non-increasing part
+is at most its mass times f's tail (Chebyshev's association inequality). So a step at x + 1 adds at most its height
+times f[X >= c] f[X <= x] to the tail if x + 1 <= c, else its height times f[X >= x + 1] f[X < c]. Delta costs the
+largest such gain, summed over e1 and e2. Here k must not depend on the scores; it is a share of m.
 
 Source: Ours; Fisher (1935) for the law.
 """
@@ -33,7 +44,7 @@ from scipy.special import gammaln
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, require_one_of
-from dpaudit.estimators.bisection import last_true_from
+from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.extraction.exposure import STEPS, SecretRelation
 from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
 from dpaudit.estimators.scores import Scores
@@ -42,30 +53,96 @@ from dpaudit.registry import register
 LARGEST_EPSILON = 60.0
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Numbers of guesses, as shares of the members; each has an equal share of the error."""
+FIRST_STEP = 0.01  # of the search from the bound at delta = 0, in nats
 SEARCH_TOLERANCE = 1e-6  # width, relative to 1 + epsilon, at which the search for a root stops
 ROUNDING = 1e-9
 """Relative amount by which a tail is rounded up: its terms are sums of logarithms of factorials."""
 
 
-def noncentral_tail(hits: int, guesses: int, members: int, others: int, *, epsilon: float) -> float:
-    """Return Pr[X >= hits] for Fisher's noncentral hypergeometric law with odds ratio e^epsilon, rounded up.
+def random_subset_p_value(
+    hits: int,
+    guesses: int,
+    *,
+    members: int,
+    others: int,
+    epsilon: float,
+    delta: float = 0.0,
+    relation: SecretRelation = "add-remove",
+) -> float:
+    """Return a p-value of (epsilon, delta)-DP against so many members among the highest scores; rounded up.
+
+    At epsilon = delta = 0 it is that of Fisher's exact test.
 
     Args:
-        hits: Members among the guesses.
-        guesses: Number of guesses k, 0 <= k <= members + others.
-        members: Number of members m.
-        others: Number of the other canaries r.
-        epsilon: Logarithm of the odds ratio, >= 0.
+        hits: Members among the guesses, 0 <= hits <= min(guesses, members).
+        guesses: Number of guesses k, 0 <= guesses <= members + others; at delta > 0 fixed beforehand.
+        members: Number of members m, >= 1.
+        others: Number of the other canaries r, >= 1.
+        epsilon: The hypothesis, in nats, >= 0.
+        delta: Delta of the hypothesis, in [0, 1).
+        relation: Neighbouring step of the hypothesis.
+    Raises: InputError for counts out of range.
     """
-    lowest, highest = max(0, guesses - others), min(guesses, members)
+    require(members >= 1 and others >= 1, "there must be members and others", members=members, others=others)
+    require(0 <= guesses <= members + others, "guesses must be at most all canaries", guesses=guesses)
+    require(0 <= hits <= min(guesses, members), "hits must be <= guesses and <= members", hits=hits, guesses=guesses)
+    lowest = max(0, guesses - others)
     if hits <= lowest:
         return 1.0
-    if hits > highest:
-        return 0.0
-    logs = _log_ways(guesses, members, others) + epsilon * np.arange(lowest, highest + 1)
-    weights = np.exp(logs - logs.max())
-    tail = float(weights[hits - lowest :].sum() / weights.sum())
+    logs = _log_ways(guesses, members, others) + STEPS[relation] * epsilon * np.arange(
+        lowest, min(guesses, members) + 1
+    )
+    law = np.exp(logs - logs.max())
+    law /= law.sum()
+    tail = float(law[hits - lowest :].sum())
+    if delta > 0:
+        tail += _cost_of_delta(law, lowest, hits, guesses, members, others, epsilon, delta, relation)
     return min(1.0, tail * (1 + ROUNDING))
+
+
+def _cost_of_delta(
+    law: Floats,
+    lowest: int,
+    hits: int,
+    guesses: int,
+    members: int,
+    others: int,
+    epsilon: float,
+    delta: float,
+    relation: SecretRelation,
+) -> float:
+    """Return the largest amount by which delta raises the tail of Fisher's law."""
+    x = np.arange(lowest, lowest + law.size - 1)  # a step up from x to x + 1
+    logs = _log_ways(guesses, members, others) + STEPS[relation] * epsilon * np.arange(law.size)
+    up = np.exp(np.minimum(np.diff(logs), 700.0))  # f(x + 1) / f(x)
+    tail, below = float(law[hits - lowest :].sum()), float(law[: hits - lowest].sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        gain = np.where(x + 1 <= hits, tail * _below_in_steps(up), below * _above_in_steps(up))
+    gain = np.where(np.isfinite(gain), gain, np.inf)  # only far from the bound, where the tail is too small for a float
+    swaps_back = others - guesses + x + 1
+    scale = (x + 1.0) * swaps_back
+    if relation == "replace":
+        return float(members * others * delta * np.max(gain / scale))
+    removing, adding = np.max(gain / (x + 1)), np.max(gain * (guesses - x) / scale)
+    return float(members * delta * (removing + np.exp(epsilon) * adding))
+
+
+def _below_in_steps(up: Floats) -> Floats:
+    """Return f[X <= x] / f(x + 1) for each x but the last; a recursion, because f may be too small for a float."""
+    ratios, ratio = np.empty(up.size), 0.0
+    for index, step in enumerate(up.tolist()):
+        ratio = (ratio + 1) / step
+        ratios[index] = ratio
+    return ratios
+
+
+def _above_in_steps(up: Floats) -> Floats:
+    """Return f[X >= x + 1] / f(x + 1) for each x but the last."""
+    ratios, ratio = np.empty(up.size), 1.0
+    for index, step in reversed(list(enumerate(up.tolist()))):
+        ratios[index] = ratio
+        ratio = 1 + ratio * step
+    return ratios
 
 
 @lru_cache(maxsize=256)
@@ -78,34 +155,55 @@ def _log_ways(guesses: int, members: int, others: int) -> Floats:
     return np.asarray(ways - ways.max(), np.float64)
 
 
-def random_subset_epsilon(hits: int, guesses: int, *, members: int, others: int, confidence: float) -> float:
-    """Return a lower bound on epsilon for replacing a member, from the members among the highest scores.
+def random_subset_epsilon(
+    hits: int,
+    guesses: int,
+    *,
+    members: int,
+    others: int,
+    confidence: float,
+    delta: float = 0.0,
+    relation: SecretRelation = "add-remove",
+) -> float:
+    """Return a lower bound on epsilon from the members among the highest scores.
+
+    A rejected epsilon rejects all smaller ones, because (epsilon, delta)-DP implies it for larger epsilons.
 
     Args:
-        hits, guesses, members, others: As for `noncentral_tail`.
+        hits, guesses, members, others, delta, relation: As for `random_subset_p_value`.
         confidence: Smallest probability with which the bound is below the truth, in (0, 1).
     Returns: Epsilon in nats, in [0, 60], rounded down.
     Raises: InputError for counts out of range.
     """
-    require(members >= 1 and others >= 1, "there must be members and others", members=members, others=others)
-    require(0 <= guesses <= members + others, "guesses must be at most all canaries", guesses=guesses)
-    require(0 <= hits <= min(guesses, members), "hits must be <= guesses and <= members", hits=hits, guesses=guesses)
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
 
-    def rejected(epsilon: float) -> bool:
-        return noncentral_tail(hits, guesses, members, others, epsilon=epsilon) <= 1 - confidence
+    def rejected(epsilon: float, at_delta: float = delta) -> bool:
+        p_value = random_subset_p_value(
+            hits, guesses, members=members, others=others, epsilon=epsilon, delta=at_delta, relation=relation
+        )
+        return p_value <= 1 - confidence
 
-    reached = last_true_from(rejected, largest=LARGEST_EPSILON, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE)
-    return min(reached, LARGEST_EPSILON)
+    tolerance = {"absolute": SEARCH_TOLERANCE, "relative": SEARCH_TOLERANCE}
+    pure = last_true_from(lambda epsilon: rejected(epsilon, 0.0), largest=LARGEST_EPSILON, **tolerance)
+    pure = min(pure, LARGEST_EPSILON)
+    if delta == 0 or pure == 0 or rejected(pure):
+        return pure
+    # From above, because the cost of delta need not increase with epsilon.
+    high, step = pure, FIRST_STEP
+    while not rejected(low := max(pure - step, 0.0)):
+        if low == 0:
+            return 0.0
+        high, step = low, 2 * step
+    return last_true(rejected, low, high, **tolerance)
 
 
 @register("estimator", "random-subset", source="Ours: Fisher's noncentral hypergeometric law dominates")
 @dataclass(frozen=True)
 class RandomSubset(HighestScores):
-    """Scores of one training whose members are a random subset of fixed size: Fisher's exact odds ratio; delta = 0.
+    """Scores of one training whose members are a random subset of fixed size: limits of an odds ratio.
 
     Attributes:
-        delta: 0; nothing is proved above.
+        delta: Delta at which the bound is stated, in [0, 1).
         confidence: Stated confidence of the bound, in (0, 1).
         relation: Neighbouring step of the bound: a canary is added or removed, or replaced.
     """
@@ -115,12 +213,7 @@ class RandomSubset(HighestScores):
     relation: SecretRelation = "add-remove"
 
     def __post_init__(self) -> None:
-        require(
-            self.delta == 0,
-            "delta must be 0 for members of a fixed number",
-            do="draw members by coins and use rare-canaries, or each from candidates of its own and use exposure",
-            delta=self.delta,
-        )
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         require_one_of("relation", self.relation, STEPS)
 
@@ -136,11 +229,18 @@ class RandomSubset(HighestScores):
 
     def epsilon(self, tally: HighestTally, *, confidence: float, few: bool) -> float:
         share = (1 - confidence) / tally.guess_counts.size
-        replacing = max(
-            random_subset_epsilon(hits, guesses, members=tally.members, others=tally.others, confidence=1 - share)
+        return max(
+            random_subset_epsilon(
+                hits,
+                guesses,
+                members=tally.members,
+                others=tally.others,
+                confidence=1 - share,
+                delta=self.delta,
+                relation=self.relation,
+            )
             for hits, guesses in zip(tally.right.tolist(), tally.guess_counts.tolist(), strict=True)
         )
-        return replacing / STEPS[self.relation]
 
     def selection(self) -> str:
         return "several numbers of guesses, which share the error"
