@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.estimate.estimating import Estimate, Question
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.counts import Reading
-    from dpaudit.estimators.extraction.discoverable import ExtractionTable
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
 NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
@@ -94,6 +94,7 @@ def estimate(
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
       rank,candidates           ranks of secrets       exposure
       log_probability,planted   texts of a model       discoverable-extraction
+      longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.tables import SourceTable
@@ -142,7 +143,7 @@ def estimate(
 
 def _results_of(slices: Mapping[str, Any]) -> str:
     """Return the word for the results of slices: "bounds", or "tables" for texts of a model."""
-    from dpaudit.estimators.extraction.discoverable import ExtractionTable
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
     return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
 
@@ -156,7 +157,7 @@ def estimates_by(
     chosen without looking at the scores.
     """
     from dpaudit.engine.estimate.estimating import Estimate, estimates
-    from dpaudit.estimators.extraction.discoverable import ExtractionTable
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
     slices = table.slices(columns)
     confidence = 0.95 if question.confidence is None else question.confidence

@@ -35,6 +35,7 @@ from dpaudit.estimators.counts import (
 )
 from dpaudit.estimators.extraction.discoverable import TEXTS
 from dpaudit.estimators.extraction.exposure import RANKS, ExposureBound
+from dpaudit.estimators.extraction.verbatim import SPANS
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
@@ -116,6 +117,7 @@ COUNTS = {
     K_CUT: "k-cut",
     RANKS: "exposure",
     TEXTS: "discoverable-extraction",
+    SPANS: "verbatim-extraction",
 }
 """Columns of counts, and their default method; the first match is used."""
 

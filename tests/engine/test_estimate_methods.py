@@ -67,6 +67,7 @@ def test_every_method_for_counts_has_a_test_here() -> None:
     assert readers == {
         "bayesian", "bayesian-posterior", "clopper-pearson", "discoverable-extraction", "exposure", "jeffreys", "k-cut",
         "katz-log", "one-run", "one-run-f-dp", "one-run-order-statistics", "one-run-theorem-16", "ratio", "two-cut",
+        "verbatim-extraction",
     }  # fmt: skip
 
 

@@ -104,6 +104,15 @@ def test_extraction_probabilities_by_repetitions(estimate: Callable[..., Result]
     assert set(in_json["slices"]) == {"repetitions=1", "repetitions=16"}
 
 
+def test_copies_of_texts(estimate: Callable[..., Result]) -> None:
+    table = "longest_span,planted,edit_distance\n" + "30,1,0.05\n" * 9 + "4,1,0.8\n" + "5,0,0.9\n" * 10
+    result = estimate(table, "--option", "lengths=5,20")
+    rows = [line.split() for line in result.output.splitlines()]
+    assert rows[2][:4] == ["span", ">=", "5", "0.9"]
+    assert rows[3][:4] == ["span", ">=", "20", "0.9"]
+    assert rows[4][:4] == ["distance", "<=", "0.1", "0.9"]
+
+
 def score_table(members: int, others: int) -> str:
     rng = np.random.default_rng(0)
     truth = rng.permutation(np.arange(members + others) < members)

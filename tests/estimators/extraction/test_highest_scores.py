@@ -144,11 +144,11 @@ def random_laws(rng: np.random.Generator, outputs: int) -> dict[frozenset[int], 
     """Return a law of the output for every set of one or two of four canaries; some outputs show a set outright."""
     sets = [frozenset(chosen) for size in (1, 2) for chosen in itertools.combinations(range(4), size)]
     base = rng.dirichlet(np.ones(outputs))
-    spread, shown = rng.uniform(0, 1.5), rng.choice([0.0, 0.02, 0.2])
+    spread, share_shown = rng.uniform(0, 1.5), rng.choice([0.0, 0.02, 0.2])
     laws = {}
     for chosen in sets:
         law = base * np.exp(spread * rng.normal(size=outputs))
-        laws[chosen] = (1 - shown) * law / law.sum() + shown * rng.dirichlet(np.full(outputs, 0.1))
+        laws[chosen] = (1 - share_shown) * law / law.sum() + share_shown * rng.dirichlet(np.full(outputs, 0.1))
     return laws
 
 

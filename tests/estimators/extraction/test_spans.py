@@ -7,6 +7,8 @@ import pytest
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.extraction.spans import edit_distances, k_gram_overlap, longest_spans
+from dpaudit.estimators.extraction.verbatim import VerbatimExtraction
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 
 def random_texts(rng: np.random.Generator, count: int) -> list[list[int]]:
@@ -54,6 +56,26 @@ def test_edit_distances_equal_the_recursion() -> None:
     expected = [levenshtein(a, b) / max(len(a), len(b), 1) for a, b in zip(first, second, strict=True)]
     assert edit_distances(first, second).tolist() == pytest.approx(expected)
     assert edit_distances([], []).size == 0
+
+
+def test_shares_of_copies_and_of_the_control() -> None:
+    """Six planted texts and six others; the limits of four rows and two groups share the error."""
+    span = [40, 33, 20, 9, 8, 3, 9, 2, 1, 0, 0, 7]
+    distance = [0.0, 0.05, 0.1, 0.2, 0.9, 0.9, 0.3, 0.9, 0.9, 0.9, 0.9, 0.09]
+    table = VerbatimExtraction().read({"longest_span": span, "planted": [1] * 6 + [0] * 6, "edit_distance": distance})[
+        0
+    ]
+    assert table.column("copy") == ("span >= 8", "span >= 16", "span >= 32", "distance <= 0.1")
+    assert table.column("planted") == (5 / 6, 0.5, 2 / 6, 0.5)
+    assert table.column("control") == (1 / 6, 0.0, 0.0, 1 / 6)
+    assert table.columns[2].values[1] == pytest.approx(clopper_pearson(3, 6, confidence=1 - 0.05 / 8).lower)
+    assert table.column("p")[0] == pytest.approx(0.0400432900)  # Fisher's test of 5 of 6 against 1 of 6
+    without = VerbatimExtraction(lengths=(5,)).read({"longest_span": span, "planted": [1] * 6 + [0] * 6})[0]
+    assert without.column("copy") == ("span >= 5",)
+    with pytest.raises(InputError, match="lengths must be"):
+        VerbatimExtraction(lengths=())
+    with pytest.raises(InputError, match="others as control"):
+        VerbatimExtraction().read({"longest_span": [1], "planted": [1]})
 
 
 def test_bad_texts_are_refused() -> None:
