@@ -207,14 +207,14 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Write the page; each estimate of a slice has the slice's name as its heading."""
+    """Write the page; each result of a slice has the slice's name as its heading."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
     from dpaudit.plain_files import write_user_file
 
-    named = slices.items() if slices else [("", reading) for reading in readings]
+    named = list(slices.items()) if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
-    others = [reading for reading in readings if not isinstance(reading, Estimate)]
+    others = [(name, reading) for name, reading in named if not isinstance(reading, Estimate | str)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:

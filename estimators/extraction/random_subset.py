@@ -36,6 +36,7 @@ Source: Ours; Fisher (1935) for the law.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,8 +56,8 @@ FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Numbers of guesses, as shares of the members; each has an equal share of the error."""
 FIRST_STEP = 0.01  # of the search from the bound at delta = 0, in nats
 SEARCH_TOLERANCE = 1e-6  # width, relative to 1 + epsilon, at which the search for a root stops
-ROUNDING = 1e-9
-"""Relative amount by which a tail is rounded up: its terms are sums of logarithms of factorials."""
+ROUNDING, ROUNDING_OF_FACTORIALS = 1e-9, 1e-14
+"""Relative amount by which a tail is rounded up; the second is multiplied by the logarithm of the largest factorial."""
 
 
 def random_subset_p_value(
@@ -89,60 +90,45 @@ def random_subset_p_value(
     lowest = max(0, guesses - others)
     if hits <= lowest:
         return 1.0
-    logs = _log_ways(guesses, members, others) + STEPS[relation] * epsilon * np.arange(
-        lowest, min(guesses, members) + 1
-    )
+    logs = _log_ways(guesses, members, others)
+    logs = logs + STEPS[relation] * epsilon * np.arange(logs.size)
     law = np.exp(logs - logs.max())
     law /= law.sum()
     tail = float(law[hits - lowest :].sum())
     if delta > 0:
-        tail += _cost_of_delta(law, lowest, hits, guesses, members, others, epsilon, delta, relation)
-    return min(1.0, tail * (1 + ROUNDING))
+        swaps_back = others - guesses + np.arange(lowest + 1.0, lowest + law.size)
+        removing, adding, replacing = _gains(logs, hits - lowest, lowest, guesses, swaps_back)
+        if relation == "replace":
+            tail += members * others * delta * replacing
+        else:
+            tail += members * delta * (removing + math.exp(epsilon) * adding)
+    return min(1.0, tail * (1 + ROUNDING + ROUNDING_OF_FACTORIALS * float(gammaln(members + others + 2))))
 
 
-def _cost_of_delta(
-    law: Floats,
-    lowest: int,
-    hits: int,
-    guesses: int,
-    members: int,
-    others: int,
-    epsilon: float,
-    delta: float,
-    relation: SecretRelation,
-) -> float:
-    """Return the largest amount by which delta raises the tail of Fisher's law."""
-    x = np.arange(lowest, lowest + law.size - 1)  # a step up from x to x + 1
-    logs = _log_ways(guesses, members, others) + STEPS[relation] * epsilon * np.arange(law.size)
-    up = np.exp(np.minimum(np.diff(logs), 700.0))  # f(x + 1) / f(x)
-    tail, below = float(law[hits - lowest :].sum()), float(law[: hits - lowest].sum())
+def _gains(logs: Floats, place: int, lowest: int, guesses: int, swaps_back: Floats) -> tuple[float, float, float]:
+    """Return the largest gains of the tail from a step up of Pr[X = x] / f(x), for the three kinds of steps.
+
+    Args:
+        logs: Logarithm of Fisher's law f, up to a constant, from `lowest` on.
+        place: Index of the tail's first number of hits.
+        lowest: Smallest possible number of hits.
+        guesses: Number of guesses.
+        swaps_back: r - k + x + 1 for each step from x to x + 1.
+    Returns: For e1, e2 and e of the module's docstring, each for a sum of 1.
+    """
+    law = np.exp(logs - logs.max())
+    law /= law.sum()
+    tail, below = float(law[place:].sum()), float(law[:place].sum())
+    # Tails of f divided by f(x + 1), in logarithms because f may be too small for a float.
+    below_in_steps = np.logaddexp.accumulate(logs)[:-1] - logs[1:]
+    above_in_steps = np.logaddexp.accumulate(logs[::-1])[::-1][1:] - logs[1:]
+    index = np.arange(law.size - 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        gain = np.where(x + 1 <= hits, tail * _below_in_steps(up), below * _above_in_steps(up))
+        gain = np.where(index + 1 <= place, tail * np.exp(below_in_steps), below * np.exp(above_in_steps))
     gain = np.where(np.isfinite(gain), gain, np.inf)  # only far from the bound, where the tail is too small for a float
-    swaps_back = others - guesses + x + 1
-    scale = (x + 1.0) * swaps_back
-    if relation == "replace":
-        return float(members * others * delta * np.max(gain / scale))
-    removing, adding = np.max(gain / (x + 1)), np.max(gain * (guesses - x) / scale)
-    return float(members * delta * (removing + np.exp(epsilon) * adding))
-
-
-def _below_in_steps(up: Floats) -> Floats:
-    """Return f[X <= x] / f(x + 1) for each x but the last; a recursion, because f may be too small for a float."""
-    ratios, ratio = np.empty(up.size), 0.0
-    for index, step in enumerate(up.tolist()):
-        ratio = (ratio + 1) / step
-        ratios[index] = ratio
-    return ratios
-
-
-def _above_in_steps(up: Floats) -> Floats:
-    """Return f[X >= x + 1] / f(x + 1) for each x but the last."""
-    ratios, ratio = np.empty(up.size), 1.0
-    for index, step in reversed(list(enumerate(up.tolist()))):
-        ratios[index] = ratio
-        ratio = 1 + ratio * step
-    return ratios
+    x = lowest + index
+    removing, adding = np.max(gain / (x + 1)), np.max(gain * (guesses - x) / ((x + 1) * swaps_back))
+    return float(removing), float(adding), float(np.max(gain / ((x + 1) * swaps_back)))
 
 
 @lru_cache(maxsize=256)

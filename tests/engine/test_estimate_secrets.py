@@ -113,6 +113,19 @@ def test_copies_of_texts(estimate: Callable[..., Result]) -> None:
     assert rows[4][:4] == ["distance", "<=", "0.1", "0.9"]
 
 
+def test_pages_show_exposure_and_the_tables_of_slices(estimate: Callable[..., Result], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert estimate(rank_table(30, 50), "--output", page).exit_code == 0
+    text = page.read_text()
+    assert "median exposure" in text
+    assert "width:inf" not in text
+    assert "if rows are independent trials" not in text
+    table = "log_probability,planted,repetitions\n" + "".join(text_rows(1, -30.0) + text_rows(16, -0.5))
+    assert estimate(table, "--by", "repetitions", "--output", page).exit_code == 0
+    assert page.read_text().count("texts in n samples") == 2
+    assert "repetitions=16" in page.read_text()
+
+
 def score_table(members: int, others: int) -> str:
     rng = np.random.default_rng(0)
     truth = rng.permutation(np.arange(members + others) < members)
