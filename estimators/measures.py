@@ -45,8 +45,8 @@ class Measure:
     """One measure of an attack, with its interval."""
 
     name: str  # "AUC", "TPR at 1 % FPR", "accuracy"
-    value: float  # measured value, in [0, 1]
-    lower: float  # lower end of the interval, in [0, 1]
+    value: float  # measured value, in [0, 1]; an exposure in bits
+    lower: float  # lower end of the interval, in the unit of the value
     upper: float  # upper end of the interval
     confidence: float  # confidence of this interval alone, in (0, 1)
     method: str  # method of the interval

@@ -71,6 +71,7 @@ NEEDED: dict[str, object] = {
     "schema": {"age": [0, 100]},
     "generator": "tests.mechanisms.own_generators:Resampled",
     "data": "iris",
+    "rate": 0.01,
 }
 """A value for every field without a default."""
 

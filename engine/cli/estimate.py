@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.estimate.estimating import Estimate, Question
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.counts import Reading
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
 NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
@@ -91,6 +92,9 @@ def estimate(
       n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
       k1,n1,k2,n2               answers in a set       two-cut
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
+      rank,candidates           ranks of secrets       exposure
+      log_probability,planted   texts of a model       discoverable-extraction
+      longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.tables import SourceTable
@@ -116,8 +120,11 @@ def estimate(
         show_lines(to_json(table.name, readings, slices))
     elif by is not None:
         for name, reading in slices.items():
-            show_lines(f"{name}: {reading if isinstance(reading, str) else f'{reading.verdict}, {reading.headline}'}")
-        show_lines(f"The {len(readings)} bounds hold together: each has an equal share of the error.")
+            show_lines(
+                f"{name}: {f'{reading.verdict}, {reading.headline}' if isinstance(reading, Estimate) else reading}"
+            )
+        answered = sum(not isinstance(reading, str) for reading in slices.values())
+        show_lines(f"The {answered} {_results_of(slices)} hold together: each has an equal share of the error.")
     else:
         for reading in readings:
             show_lines(str(reading))
@@ -134,25 +141,35 @@ def estimate(
     )
 
 
-def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:
-    """Return the `Estimate` of each combination of values in some columns, or the reason why it has none.
+def _results_of(slices: Mapping[str, Any]) -> str:
+    """Return the word for the results of slices: "bounds", or "tables" for texts of a model."""
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
-    All bounds hold together with the stated confidence: each has an equal share of the error. The columns must be
+    return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
+
+
+def estimates_by(
+    table: SourceTable, question: Question, columns: Sequence[str]
+) -> dict[str, Estimate | ExtractionTable | str]:
+    """Return the result of each combination of values in some columns, or the reason why it has none.
+
+    All results hold together with the stated confidence: each has an equal share of the error. The columns must be
     chosen without looking at the scores.
     """
     from dpaudit.engine.estimate.estimating import Estimate, estimates
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
     slices = table.slices(columns)
     confidence = 0.95 if question.confidence is None else question.confidence
     question = replace(question, confidence=1 - (1 - confidence) / len(slices))
-    outcomes: dict[str, Estimate | str] = {}
+    outcomes: dict[str, Estimate | ExtractionTable | str] = {}
     for name, rows in slices.items():
         try:
             slice_readings = estimates(rows, question)
         except (DataError, InputError) as err:  # for example too few rows in this slice
             outcomes[name] = str(err)
             continue
-        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate):
+        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate | ExtractionTable):
             raise SpecError("--by needs a table of scores, or one row of counts in each slice")
         outcomes[name] = slice_readings[0]
     return outcomes
@@ -190,14 +207,14 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Write the page; each estimate of a slice has the slice's name as its heading."""
+    """Write the page; each result of a slice has the slice's name as its heading."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
     from dpaudit.plain_files import write_user_file
 
-    named = slices.items() if slices else [("", reading) for reading in readings]
+    named = list(slices.items()) if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
-    others = [reading for reading in readings if not isinstance(reading, Estimate)]
+    others = [(name, reading) for name, reading in named if not isinstance(reading, Estimate | str)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:

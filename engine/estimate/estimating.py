@@ -33,6 +33,9 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
+from dpaudit.estimators.extraction.discoverable import TEXTS
+from dpaudit.estimators.extraction.exposure import RANKS, ExposureBound
+from dpaudit.estimators.extraction.verbatim import SPANS
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
@@ -112,6 +115,9 @@ COUNTS = {
     RATIO: "ratio",
     TWO_CUT: "two-cut",
     K_CUT: "k-cut",
+    RANKS: "exposure",
+    TEXTS: "discoverable-extraction",
+    SPANS: "verbatim-extraction",
 }
 """Columns of counts, and their default method; the first match is used."""
 
@@ -440,9 +446,13 @@ def _estimator(name: str, question: Question, usual: Mapping[str, object]) -> An
     twice = sorted(stated_fields.keys() & question.options.keys())
     if twice:
         raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
-    usual = {**usual, **({} if question.claim is None else {"delta": question.claim.delta})}
+    if question.claim is not None:
+        usual = {**usual, "delta": question.claim.delta, "relation": question.claim.relation.value}
     words = {"name": name, **stated_fields, **question.options}
     estimator = build("estimator", words, location=f"--method {name}", defaults=usual)
+    relation = getattr(estimator, "relation", None)
+    if question.claim is not None and relation not in (None, question.claim.relation.value):
+        raise SpecError(f"relation must be that of the claim, {question.claim.relation}, got {relation}; leave it out")
     confidence = getattr(estimator, "confidence", 0.95)
     low, high = CONFIDENCES
     require(low <= confidence <= high, f"confidence must be in [{low:g}, 1 - {1 - high:.0e}]", confidence=confidence)
@@ -476,8 +486,24 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
     if question.claim is not None and not any(isinstance(reading, Bound) for reading in readings):
         raise SpecError(f"a claim must be compared with a bound on epsilon, which {estimator.registered_name} is not")
     return [
-        Estimate.of_bound(reading, question.claim) if isinstance(reading, Bound) else reading for reading in readings
+        Estimate.of_bound(reading, question.claim, **_of_secrets(reading, question.claim))
+        if isinstance(reading, Bound)
+        else reading
+        for reading in readings
     ]
+
+
+def _of_secrets(reading: Bound, claim: Claim | None) -> dict[str, Any]:
+    """Return the exposure of secrets and the largest bound that so many of them can show; nothing for other counts."""
+    if not isinstance(reading, ExposureBound):
+        return {}
+    details: dict[str, Any] = {"measures": reading.measures}
+    if claim is None or reading.maximum is None or reading.violation_point(claim.curve) is not None:
+        return details
+    details["maximum"] = reading.maximum
+    if reading.maximum.violation_point(claim.curve) is None:
+        details["blind"] = FEW_ROWS.format(format_upper(reading.maximum.lower))
+    return details
 
 
 def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = ()) -> set[str]:

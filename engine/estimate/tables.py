@@ -97,7 +97,7 @@ class SourceTable:
         return replace(cls.of_arrays(score=np.concatenate([inside, outside]), member=member, **more), two_samples=True)
 
     def slices(self, names: Sequence[str]) -> dict[str, SourceTable]:
-        """Return the rows of each combination of values in these columns, by "region=north, sex=f", sorted.
+        """Return the rows of each combination of values in these columns, by "region=north, sex=f", in ascending order.
 
         Raises: DataError for a missing column.
         """
@@ -108,14 +108,15 @@ class SourceTable:
         if encoded is not None:
             raise DataError(f"{self.name}: column {encoded} must be text in UTF-8; save the file as UTF-8")
         columns = [self.columns.column(name).to_pylist() for name in names]
-        rows_by_slice: dict[str, list[int]] = {}
+        rows_by_slice: dict[tuple[object, ...], list[int]] = {}
         for row, values in enumerate(zip(*columns, strict=True)):
+            rows_by_slice.setdefault(values, []).append(row)
+        slices: dict[str, SourceTable] = {}
+        for values in sorted(rows_by_slice, key=lambda values: [_by_size(value) for value in values]):
             key = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-            rows_by_slice.setdefault(key, []).append(row)
-        return {
-            key: SourceTable(f"{self.name}, {key}", self.columns.take(rows), two_samples=self.two_samples)
-            for key, rows in sorted(rows_by_slice.items())
-        }
+            rows = self.columns.take(rows_by_slice[values])
+            slices[key] = SourceTable(f"{self.name}, {key}", rows, two_samples=self.two_samples)
+        return slices
 
     @property
     def names(self) -> list[str]:
@@ -240,6 +241,12 @@ class SourceTable:
 
         numbered: NDArray[np.int64] = pd.factorize(column.to_pandas())[0].astype(np.int64)
         return numbered
+
+
+def _by_size(value: object) -> tuple[bool, float, str]:
+    """Return a sort key: numbers by size, then all other values as text."""
+    is_number = isinstance(value, int | float) and value == value
+    return (False, float(value), "") if is_number else (True, 0.0, str(value))  # type: ignore[arg-type]
 
 
 def _names(source: str, table: pa.Table) -> Sequence[str]:

@@ -35,6 +35,7 @@ from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.extraction.highest_scores import HighestScores
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
@@ -378,9 +379,12 @@ def detectable_factor(
         evidence: The scores of the audit; those of all replays are combined.
         curve: Curve of the claim in the relation of the game.
         replays: Number of bounds that are combined by their median, >= 1.
-    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, or for more than 2,097,152 scores.
+    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, if members are no fair coins, or for more
+        than 2,097,152 scores.
     """
     if not 0 < sum(table.score.size for table in evidence) <= MAX_ROWS:
+        return None
+    if isinstance(estimator, HighestScores):  # its members are no fair coins
         return None
     score = np.concatenate([table.score for table in evidence])
     truth = np.concatenate([table.truth for table in evidence])

@@ -151,6 +151,24 @@ class IndependentTrials:
         return allowed, float(binom.sf(allowed, self.trials, self.delta))
 
 
+def by_markov(expected: float, significance: float) -> tuple[int, float]:
+    """Return the smallest B of 0, 1, 2, 4, ... that costs at most `SHARE_FOR_DELTA` of the error, and its cost.
+
+    For B > 0 the cost is the full share: a larger epsilon has a smaller B, which may cost more.
+
+    Args:
+        expected: Upper bound on the expected number of right guesses that delta adds.
+        significance: Error of the test, in (0, 1).
+    """
+    share = SHARE_FOR_DELTA * significance
+    if expected <= share:
+        return 0, expected
+    allowed = 1
+    while expected / (allowed + 1) > share:
+        allowed *= 2
+    return allowed, share
+
+
 @dataclass(frozen=True)
 class OneTraining:
     """Allowance if all canaries share one training and the number of guesses may depend on its output.
@@ -161,21 +179,13 @@ class OneTraining:
     tail.
     """
 
-    canaries: int  # number of all canaries, guessed or not
+    canaries: float  # number of all canaries, guessed or not
     delta: float = 0.0
+    prior_log_odds: float = 0.0  # log-odds of a right guess without any leak, 0 for fair coins
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """Return the smallest B of 0, 1, 2, 4, ... that costs at most `SHARE_FOR_DELTA` of the error, and its cost.
-
-        For B > 0 the cost is the full share: a larger epsilon has a smaller B, which may cost more.
-        """
-        expected, share = self.canaries * self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
-        if expected <= share:
-            return 0, expected
-        allowed = 1
-        while expected / (allowed + 1) > share:
-            allowed *= 2
-        return allowed, share
+        """Return the allowance of `by_markov`."""
+        return by_markov(self.canaries * self.delta * float(expit(-epsilon - self.prior_log_odds)), significance)
 
 
 @dataclass(frozen=True)
@@ -224,6 +234,8 @@ class SeveralTrainings:
 def guess_band_p_value(epsilon: float, right: Ints, guess_counts: Ints) -> float:
     """Return the p-value in [0, 1] of pure epsilon >= 0 against the numbers of right guesses, at delta = 0; rounded up.
 
+    If guesses without any leak are right with other log-odds than 0, add these to epsilon.
+
     At the true epsilon it is at most u with probability <= u. Arguments as for `guess_band_epsilon`.
     """
     _check_counts(right, guess_counts)
@@ -240,6 +252,7 @@ def guess_band_epsilon(
     significance: float,
     delta_allowance: DeltaAllowance | None = None,
     in_numpy: bool = False,
+    prior_log_odds: float = 0.0,
 ) -> float:
     """Return a lower bound on epsilon from the numbers of right guesses; results are cached, because replays repeat
     counts.
@@ -250,11 +263,15 @@ def guess_band_epsilon(
         significance: Probability that the bound exceeds the true epsilon, in (0, 1).
         delta_allowance: Right guesses that delta may add; None at delta = 0.
         in_numpy: True to run in NumPy, for a few bounds only, because compiled code takes longer to load.
+        prior_log_odds: Log-odds of a right guess without any leak; the walk's log-odds exceed them by epsilon. 0 for
+            fair coins, negative for guesses among many candidates.
     Returns: Epsilon in nats, >= 0, rounded down; every smaller epsilon is rejected.
     """
     _check_counts(right, guess_counts)
     require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)
-    return cached_epsilon(tuple(right.tolist()), tuple(guess_counts.tolist()), delta_allowance, significance, in_numpy)
+    return cached_epsilon(
+        tuple(right.tolist()), tuple(guess_counts.tolist()), delta_allowance, significance, in_numpy, prior_log_odds
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -264,6 +281,7 @@ def cached_epsilon(
     delta_allowance: DeltaAllowance | None,
     significance: float,
     in_numpy: bool,
+    prior_log_odds: float = 0.0,
 ) -> float:
     """Return `guess_band_epsilon` of hashable arguments."""
     counts, look_counts = np.array(right), np.array(guess_counts)
@@ -273,7 +291,8 @@ def cached_epsilon(
     while low < LARGEST_EPSILON:
         allowed, cost = delta_allowance.allowance(low, significance) if delta_allowance else (0, 0.0)
         walk_counts = np.maximum(counts - allowed, 0)
-        if _step_levels(guess_counts, low, low + step, significance - cost, in_numpy).rejects(
+        slow, fast = low + prior_log_odds, low + step + prior_log_odds
+        if _step_levels(guess_counts, slow, fast, significance - cost, in_numpy).rejects(
             walk_counts, look_counts, weights
         ):
             low, rejected, doubled = low + step, rejected + 1, False
@@ -377,7 +396,7 @@ def deciding_counts(
 
 @dataclass
 class _StepLevels:
-    """Known results for one step of epsilons; a smaller weighted tail (level) is rejected more easily."""
+    """Known results for one step of log-odds; a smaller weighted tail (level) is rejected more easily."""
 
     low: float
     high: float

@@ -65,8 +65,9 @@ def table(result: Result) -> list[list[str]]:
 def test_every_method_for_counts_has_a_test_here() -> None:
     readers = {name for name in catalogue("estimator") if hasattr(load("estimator", name), "read")}
     assert readers == {
-        "bayesian", "bayesian-posterior", "clopper-pearson", "jeffreys", "k-cut", "katz-log", "one-run", "one-run-f-dp",
-        "one-run-order-statistics", "one-run-theorem-16", "ratio", "two-cut",
+        "bayesian", "bayesian-posterior", "clopper-pearson", "discoverable-extraction", "exposure", "jeffreys", "k-cut",
+        "katz-log", "one-run", "one-run-f-dp", "one-run-order-statistics", "one-run-theorem-16", "ratio", "two-cut",
+        "verbatim-extraction",
     }  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""Epsilon from one training whose canaries were drawn by coins of a known, usually small, probability.
+
+Many texts are drawn from one law. An independent coin with probability q decides for each text whether it is planted.
+After training all texts are scored, and those that score highest are guessed to be planted. Adding or removing one text
+is one neighbouring step. Under pure epsilon-DP the posterior odds of "planted", given the model and all other coins,
+are at most lambda = e^epsilon q / (1 - q). So each guess is right with probability at most p = lambda / (1 + lambda),
+and the numbers of right guesses are jointly dominated by a Bernoulli walk, as in `one_run.guess_band`.
+
+With q = 1 / N this is as strong as choosing one of N candidates for each secret (`exposure`), for adding or removing a
+record instead of replacing it. m planted texts of m N that score highest show about log(N m / 3), fair coins on m
+texts about log(m / 3).
+
+At delta > 0, let Q be the posterior of a text's coin when its turn comes, and S the event Q > p. Given the other
+coins, Pr[S | planted] <= e^epsilon Pr[S | not planted] + delta, so E[(Q - p) 1_S] <= q delta / (1 + lambda). The sum
+over all texts is the expected number of planted texts times delta / (1 + lambda), which replaces the number of canaries
+in `guess_band.OneTraining`.
+
+Source: Ours, after Steinke et al. (2023), arXiv:2305.08846.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import bdtr, bdtrc, logit
+
+from dpaudit.errors import require
+from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
+from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.right_guesses import informative_looks
+from dpaudit.estimators.scores import Scores
+from dpaudit.registry import register
+
+GUESSED = 2
+"""Largest number of guesses, as a multiple of the expected number of planted texts."""
+IMPROBABLE = 1e-6
+"""Probability of a number of members below which the stated rate is refused."""
+
+
+@register("estimator", "rare-canaries", source="Ours, after Steinke et al. (2023), arXiv:2305.08846")
+@dataclass(frozen=True)
+class RareCanaries(HighestScores):
+    """Scores of canaries that coins of a known probability made members: the highest ones are guessed as members.
+
+    Attributes:
+        rate: Probability with which an independent coin made each canary a member, in (0, 1).
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Stated confidence of the bound, in (0, 1).
+    """
+
+    rate: float
+    delta: float = 0.0
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        require(0 < self.rate < 1, "rate must be in (0, 1)", rate=self.rate)
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    def tally(self, scores: Scores) -> HighestTally:
+        """Count the members among the highest scores.
+
+        Raises: InputError if the number of members is improbable for coins of this rate.
+        """
+        canaries, members = scores.truth.size, int(scores.truth.sum())
+        fewer = float(bdtr(members, canaries, self.rate))
+        more = float(bdtrc(members - 1, canaries, self.rate)) if members else 1.0
+        require(
+            2 * min(fewer, more) >= IMPROBABLE,
+            f"members must be about {self.rate:g} of the canaries, as coins of this rate make them",
+            do="state the rate of the coins, and keep the canaries that were never planted",
+            members=members,
+            canaries=canaries,
+        )
+        most = min(canaries, max(10, math.ceil(GUESSED * canaries * self.rate)))
+        guess_counts = informative_looks(guess_looks(canaries), scores.score, "member-only")
+        return HighestTally.of(scores, guess_counts[: max(1, np.count_nonzero(guess_counts <= most))])
+
+    def epsilon(self, tally: HighestTally, *, confidence: float, few: bool) -> float:
+        prior = float(logit(self.rate))
+        planted = (tally.members + tally.others) * self.rate
+        return guess_band_epsilon(
+            tally.right,
+            tally.guess_counts,
+            significance=1 - confidence,
+            delta_allowance=OneTraining(planted, self.delta, prior),
+            in_numpy=few,
+            prior_log_odds=prior,
+        )
+
+    def selection(self) -> str:
+        return "all numbers of guesses at once"
+
+    def assumption(self) -> str:
+        return f"assumes that a separate coin made each canary a member with probability {self.rate:g}"
