@@ -124,7 +124,7 @@ def estimate_text(
             canaries=len(canaries),
             delta=bound_delta,
         )
-        guesses, guess = order_of_all(scores, canaries.planted, seed=canaries.seed), "signed"
+        guesses, guess = order_of_all(scores, canaries.planted), "signed"
     else:
         guesses, guess = Scores(scores[order], canaries.planted), DEFAULT_GUESS
     table = SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary)
