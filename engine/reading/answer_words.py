@@ -21,9 +21,9 @@ NOT_SHOWN = (
 )
 """Notes at the foot of every report."""
 
+_SUSPECTS = "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
 NEXT = {
-    "VIOLATION": "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
-    "run the audit again with another seed.",
+    "VIOLATION": f"{_SUSPECTS}run the audit again with another seed.",
     "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed.",
     "INCONCLUSIVE": "This audit says nothing about the claim. `dpaudit plan` prints the sensitivity of an audit before "
     "it runs.",
@@ -478,6 +478,8 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
     if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
         return _MORE_ROWS
+    if test is not None and verdict == "VIOLATION" and test.repetition:
+        return f"{_SUSPECTS}{test.repetition}."
     if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
         usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
         return f"{usual} To detect more in this game: {test.sensitivity.helps}."

@@ -298,6 +298,7 @@ def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
         compared=reading.compared,
         finding=guessed.bound,
         split_doubt=reading.doubt,
+        repetition="split the records anew, fit the generator again and audit its table",
         sensitivity=_sensitivity(guessed, reading),
         units=1,
     )
