@@ -217,9 +217,7 @@ class Estimate(Bound):
     def as_test(self, name: str) -> TestRecord:
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
-        sensitivity = Sensitivity(
-            factor=self.detectable, maximum=self.maximum, blind=self.blind, helps="" if self.blind else self.helps
-        )
+        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
         return TestRecord(
             name=name,
             claim=claim,
