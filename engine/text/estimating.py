@@ -379,9 +379,8 @@ def _score_table(canaries: Canaries, guesses: Scores) -> SourceTable:
 
 def _rule(sampling: Sampling | Mapping[str, float] | None) -> Sampling | None:
     """Return the rule of sampling; None for plain sampling, whose log-probabilities are always known."""
-    if isinstance(sampling, Mapping):
-        sampling = build_dataclass(Sampling, sampling, location="sampling")
-    return None if sampling == Sampling() else sampling
+    rule = build_dataclass(Sampling, sampling, location="sampling") if isinstance(sampling, Mapping) else sampling
+    return None if rule in (None, Sampling()) else rule
 
 
 def _rule_in_words(sampling: Any) -> str:
