@@ -3,7 +3,7 @@
     python -m benchmarks.canary_rates --rows      # writes docs/data/canary-rates.csv
 
 The mechanism is randomised response on each canary's coin, the worst one of its epsilon. Each audit gives a bound for
-all canaries and one for each of eight slices, which share the error. It counts as wrong if any bound is above the truth.
+all canaries and one for each of eight slices, which share the error. It is wrong if any of them is above the truth.
 """
 
 from __future__ import annotations
