@@ -26,6 +26,7 @@ def canaries(
     unit: Unit = "record",
     texts: Sequence[str] = (),
     base: Any = None,
+    chat: bool = False,
     seed: int | None = None,
     **options: object,
 ) -> Canaries:
@@ -46,6 +47,8 @@ def canaries(
         texts: Texts of the domain, which the kinds "new-token", "rare-suffix" and "high-temperature" continue. Take
             texts that are not training data, which would teach the contexts of canaries that were kept out.
         base: The model before training, from which "high-temperature" samples.
+        chat: True for data sets of `messages`: each text is written in the tokenizer's chat template, with the context
+            as the user's message and the secret as the answer. It is planted and scored in these tokens.
         seed: Seed of texts, coins and positions; by default a new random one, so that coins are unknown and fair.
         options: Fields of the kind: `context=16`, `length=8`, `path="canaries.jsonl"`.
     Raises: InputError for an argument out of range, SpecError for an unknown kind or option.
@@ -63,8 +66,8 @@ def canaries(
     seed = secrets.randbits(63) if seed is None else seed
     text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
-    source = TextSource(tokenizer, tuple(texts), base)
+    source = TextSource(tokenizer, tuple(texts), base, chat)
     texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
     coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < 0.5
     repeats = np.resize(copies, len(texts_of_canaries))
-    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, kind)
+    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, kind, chat)

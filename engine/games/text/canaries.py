@@ -40,6 +40,7 @@ class Canaries:
             texts or copies. "user": the claim is about all texts of a user at once.
         seed: Seed of texts, coins and positions.
         kind: Name of the kind of canary.
+        chat: True if the texts are chats in a chat template.
     """
 
     texts: tuple[tuple[CanaryText, ...], ...]
@@ -48,6 +49,7 @@ class Canaries:
     unit: Unit = "record"
     seed: int = 0
     kind: str = "own"
+    chat: bool = False
 
     def __post_init__(self) -> None:
         require(len(self.texts) > 0 and all(self.texts), "each canary must have at least one text")
@@ -119,7 +121,7 @@ class Canaries:
         repeat = np.where(self.planted, self.repeat, 0).tolist()
         copies = [text for texts, count in zip(self.texts, repeat, strict=True) for text in texts * count]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
-        return with_records(copies, dataset, rng, pad_to=pad_to, pad_token=pad_token)
+        return with_records(copies, dataset, rng, chat=self.chat, pad_to=pad_to, pad_token=pad_token)
 
     def save(self, path: str | Path) -> None:
         """Write the canaries as JSON lines: settings, one line for each canary, and the SHA-256 of these lines.
@@ -166,7 +168,7 @@ class Canaries:
             yield json.dumps(canary).encode() + b"\n"
 
 
-_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "kind": str}
+_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "kind": str, "chat": bool}
 
 
 def _json(line: bytes, where: str, place: str) -> dict[str, Any]:
