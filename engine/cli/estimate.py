@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dpaudit.claims import Claim
     from dpaudit.engine.estimate.estimating import Estimate, Question
     from dpaudit.engine.estimate.tables import SourceTable
-    from dpaudit.estimators.counts import Reading
     from dpaudit.estimators.extraction.shares import ExtractionTable
 
 

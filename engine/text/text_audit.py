@@ -42,7 +42,7 @@ class TextAudit:
         trainer.train()
         print(audit.result)
 
-    A loop of one's own takes the place of the trainer with `with audit.of(model): train(model)`.
+    Without a trainer: `with audit.of(model): train(model)`.
 
     Attributes:
         canaries: The canaries.

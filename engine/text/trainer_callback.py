@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpaudit.errors import InputError, require
-
-if TYPE_CHECKING:
-    from dpaudit.engine.text.text_audit import TextAudit
 
 NAME = "DpauditCallback"
 """Name under which the trainer saves the state of the audit in `trainer_state.json` of each checkpoint."""
 
 
-def trainer_callback(audit: TextAudit) -> Any:
+def trainer_callback(audit: Any) -> Any:
     """Return the `TrainerCallback` of an audit; see `TextAudit.callback`.
 
     The state of the audit is saved in each checkpoint, and a resumed training goes on from there.
 
+    Args:
+        audit: A `TextAudit`.
     Raises: InputError without transformers.
     """
     try:
@@ -51,9 +50,7 @@ def trainer_callback(audit: TextAudit) -> Any:
             saved = _saved(state.stateful_callbacks, audit.canaries.digest)
             if state.global_step > 0 and saved:
                 audit.restore(saved)
-            audit.begin(
-                model, batches=train_dataloader, tokenizer=processing_class, resumed=state.global_step > 0
-            )
+            audit.begin(model, batches=train_dataloader, tokenizer=processing_class, resumed=state.global_step > 0)
             # The trainer updates the states that a checkpoint had, and one without this audit had none.
             state.stateful_callbacks.setdefault(NAME, self.state())
 
