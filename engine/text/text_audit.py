@@ -260,7 +260,7 @@ def _write(output: Path, result: TextEstimate, record: LossRecord, order: str | 
     }
     write_atomically(output / SCORES, lambda file: pq.write_table(pa.table(columns), file))
     write_atomically(output / ANSWER, lambda file: file.write(to_json(SCORES, [result], {}).encode()))
-    write_page(output / PAGE, result.name, [result], {})
+    write_page(output / PAGE, SCORES, [result], {})
 
 
 def from_all_processes(value: Any) -> list[Any]:
