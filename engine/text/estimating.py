@@ -360,7 +360,7 @@ def _learned(canaries: Canaries, scores: Mapping[str, Floats], claim: Claim | No
         canaries=len(canaries),
         delta=delta,
     )
-    return order_of_all(scores, canaries.planted, seed=canaries.seed)
+    return order_of_all(scores, canaries.planted)
 
 
 def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
