@@ -1,0 +1,34 @@
+"""A base model from a local folder of transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dpaudit.consent import PATH
+from dpaudit.errors import require
+from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel
+from dpaudit.mechanisms.models.pretrained import load_pretrained
+from dpaudit.registry import register
+
+
+@register("base-model", "transformers-folder", source="Hugging Face transformers")
+@dataclass(frozen=True, kw_only=True)
+class TransformersFolder:
+    """A causal language model in a local folder, with its tokenizer (extra `text`). Nothing is downloaded.
+
+    Attributes:
+        path: Folder to which `save_pretrained` wrote the model and its tokenizer.
+        dtype: torch's name of the weights' type, such as "float32" or "bfloat16".
+    """
+
+    path: str = field(metadata=PATH)
+    dtype: str = "float32"
+
+    def load(self, *, device: str = "cpu") -> BaseModel:
+        """Return the model and its tokenizer. Raises: InputError if the folder does not hold both."""
+        import torch
+
+        kind = getattr(torch, self.dtype, None)
+        require(isinstance(kind, torch.dtype), "dtype must be one of torch's", dtype=self.dtype)
+        module = load_pretrained("AutoModelForCausalLM", self.path, dtype=kind)
+        return BaseModel(module.to(device).eval(), load_pretrained("AutoTokenizer", self.path))
