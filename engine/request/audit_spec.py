@@ -563,8 +563,8 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
     for name, value in getattr(audit.game, "estimator_fields", {}).items():
         if getattr(estimator, name, None) != value:
             raise SpecError(
-                f"{at}.estimator must have {name}: {value} for the scores of this game, got {_part_name(estimator)} with "
-                f"{getattr(estimator, name, None)}. Remove `estimator`"
+                f"{at}.estimator must have {name}: {value} for the scores of this game, got "
+                f"{_part_name(estimator)} with {getattr(estimator, name, None)}. Remove `estimator`"
             )
     most, sharing = _sharing(audit), getattr(estimator, "sharing", None)
     if sharing is not None and (most is None or sharing % most):

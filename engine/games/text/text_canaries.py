@@ -1,9 +1,9 @@
 """The game of canary texts: secrets are planted in the training data of a language model by coins, and guessed.
 
-A coin decides for each secret whether it is planted in the training data. The model is fine-tuned once, and the attacker
-guesses the coins from log-probabilities of all secrets, planted or not. Fresh canaries of several trainings are guessed
-together: each coin decides about one training alone, so all trainings together are one mechanism with the same epsilon
-and delta for each canary.
+A coin decides for each secret whether it is planted in the training data. The model is fine-tuned once, and the
+attacker guesses the coins from log-probabilities of all secrets, planted or not. Fresh canaries of several trainings
+are guessed together: each coin decides about one training alone, so all trainings together are one mechanism with the
+same epsilon and delta for each canary.
 
 The sampling rate and the noise follow from a public size, the expected number of records, and never from the number of
 canaries that were planted.
@@ -24,7 +24,7 @@ import numpy as np
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY, CoinResponse, RareCoinResponse, Reference
 from dpaudit.engine.games.text import canaries as canary_values
 from dpaudit.engine.games.text.attacks.canary_losses import CanaryLosses
@@ -83,6 +83,15 @@ class TextCanaries:
         rows=Texts,
         asks_membership=True,
         helps="more `canaries`, or more `trainings`; canaries that are repeated, or of another `kind`",
+        check_tests=(
+            CheckTest(
+                TEXT_LEARNERS,
+                (Relation.ADD_REMOVE,),
+                "secrets that the model learns by heart, with canaries that are planted by coins",
+                trainings=2,  # one of them without privacy
+                growth_on_repeat={"canaries": 2},
+            ),
+        ),
     )
 
     canaries: int = 500
@@ -128,7 +137,8 @@ class TextCanaries:
             return self
         if self.rate != FAIR:
             raise SpecError(
-                f"`order: learned` needs fair coins, got rate {self.rate:g}. Remove `rate`, or name one attack as `order`"
+                f"`order: learned` needs fair coins, got rate {self.rate:g}. Remove `rate`, or name one attack as "
+                "`order`"
             )
         game = replace(self)
         object.__setattr__(game, "traits", replace(game.traits, asks_membership=False))
@@ -153,8 +163,8 @@ class TextCanaries:
         require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
         if getattr(self.kind, "continues_texts", False) and not len(setting.parts.reference):
             raise SpecError(
-                f"canaries of the kind {self.kind.registered_name} continue texts of the reference part, which is empty. "  # type: ignore[attr-defined]
-                "Give `split.reference` a share above 0, or choose the kind random-tokens"
+                "canaries of this kind continue texts of the reference part, which is empty. Give `split.reference` a "
+                "share above 0, or choose the kind random-tokens"
             )
         design = CanaryDesign(**{part.name: getattr(self, part.name) for part in fields(CanaryDesign)})
         mechanism: TextLearner = setting.mechanism

@@ -152,8 +152,8 @@ def loss_note(record: LossRecord) -> str:
     planted = record.canaries.planted
     trained = int(np.count_nonzero(record.received[planted]))
     return (
-        f"loss: {trained} of {int(planted.sum())} planted canaries received loss on their whole secret, {record.epochs:g} "
-        f"time(s) a copy (median); {record.batches} batches"
+        f"loss: {trained} of {int(planted.sum())} planted canaries received loss on their whole secret, "
+        f"{record.epochs:g} time(s) a copy (median); {record.batches} batches"
     )
 
 

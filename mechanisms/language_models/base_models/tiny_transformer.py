@@ -116,7 +116,8 @@ def _tokenizer(sentences: list[str], source: TinyTransformer) -> Any:
         show_progress=False,
     )
     inner.train_from_iterator(sentences, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token=PADDING, model_max_length=source.context)
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=inner, pad_token=PADDING, model_max_length=source.context)
 
 
 def _pretrain(module: Any, tokenizer: Any, sentences: list[str], steps: int, rng: np.random.Generator) -> None:
