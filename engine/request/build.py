@@ -88,6 +88,7 @@ _KIND_METHODS: Mapping[str, tuple[str, ...]] = {
     "base-model": ("load",),
     "embedder": ("embed",),
     "language-model": ("complete",),
+    "text-trainer": ("train",),
     "game": ("play",),
     "attack": ("score",),
     "text-attack": ("score",),

@@ -172,7 +172,7 @@ def _of_module(module: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> It
             # The logits before the first span of the batch are not needed, and a vocabulary makes them large.
             first = min(spans[row].start for row in rows) - 1 if keeps_last else 0
             further = {"logits_to_keep": width - first} if keeps_last else {}
-            logits = _logits(module, tokens.to(device), present.to(device), further)
+            logits = logits_of(module, tokens.to(device), present.to(device), further)
             for place, row in enumerate(rows):
                 span = spans[row]
                 after = torch.log_softmax(logits[place, span.start - 1 - first : span.stop - 1 - first].float(), dim=-1)
@@ -180,7 +180,8 @@ def _of_module(module: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> It
                 yield row, _moments(after, targets)
 
 
-def _logits(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:
+def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:
+    """Return the logits of a torch module, shape (texts, tokens, vocabulary); `present` is 0 at padding."""
     takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
     output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
     return getattr(output, "logits", output)
@@ -254,7 +255,7 @@ def sampled_tokens(
         for rows in _batches([len(context) + length for context in contexts], batch_tokens):
             tokens = torch.tensor([list(contexts[row]) for row in rows], device=device)
             for _ in range(length):
-                logits = _logits(module, tokens, torch.ones_like(tokens), keeps_last)[:, -1].float().cpu()
+                logits = logits_of(module, tokens, torch.ones_like(tokens), keeps_last)[:, -1].float().cpu()
                 probability = torch.softmax(logits[:, drawable] / temperature, -1)
                 following = drawable[torch.multinomial(probability, 1, generator=generator)]
                 tokens = torch.cat([tokens, following.to(device)], dim=1)
