@@ -15,7 +15,8 @@ from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel, B
 from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
-from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener, TextTrainer
+from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener
+from dpaudit.mechanisms.language_models.fine_tuning.trainer import TextTrainer
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 

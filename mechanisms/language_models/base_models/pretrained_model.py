@@ -1,4 +1,4 @@
-"""A base model from a local folder of transformers."""
+"""A base model from a local folder of transformers, or from a GGUF file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dpaudit.mechanisms.models.pretrained import load_pretrained
 from dpaudit.registry import register
 
 
-@register("base-model", "transformers-folder", source="Hugging Face transformers")
+@register("base-model", "pretrained", source="Hugging Face transformers")
 @dataclass(frozen=True, kw_only=True)
-class TransformersFolder:
-    """A causal language model in a local folder, with its tokenizer (extra `text`). Nothing is downloaded.
+class PretrainedModel:
+    """A causal language model from local files, with its tokenizer (extra `text`). Nothing is downloaded.
 
     Attributes:
-        path: Folder to which `save_pretrained` wrote the model and its tokenizer.
+        path: Folder to which `save_pretrained` wrote the model and its tokenizer; or a GGUF file, which becomes numbers
+            of the type `dtype` (package `gguf`).
         dtype: torch's name of the weights' type, such as "float32" or "bfloat16".
     """
 
@@ -25,7 +26,7 @@ class TransformersFolder:
     dtype: str = "float32"
 
     def load(self, *, device: str = "cpu") -> BaseModel:
-        """Return the model and its tokenizer. Raises: InputError if the folder does not hold both."""
+        """Return the model and its tokenizer. Raises: InputError if the path does not hold both."""
         import torch
 
         kind = getattr(torch, self.dtype, None)
