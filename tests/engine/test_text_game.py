@@ -128,10 +128,10 @@ def test_an_interrupted_training_resumes_with_equal_scores(
 
 
 def test_scores_are_the_same_in_another_process(folder: Path, tmp_path: Path) -> None:
-    here = report_of(math.inf, folder).results[0].scores()
+    in_process = report_of(math.inf, folder).results[0].scores()
     run = {"runner": "processes", "workers": 1, "figures": False, "repeats": 0}
     (result,) = audit(spec(FULL, run=run), output=tmp_path / "run", quiet=True).results
-    assert result.scores().equals(here)
+    assert result.scores().equals(in_process)
 
 
 def test_a_leak_of_everything_is_a_violation(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_secrets_without_loss_are_inconclusive(tmp_path: Path) -> None:
     (result,) = audit(spec({"epsilon": 0.4, "masked": True}), output=tmp_path / "run", quiet=True).results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "the labels of the secret were masked" in str(result)
-    (seen,) = audit(spec({"epsilon": 0.4}), output=tmp_path / "seen", quiet=True).results
-    assert seen.verdict is Verdict.NO_VIOLATION
+    (unmasked,) = audit(spec({"epsilon": 0.4}), output=tmp_path / "seen", quiet=True).results
+    assert unmasked.verdict is Verdict.NO_VIOLATION
     mechanism = {"name": "fine-tuning", "base": TINY, "trainer": {"name": BY_HEART, "epsilon": 0.4}, "max_tokens": 8}
     (cut,) = audit({**SPEC, "mechanism": mechanism}, output=tmp_path / "cut", quiet=True).results
     assert cut.verdict is Verdict.INCONCLUSIVE
@@ -228,7 +228,7 @@ def test_a_user_is_one_record_and_a_record_is_converted_by_group_privacy() -> No
     claim = Claim(1.0, 1e-5, Relation.ADD_REMOVE)
     assert TextCanaries(records=2, repeat=(1, 2)).traits.compared(claim).claim.epsilon == 4
     assert TextCanaries(records=2, repeat=(3,), unit="user").traits.compared(claim).claim.epsilon == 1
-    with pytest.raises(InputError, match="records times the largest repeat must be a power of two.*unit: user"):
+    with pytest.raises(InputError, match=r"records times the largest repeat must be a power of two.*unit: user"):
         TextCanaries(records=3)
 
 
@@ -340,16 +340,16 @@ def test_a_column_of_numbers_holds_no_texts(tmp_path: Path) -> None:
 
 
 def test_base_models_are_loaded_from_folders(tmp_path: Path) -> None:
-    made = TinyTransformer(hidden=32, layers=1, steps=20).load()
-    made.module.save_pretrained(tmp_path / "model")
-    made.tokenizer.save_pretrained(tmp_path / "model")
+    tiny = TinyTransformer(hidden=32, layers=1, steps=20).load()
+    tiny.module.save_pretrained(tmp_path / "model")
+    tiny.tokenizer.save_pretrained(tmp_path / "model")
     loaded = PretrainedModel(path=str(tmp_path / "model")).load()
     texts = made_sentences(3, np.random.default_rng(1))
-    assert training_texts(made, texts, 100) == training_texts(loaded, texts, 100)
+    assert training_texts(tiny, texts, 100) == training_texts(loaded, texts, 100)
     assert max(len(text.tokens) for text in training_texts(loaded, texts, 7)) == 7
-    first, second = (dict(model.module.named_parameters()) for model in (made, loaded))
+    first, second = (dict(model.module.named_parameters()) for model in (tiny, loaded))
     assert all(first[name].equal(second[name]) for name in first)
-    assert made.tokenizer.decode(made.tokenizer(texts[0])["input_ids"]) == texts[0]
+    assert tiny.tokenizer.decode(tiny.tokenizer(texts[0])["input_ids"]) == texts[0]
     with pytest.raises(InputError, match="path must be the folder of a pre-trained model"):
         PretrainedModel(path=str(tmp_path)).load()
 

@@ -71,10 +71,10 @@ class StoredCanaries:
 
 def new_tokens(canaries: Canaries, tokenizer: Any) -> dict[int, str]:
     """Return names of the tokens of the canaries that the tokenizer does not know, by ascending number."""
-    known = len(tokenizer)
+    vocabulary = len(tokenizer)
     names = {
         text.tokens[text.start]: text.secret
         for _, text in canaries.all_texts
-        if text.stop == text.start + 1 and text.tokens[text.start] >= known
+        if text.stop == text.start + 1 and text.tokens[text.start] >= vocabulary
     }
     return dict(sorted(names.items()))

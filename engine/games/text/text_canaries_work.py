@@ -55,7 +55,7 @@ class CanaryDesign:
 
 @dataclass(frozen=True, eq=False)
 class TunedLosses:
-    """What a training shows of its canaries."""
+    """Losses of the canaries after a training."""
 
     statistics: TokenStatistics | None  # of all texts under the trained model; None if the training failed
 
@@ -86,10 +86,10 @@ def draw_canaries(
 
 @unit
 def base_losses(
-    base: BaseModelSource, drawn: tuple[StoredCanaries, ...], compute: Compute
+    base: BaseModelSource, canary_sets: tuple[StoredCanaries, ...], compute: Compute
 ) -> Iterator[TokenStatistics]:
     """Yield the log-probabilities of the canaries of each training under the base model."""
-    for stored in drawn:
+    for stored in canary_sets:
         canaries = stored.load()
         model = loaded_for(base, canaries, compute)
         yield token_statistics(model.module, [text.span for _, text in canaries.all_texts])
@@ -98,7 +98,7 @@ def base_losses(
 @unit
 def fine_tune(
     mechanism: TextLearner,
-    drawn: StoredCanaries,
+    stored: StoredCanaries,
     target: Texts,
     test: Texts | None,
     compute: Compute,
@@ -113,7 +113,7 @@ def fine_tune(
         size: Public number of records.
         alone: True if no other training yields evidence; its failure then fails the unit.
     """
-    canaries = drawn.load()
+    canaries = stored.load()
     model = loaded_for(mechanism.base, canaries, compute)
     tokens = tuple(new_tokens(canaries, model.tokenizer))
     longest = min(mechanism.max_tokens, getattr(model.module.config, "max_position_embeddings", mechanism.max_tokens))
@@ -214,14 +214,14 @@ def perplexity(module: Any, model: BaseModel, test: Texts, max_tokens: int) -> d
 @unit
 def score_canaries(
     attack: CanaryLosses,
-    drawn: tuple[StoredCanaries, ...],
+    canary_sets: tuple[StoredCanaries, ...],
     base: list[TokenStatistics],
     tuned: tuple[TunedLosses, ...],
     *,
     seed: Seed,
 ) -> Iterator[Scores]:
     """Yield the scores of the canaries of all trainings in one table."""
-    canaries = [stored.load() for stored in drawn]
+    canaries = [stored.load() for stored in canary_sets]
     scores = scores_by_attack(attack, canaries, base, tuned)
     coins = np.concatenate([each.planted for each in canaries])
     yield ordered(attack, scores, coins, seed)
@@ -230,7 +230,7 @@ def score_canaries(
 @unit
 def toss_coins_again(
     attack: CanaryLosses,
-    drawn: tuple[StoredCanaries, ...],
+    canary_sets: tuple[StoredCanaries, ...],
     base: list[TokenStatistics],
     tuned: tuple[TunedLosses, ...],
     *,
@@ -238,7 +238,7 @@ def toss_coins_again(
     replays: int,
 ) -> Iterator[Scores]:
     """Yield scores of the same canaries with fair coins that were tossed after the training, for each replay."""
-    scores = scores_by_attack(attack, [stored.load() for stored in drawn], base, tuned)
+    scores = scores_by_attack(attack, [stored.load() for stored in canary_sets], base, tuned)
     for replay in range(replays):
         coins = seed.child(replay).rng().random(next(iter(scores.values())).size) < 0.5
         guesses = ordered(attack, scores, coins, seed.child(replay, "order"))
