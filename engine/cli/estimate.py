@@ -13,14 +13,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import end_by_verdict, show, show_lines
-from dpaudit.errors import DataError, InputError, RunError, SpecError
+from dpaudit.errors import InputError, SpecError
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
     from dpaudit.estimators.counts import Reading
-
-NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -113,6 +111,8 @@ def estimate(
         slices = estimates_by(table, question, columns)
         readings = [reading for reading in slices.values() if isinstance(reading, Estimate)]
     if output is not None:
+        from dpaudit.engine.estimate.page import write_page  # slow to import
+
         write_page(output, table.name, readings, slices)
     if as_json:
         show_lines(to_json(table.name, readings, slices))
@@ -175,23 +175,6 @@ def _values(reading: Reading) -> dict[str, Any]:
         "under_family": reading.under_family,
         "measures": reading.measures,
     }
-
-
-def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Write the page; each result of a slice has the slice's name as its heading."""
-    from dpaudit.engine.estimate.estimating import Estimate
-    from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_user_file
-
-    named = list(slices.items()) if slices else [("", reading) for reading in readings]
-    estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
-    others = [(name, reading) for name, reading in named if not isinstance(reading, Estimate | str)]
-    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
-    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
-    try:
-        write_user_file(path, text.encode())
-    except RunError as err:  # the option is wrong: no run has failed
-        raise DataError(str(err)) from err
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:

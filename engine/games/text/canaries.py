@@ -102,9 +102,14 @@ class Canaries:
         return [(canary, text) for canary, texts in enumerate(self.texts) for text in texts]
 
     @property
+    def added_records(self) -> NDArray[np.int64]:
+        """Number of records that each canary adds to the training data, copies included, shape (canaries,)."""
+        return self.repeat * np.array([len(texts) for texts in self.texts], dtype=np.int64)
+
+    @property
     def records(self) -> int:
         """Largest number of records that one canary adds to the training data, copies included."""
-        return max(int(repeat) * len(texts) for repeat, texts in zip(self.repeat, self.texts, strict=True))
+        return int(self.added_records.max())
 
     @property
     def digest(self) -> str:
