@@ -212,6 +212,14 @@ def test_configurations_of_a_sweep_share_all_but_the_trainings() -> None:
     assert labels.count("training") == 3
 
 
+def test_a_sweep_compares_the_bound_with_perplexity(tmp_path: Path) -> None:
+    sweeping = {"grid": {"mechanism.trainer.epsilon": [0.4, 1.0]}, "sweep": {"minimise": "test perplexity"}}
+    result = dpaudit.sweep({**spec(name="swept"), **sweeping}, output=tmp_path / "sweep", quiet=True)
+    forgetful, by_heart = sorted(result.summary.rows, key=lambda row: row.claimed)
+    assert by_heart.audited > 1 > forgetful.audited
+    assert {"test_perplexity", "test_loss"} <= by_heart.metrics.keys()
+
+
 def test_the_public_size_of_the_training_data_depends_on_no_coin() -> None:
     assert TextCanaries(canaries=100).size(50) == 100
     assert TextCanaries(canaries=100, rate=0.1, repeat=(1, 4), records=2).size(50) == 50 + 50
