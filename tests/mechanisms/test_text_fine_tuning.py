@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import SeedSequence
+from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -22,10 +23,12 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
 from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
+from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import SHORT_TOLERANCE
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText, in_parts, make_batch
 from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner, TextTrainer
 from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 CPU = Compute()
 VOCABULARY = 40
@@ -387,6 +390,52 @@ def test_a_resumed_training_gives_the_same_weights(name: str, tmp_path: Path, mo
     steps.clear()
     settings.train(base, records[:-1], seed=seed, compute=compute, progress=lambda step, _: steps.append(step))
     assert steps[0] == 1  # other data begin at the first step
+
+
+@pytest.mark.parametrize("name", ["lora with tied tokens", "full, tied"])
+def test_activations_of_16_bits_change_rounding_alone(name: str) -> None:
+    """The check compares with torch at the same precision. Sums have 32 bits, and no record exceeds the clip."""
+    records = made_records(6)
+    run = training(name, records, clip=0.1, precision="bfloat16")
+    batch = make_batch(records, "cpu")
+    run.gradients.check(lambda: run.loss(batch), batch.places, tolerance=SHORT_TOLERANCE)
+    with pytest.raises(InputError, match="must be the sum over the layers"):
+        run.gradients.check(lambda: run.loss(batch), batch.places, tolerance=1e-5)
+    sums = run.clipped_sums(records[:1])
+    assert norm(sums) == pytest.approx(0.1, rel=1e-3)
+    assert all(value.dtype == torch.float32 for value in sums.values())
+
+
+class ConstantProbe:
+    """A probe whose canary is always the same gradient; it keeps what it sees."""
+
+    def __init__(self, norm: float) -> None:
+        self.norm = norm
+        self.seen: list[tuple[NDArray[np.float64], bool]] = []
+
+    def gradient(self, weights: int, batch: object) -> NDArray[np.float64]:
+        return np.full(weights, self.norm / math.sqrt(weights))
+
+    def see(self, released: NDArray[np.float64], joined: bool) -> None:
+        self.seen.append((released, joined))
+
+
+def test_a_canary_takes_part_in_steps_like_a_record() -> None:
+    """Its gradient is clipped. The mean over steps of what it sees along itself is 1 if it takes part, and else 0."""
+    trainer = LoraFineTuning(epsilon=8.0, clip=0.5, batch_size=1, epochs=100, rank=2)
+    steps = trainer.claimed_steps(1)
+    probe = ConstantProbe(3.0)
+    canary = StepCanary(probe, np.random.default_rng(0), clip=0.5, divisor=steps.divisor)
+    silent: Record = (TrainingText((1, 3), (False, False)),)  # a record without loss has no gradient
+    trainer.train(llama(), [silent], seed=SeedSequence(0), compute=CPU, canary=canary)
+    along = np.array([released.sum() / math.sqrt(len(released)) for released, _ in probe.seen])
+    joined = np.array([joined for _, joined in probe.seen])
+    deviation = steps.private.noise_multiplier  # in units of the clip
+    assert len(joined) == steps.count == 100
+    for mean, group in ((1.0, along[joined]), (0.0, along[~joined])):
+        assert abs(group.mean() - mean) < 5 * deviation / math.sqrt(len(group))  # false failure < 1e-6
+    residuals = np.concatenate([released for released, joined in probe.seen if not joined]) / deviation
+    assert chi2.ppf(5e-7, len(residuals)) < (residuals**2).sum() < chi2.isf(5e-7, len(residuals))
 
 
 def test_every_batch_is_shown_with_its_labels() -> None:
