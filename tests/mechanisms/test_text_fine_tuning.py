@@ -29,6 +29,7 @@ from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner, Te
 from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
 
 CPU = Compute()
 VOCABULARY = 40
@@ -302,14 +303,18 @@ def test_the_claim_is_that_of_the_accountant(accountant: str) -> None:
     assert trainer.claimed_steps(10).private.sample_rate == 1
 
 
-def test_training_without_privacy_is_that_of_torch() -> None:
-    """With every record in every step: the mean of the losses of records, by AdamW."""
+@pytest.mark.parametrize("optimizer_name", ["adamw", "sgd"])
+def test_training_without_privacy_is_that_of_torch(optimizer_name: str) -> None:
+    """With every record in every step: the mean of the losses of records."""
     records = made_records(6, texts=(1, 2))
     base = llama(tied=True)
-    trainer = FullFineTuning(batch_size=6, epochs=3, learning_rate=1e-2, weight_decay=0.1)
+    rates = {"optimizer": optimizer_name, "learning_rate": 1e-2, "momentum": 0.5, "weight_decay": 0.1}
+    trainer = FullFineTuning(batch_size=6, epochs=3, **rates)  # type: ignore[arg-type]
     ours = trainer.train(base, records, seed=SeedSequence(0), compute=CPU)
     theirs = copy.deepcopy(base)
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1)
+    if optimizer_name == "sgd":
+        optimizer = torch.optim.SGD(theirs.parameters(), lr=1e-2, momentum=0.5, weight_decay=0.1)
     for _ in range(3):
         losses = []
         for record in records:
@@ -533,6 +538,18 @@ def test_weights_that_diverge_are_an_error() -> None:
     trainer = FullFineTuning(optimizer="sgd", learning_rate=1e30, batch_size=4)
     with pytest.raises(TrainingError, match="Lower learning_rate"):
         trainer.train(llama(), made_records(8), seed=SeedSequence(0), compute=CPU)
+
+
+def test_the_page_fine_tunes_a_model() -> None:
+    """The block of docs/guides/fine-tuning.md runs."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "fine-tuning.md"
+    (block,) = (part.partition("```")[0] for part in page.read_text(encoding="utf-8").split("```python\n")[1:])
+    tokenizer = small_tokenizer()
+    names: dict[str, Any] = {"tokenizer": tokenizer, "train_texts": domain_texts(40)}
+    names["base"] = small_model(tokenizer, hidden=32, layers=1)
+    exec(compile(block, str(page), "exec"), names)
+    assert names["trainer"].claim(40).epsilon == 8
+    assert hasattr(names["model"], "disable_adapter")
 
 
 def test_texts_come_from_examples() -> None:

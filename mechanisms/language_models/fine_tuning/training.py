@@ -89,7 +89,7 @@ class FineTuning:
         self.gradients = RecordGradients(module)
         self.parameters = self.gradients.parameters
         self.device = next(iter(self.parameters.values())).device
-        self._optimizer = new_optimizer(settings, list(self.parameters.values()))
+        self._optimizer = make_optimizer(settings, list(self.parameters.values()))
         self._is_checked = False
 
     def step(self, number: int) -> None:
@@ -192,7 +192,7 @@ class FineTuning:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
-def new_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
+def make_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
     """Return the optimizer of a training."""
     rates: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adamw":
