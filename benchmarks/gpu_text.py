@@ -285,7 +285,9 @@ def equal_scores(bench: Bench, base: Any, size: TextSize) -> Iterator[Measured]:
     together = scored(bench.compute, [tasks])
     base_scores = token_statistics(base, spans)
     yield from difference("the training and the base model", together, [base_scores] * 2, at_least=1e-4)
-    yield from difference("two adapters together and alone", together, scored(bench.compute, [[task] for task in tasks]))
+    yield from difference(
+        "two adapters together and alone", together, scored(bench.compute, [[task] for task in tasks])
+    )
     if bench.on_gpu:
         yield from difference("CPU and GPU", together, scored(on_cpu, [tasks]))
         base.to(bench.compute.device)

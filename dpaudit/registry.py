@@ -28,6 +28,7 @@ PACKAGES = {
     "model": "dpaudit.mechanisms",
     "embedder": "dpaudit.mechanisms",
     "language-model": "dpaudit.mechanisms",
+    "text-trainer": "dpaudit.mechanisms",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.games",
     "table-attack": "dpaudit.engine.games",

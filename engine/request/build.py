@@ -87,6 +87,7 @@ _KIND_METHODS: Mapping[str, tuple[str, ...]] = {
     "model": ("fit",),
     "embedder": ("embed",),
     "language-model": ("complete",),
+    "text-trainer": ("train",),
     "game": ("play",),
     "attack": ("score",),
     "text-attack": ("score",),

@@ -202,6 +202,7 @@ def batched_statistics(
 
 
 def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:
+    """Return the logits of a torch module, shape (texts, tokens, vocabulary); `present` is 0 at padding."""
     takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
     output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
     return getattr(output, "logits", output)

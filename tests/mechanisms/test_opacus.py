@@ -26,9 +26,9 @@ from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, 
 from dpaudit.mechanisms.adapters.own_torch import _spent, _steps_of
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
+from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
 from tests import nightly
 from tests.mechanisms import user_code

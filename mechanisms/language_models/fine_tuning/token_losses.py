@@ -83,7 +83,9 @@ class _ChunkedLoss(torch.autograd.Function):
     """Cross-entropy of a frozen linear layer, with the gradient of its inputs computed beside it."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, loss_and_slope: Any) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, loss_and_slope: Any
+    ) -> Tensor:
         """Return losses of hidden states (n, width) at targets (n,), shape (n,), as 32-bit floats."""
         needs_gradient = ctx.needs_input_grad[0]
         losses = torch.empty(len(hidden), device=hidden.device)
