@@ -545,6 +545,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_good = run_parts(bench, options.only, record=record, total_s=options.seconds)
     if options.csv and options.csv.resolve().parent == DATA:
         command = f"python -m benchmarks.gpu --size {options.size} --device {options.device}"
+        command += "" if options.only == list(PARTS) else f" --only {' '.join(options.only)}"
         note_origin(measured_here(options.csv.name, command, gpu=name if bench.on_gpu else "no GPU"))
     return 0 if is_good else 1
 

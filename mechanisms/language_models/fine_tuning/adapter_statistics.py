@@ -32,8 +32,8 @@ def adapter_statistics(
 ) -> list[TokenStatistics]:
     """Return the statistics of the spans under each adapter, as `token_statistics` of its model does.
 
-    A batch holds texts of similar length under several adapters. `token_statistics(base, spans)` gives those of the base
-    model, once for all adapters.
+    A batch holds texts of similar length under several adapters. `token_statistics(base, spans)` returns those of the
+    base model, once for all adapters.
 
     Args:
         base: The base model, as in `TextTrainer.train`.
