@@ -72,6 +72,7 @@ class AdapterStack:
         self._longest = np.array([longest(record) for record in records])
         self._texts = np.array([len(record) for record in records])
         self._data = make_batch(records, str(device))
+        self.layout = adapters.layout
         seeds = [spawned(task.seed, SEEDS) for task in tasks]
         initial = [adapters.layout.initial(torch_generator(begin)) for begin, _, _ in seeds]
         self.weights = torch.stack(initial).to(device)
