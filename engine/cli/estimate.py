@@ -18,10 +18,7 @@ from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
-    from dpaudit.engine.estimate.estimating import Estimate, Question
-    from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.counts import Reading
-    from dpaudit.estimators.extraction.shares import ExtractionTable
 
 NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
@@ -97,6 +94,7 @@ def estimate(
       longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
+    from dpaudit.engine.estimate.slices import estimates_by
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -146,33 +144,6 @@ def _results_of(slices: Mapping[str, Any]) -> str:
     from dpaudit.estimators.extraction.shares import ExtractionTable
 
     return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
-
-
-def estimates_by(
-    table: SourceTable, question: Question, columns: Sequence[str]
-) -> dict[str, Estimate | ExtractionTable | str]:
-    """Return the result of each combination of values in some columns, or the reason why it has none.
-
-    All results hold together with the stated confidence: each has an equal share of the error. The columns must be
-    chosen without looking at the scores.
-    """
-    from dpaudit.engine.estimate.estimating import Estimate, estimates
-    from dpaudit.estimators.extraction.shares import ExtractionTable
-
-    slices = table.slices(columns)
-    confidence = 0.95 if question.confidence is None else question.confidence
-    question = replace(question, confidence=1 - (1 - confidence) / len(slices))
-    outcomes: dict[str, Estimate | ExtractionTable | str] = {}
-    for name, rows in slices.items():
-        try:
-            slice_readings = estimates(rows, question)
-        except (DataError, InputError) as err:  # for example too few rows in this slice
-            outcomes[name] = str(err)
-            continue
-        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate | ExtractionTable):
-            raise SpecError("--by needs a table of scores, or one row of counts in each slice")
-        outcomes[name] = slice_readings[0]
-    return outcomes
 
 
 def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:

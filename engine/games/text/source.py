@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,9 @@ class CanaryKind(Protocol):
 
 class DrawnTexts(ABC):
     """A kind of canary whose texts are drawn one by one."""
+
+    continues_texts: ClassVar[bool] = False
+    """True if it needs texts of the domain."""
 
     @abstractmethod
     def pieces(

@@ -20,6 +20,8 @@ class TextView:
         reference: Under another model that never saw the canaries; None if there is none.
     """
 
+    shows: ClassVar[str] = "log-probabilities of secrets in texts"
+
     trained: TokenStatistics
     base: TokenStatistics | None = None
     reference: TokenStatistics | None = None
