@@ -67,7 +67,7 @@ class TextSize:
     canaries: int
 
 
-FULL = TextSize(576, 30, 9, 3, 1536, 49_152, 64, 16, 128, (8_192, 32_768), 2.0, 2_000)
+FULL = TextSize(576, 30, 9, 3, 1536, 49_152, 64, 16, 128, (32_768, 131_072), 2.0, 2_000)
 SMALL = TextSize(36, 2, 3, 1, 64, 256, 3, 4, 12, (64, 256), 0.0, 30)
 
 
@@ -94,7 +94,7 @@ def language_models(bench: Bench) -> Iterator[Measured]:
                 yield from speeds(loop, alone[private], operations, peak)
             yield from failures
         is_main = precision is torch.bfloat16 or not bench.on_gpu  # the other one has fewer measurements
-        for batch_tokens in size.batch_tokens if is_main else size.batch_tokens[-1:]:
+        for batch_tokens in size.batch_tokens if is_main else size.batch_tokens[:1]:
             is_compiled = bench.on_gpu and is_main and batch_tokens == size.batch_tokens[-1]
             for compiled in (False, True) if is_compiled else (False,):
                 for private in (False, True):
@@ -176,7 +176,8 @@ def matrix_rate(bench: Bench, precision: torch.dtype, width: int) -> float:
 
 
 def rate(bench: Bench, step: Callable[[], int], seconds: float) -> float:
-    """Return tokens a second of steps that return their tokens; the first step is not measured."""
+    """Return tokens a second of steps that return their tokens; the first two steps are not measured."""
+    step()
     step()
     bench.finish()
     began, tokens = time.perf_counter(), 0
@@ -227,9 +228,7 @@ def stack_loop(
     bench: Bench, base: Any, size: TextSize, *, batch_tokens: int, private: bool, compiled: bool
 ) -> Callable[[], int]:
     """Return a step of all adapters of a stack, which returns its tokens."""
-    settings = LoraFineTuning(
-        epsilon=8.0 if private else float("inf"), batch_size=size.batch, batch_tokens=batch_tokens
-    )
+    settings = LoraFineTuning(epsilon=8.0 if private else float("inf"), batch_size=size.batch)
     records = texts_of(size, SHARED * size.batch * size.adapters)
     rows = np.arange(len(records)).reshape(size.adapters, -1)
     tasks = [AdapterTask(row, seed) for row, seed in zip(rows, SeedSequence(0).spawn(size.adapters), strict=True)]
@@ -247,7 +246,7 @@ def stack_loop(
         tasks,
         size=rows.shape[1],
         device=torch.device(bench.compute.device),
-        fixed_shapes=compiled,
+        batch_tokens=batch_tokens,
     )
     number = 0
 
@@ -328,7 +327,7 @@ def scoring(bench: Bench, base: Any, size: TextSize) -> Iterator[Measured]:
     """Score canaries one by one, in batches by length, and under several adapters at once, in bfloat16 on a GPU."""
     model = frozen_copy(base, device=bench.compute.device)
     model = model.to(torch.bfloat16) if bench.on_gpu else model
-    spans, batch_tokens = canaries(size, size.canaries), size.batch_tokens[-1]
+    spans, batch_tokens = canaries(size, size.canaries), size.batch_tokens[0]
     layout = adapter_layout(model, ("q_proj", "v_proj"), rank=8, alpha=16.0)
     generator = torch.Generator().manual_seed(0)
     adapters = [TrainedAdapter(layout, layout.initial(generator).numpy()) for _ in range(min(8, size.adapters))]

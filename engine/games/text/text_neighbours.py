@@ -33,7 +33,7 @@ from dpaudit.mechanisms.language_models.base_models.protocol import BaseModelSou
 from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel, TextLearner, training_texts
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
 from dpaudit.mechanisms.language_models.texts import Texts
-from dpaudit.mechanisms.language_models.token_statistics import TokenSpan, TokenStatistics, token_statistics
+from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics, token_statistics
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
@@ -171,8 +171,8 @@ def train_worlds(
     record = tuple(TrainingText(text.tokens) for text in canaries.texts[0])
     if max(len(text.tokens) for text in record) > longest:
         raise InputError(
-            f"the secret must have at most {longest} tokens, which is where texts are cut. Ask for a shorter secret, or "
-            "increase `max_tokens`"
+            f"the secret must have at most {longest} tokens, where texts are cut. Ask for a shorter one, or increase "
+            "`max_tokens`"
         )
     records: list[Record] = [*((text,) for text in training_texts(model, target.texts, longest)), record]
     numbers = np.arange(first, last)
@@ -192,9 +192,7 @@ def train_worlds(
         for places, sequence in zip(rows, seeds, strict=True):
             some = [records[place] for place in places]
             try:
-                trained = mechanism.fine_tune(
-                    model, some, new_tokens=tokens, size=size, seed=sequence, compute=compute
-                )
+                trained = mechanism.fine_tune(model, some, new_tokens=tokens, size=size, seed=sequence, compute=compute)
             except TrainingError as err:
                 outcomes.append(err)
             else:

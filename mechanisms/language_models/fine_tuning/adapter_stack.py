@@ -16,7 +16,6 @@ import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, leave_note, spawned, torch_generator
@@ -34,8 +33,8 @@ from dpaudit.mechanisms.language_models.fine_tuning.token_losses import TokenLos
 from dpaudit.mechanisms.language_models.fine_tuning.training import SEEDS, make_optimizer
 from dpaudit.mechanisms.training.kernels import clip_factors
 
-WIDTHS = 16
-"""Compiled passes pad texts to multiples of so many tokens, so that there are few shapes."""
+GPU_BATCH_TOKENS = 2**17
+"""Fewest tokens of a pass on a GPU, padding included: small passes leave it idle. They change rounding alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +58,12 @@ class AdapterStack:
         *,
         size: int,
         device: torch.device,
-        fixed_shapes: bool = False,
+        batch_tokens: int,
     ) -> None:
-        """Arguments as in `train_adapters`.
-
-        `fixed_shapes` fills every pass with texts without loss up to `batch_tokens`, for compiled models.
-        """
+        """Arguments as in `train_adapters`; a pass has at most `batch_tokens`, fewer if the GPU is full."""
         self._adapters, self._losses, self._settings = adapters, losses, settings
-        self._records, self._tasks, self._device, self._fixed_shapes = records, tasks, device, fixed_shapes
-        self.steps = settings.claimed_steps(size)
-        self.batch_tokens = settings.batch_tokens  # tokens of a pass; fewer if the GPU has too little memory
+        self._tasks, self._device = tasks, device
+        self.batch_tokens, self.steps = batch_tokens, settings.claimed_steps(size)
         self._longest = np.array([longest(record) for record in records])
         self._texts = np.array([len(record) for record in records])
         self._data = make_batch(records, str(device))
@@ -80,6 +75,7 @@ class AdapterStack:
         self._infinite = torch.zeros(len(tasks), dtype=torch.bool, device=device)  # failed in this step
         self._sums = torch.zeros_like(self.weights)
         self._optimizer = make_optimizer(settings, [self.weights])
+        self._generator = torch.Generator(device)
         self._orders, self._noises = [order for _, order, _ in seeds], [noise for _, _, noise in seeds]
 
     def step(self, number: int) -> None:
@@ -115,9 +111,15 @@ class AdapterStack:
             begin = part.stop
 
     def _fitting(self, rows: NDArray[np.int64]) -> int:
-        """Return how many of the first `rows`, shortest first, make a pass: at least one."""
-        tokens = np.cumsum(self._texts[rows]) * _rounded(self._longest[rows], self._fixed_shapes)
-        return max(1, int(np.count_nonzero(tokens <= self.batch_tokens)))
+        """Return how many of the first `rows`, shortest first, make a pass: at least one.
+
+        Passes have equal numbers of tokens, since a small one takes a GPU nearly as long as a large one.
+        """
+        texts, longest = self._texts[rows], self._longest[rows]
+        tokens = np.cumsum(texts * longest)
+        passes = -(-int(tokens[-1]) // self.batch_tokens)
+        fitting = np.count_nonzero(np.cumsum(texts) * longest <= self.batch_tokens)
+        return max(1, min(int(fitting), 1 + int(np.count_nonzero(tokens < tokens[-1] / passes))))
 
     def _gradients_if_they_fit(self, owners: NDArray[np.int64], rows: NDArray[np.int64]) -> Tensor | None:
         """Return the gradient of each record; None if the GPU has too little memory for several."""
@@ -131,23 +133,16 @@ class AdapterStack:
 
     def gradients(self, owners: NDArray[np.int64], rows: NDArray[np.int64]) -> Tensor:
         """Return the gradient of the mean token loss of each record, by its training's adapter; (records, total)."""
-        width = int(_rounded(self._longest[rows].max(), self._fixed_shapes))
+        width = int(self._longest[rows].max())
         places = self._data.places[self._on_device(rows), : int(self._texts[rows].max())]
-        texts, has_several = places.flatten(), places.shape[1] > 1
-        owner = torch.arange(len(rows), device=self._device).repeat_interleave(places.shape[1])  # record of each text
-        if has_several:
-            owner, texts = owner[texts >= 0], texts[texts >= 0]
-        tokens, weights = self._data.tokens[texts, :width], self._data.weights[texts, 1:width]
-        if self._fixed_shapes:
-            empty = max(0, self.batch_tokens // width - len(tokens))
-            tokens = functional.pad(tokens, (0, width - tokens.shape[1], 0, empty))
-            weights = functional.pad(weights, (0, width - 1 - weights.shape[1], 0, empty))
-            owner = functional.pad(owner, (0, empty))
         used = self.weights[self._on_device(owners)].to(self._adapters.dtype).requires_grad_()
-        if has_several:
-            self._adapters.use(used.index_select(0, owner))
+        if places.shape[1] == 1:
+            texts, by_text = places[:, 0], used
         else:
-            self._adapters.use(functional.pad(used, (0, 0, 0, len(tokens) - len(used))))
+            record, number = (places >= 0).nonzero(as_tuple=True)
+            texts, by_text = places[record, number], used.index_select(0, record)
+        tokens, weights = self._data.tokens[texts, :width], self._data.weights[texts, 1:width]
+        self._adapters.use(by_text)
         losses = self._losses(tokens, weights > 0)
         (gradients,) = torch.autograd.grad((losses * weights).sum(), used)
         return gradients
@@ -168,12 +163,14 @@ class AdapterStack:
         if not private.noise_multiplier:
             return
         # On a CPU the numbers are those of a single training. On a GPU thousands of small draws would take longer.
-        sizes = self._adapters.layout.sizes if self._device.type == "cpu" else [self.weights.shape[1]]
-        for sums, seed in zip(self._sums, self._noises, strict=True):
-            generator = torch_generator(child(seed, number), self._device)
-            for part in sums.split(sizes):
-                noise = torch.randn(len(part), generator=generator, device=self._device)
-                part.add_(noise, alpha=private.noise_multiplier * private.clip)
+        sizes = self.layout.sizes if self._device.type == "cpu" else [self.layout.total]
+        noise = torch.empty_like(self._sums)
+        for row, seed in zip(noise, self._noises, strict=True):
+            # As in `torch_generator`; a new generator for each training would take longer on a GPU.
+            self._generator.manual_seed(int(child(seed, number).generate_state(1, np.uint64)[0]))
+            for part in row.split(sizes):
+                part.normal_(generator=self._generator)
+        self._sums.add_(noise, alpha=private.noise_multiplier * private.clip)
 
     def _on_device(self, numbers: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(numbers).to(self._device)
@@ -186,10 +183,6 @@ class AdapterStack:
             TrainingError(message) if failed else TrainedAdapter(layout, row.copy())
             for failed, row in zip(self.failed, weights, strict=True)
         ]
-
-
-def _rounded(widths: Any, fixed_shapes: bool) -> Any:
-    return -(-widths // WIDTHS) * WIDTHS if fixed_shapes else widths
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,8 +220,8 @@ def train_adapters(
     Returns: The adapter, or an error if a number is not finite, in the order of the tasks.
     Raises: TrainingError if the GPU has too little memory for one training with one record at a time.
 
-    If a pass does not fit in the GPU's memory, smaller passes are used. If a stack does not fit, it is trained as
-    stacks of half its size, and a note says so.
+    On a GPU a pass has 131,072 tokens or more. If it does not fit in the GPU's memory, smaller passes are used. If a
+    stack does not fit, it is trained as stacks of half its size, and a note says so.
     """
     require(
         not settings.trained_tokens,
@@ -256,7 +249,7 @@ def train_adapters(
             group,
             size=size,
             device=device,
-            fixed_shapes=compiled,
+            batch_tokens=max(settings.batch_tokens, GPU_BATCH_TOKENS if device.type == "cuda" else 0),
         )
         trained = _trained_if_it_fits(build)
         if trained is not None:

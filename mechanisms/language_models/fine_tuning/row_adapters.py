@@ -147,7 +147,7 @@ class RowAdapters:
 
 
 def row_adapters(module: nn.Module, layout: AdapterLayout, *, compiled: bool = False) -> RowAdapters:
-    """Put adapters into a frozen model that nobody else uses; its blocks are compiled for each shape if `compiled`."""
+    """Put adapters into a frozen model that nobody else uses; its blocks are compiled if `compiled`."""
     dtype = next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
     layers = []
     for layer in layout.layers:
@@ -155,7 +155,7 @@ def row_adapters(module: nn.Module, layout: AdapterLayout, *, compiled: bool = F
         _replace(module, layer.name, adapted)
         layers.append(adapted)
     for block in decoder_layers(module) if compiled else []:
-        block.compile(dynamic=False)
+        block.compile()
     return RowAdapters(layout, layers, dtype)
 
 

@@ -24,7 +24,6 @@ class TokenLosses:
     def __init__(self, base: Any, *, compiled: bool = False) -> None:
         """`compiled` compiles the softmax over the vocabulary."""
         self._base, self._backbone, self._head = base, None, None
-        self._compiled = compiled
         self._slope = torch.compile(loss_and_slope) if compiled else loss_and_slope
         backbone, head = _backbone(base), _head(base)
         if backbone is not None and head is not None and _explains(base, backbone, head):
@@ -45,8 +44,6 @@ class TokenLosses:
             logits = _logits(self._base(tokens, use_cache=False))[:, :-1]
             return functional.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
         hidden = self._backbone(tokens, use_cache=False).last_hidden_state[:, :-1]
-        if self._compiled:  # another number of tokens would be compiled again
-            wanted = torch.ones_like(wanted)
         losses: Tensor = _ChunkedLoss.apply(
             hidden[wanted], self._head.weight, self._head.bias, targets[wanted], self._slope
         )
