@@ -193,7 +193,7 @@ class FineTuning:
 
 
 def make_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
-    """Return the optimizer of a training."""
+    """Return the optimizer of the settings."""
     rates: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, **rates)
