@@ -1,4 +1,4 @@
-"""The game `text-neighbours`: a stack of fine-tunings with or without one secret is audited from a spec."""
+"""The game `text-worlds`: a stack of fine-tunings with or without one secret is audited from a spec."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpaudit import Verdict, audit
-from dpaudit.engine.games.text import text_neighbours
-from dpaudit.engine.games.text.text_neighbours import TextNeighbours, stackable_trainer
+from dpaudit.engine.games.text import text_worlds
+from dpaudit.engine.games.text.text_worlds import TextWorlds, stackable_trainer
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel
 from dpaudit.mechanisms.language_models.fine_tuning import many_trainings
@@ -21,8 +21,8 @@ from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 
-HERE = "tests.engine.test_text_neighbours"
-LORA = {"epsilon": 1.0, "rank": 4, "epochs": 4, "batch_size": 4, "learning_rate": 0.02}
+HERE = "tests.engine.test_text_worlds"
+LORA = {"epsilon": 1.0, "rank": 2, "epochs": 3, "batch_size": 4, "learning_rate": 0.02}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def result_of(folder: Path, trainer: str, game: Mapping[str, Any], **settings: A
         "data": {"name": "made-sentences", "rows": 20},
         "split": {"target": 1.0, "reference": 0.0, "test": 0.0},
         "mechanism": {"name": "fine-tuning", "base": base, "trainer": {"name": trainer, **LORA, **settings}},
-        "game": {"name": "text-neighbours", **game},
+        "game": {"name": "text-worlds", **game},
         "run": {"runner": "in-process", "figures": False, "repeats": 0},
     }
     (result,) = audit(spec, output=folder, quiet=True).results
@@ -64,18 +64,18 @@ def result_of(folder: Path, trainer: str, game: Mapping[str, Any], **settings: A
 
 
 def test_missing_noise_is_a_violation_and_noise_is_none(tmp_path: Path) -> None:
-    defect = result_of(tmp_path / "defect", f"{HERE}:WithoutNoise", {"trials": 48, "stack": 24})
+    defect = result_of(tmp_path / "defect", f"{HERE}:WithoutNoise", {"trials": 32, "stack": 16})
     assert defect.verdict is Verdict.VIOLATION
     assert defect.finding.lower > 1.5
     assert dict(defect.choices)["secret"]
-    honest = result_of(tmp_path / "honest", "lora", {"trials": 48, "stack": 24})
+    honest = result_of(tmp_path / "honest", "lora", {"trials": 32, "stack": 16})
     assert honest.verdict is Verdict.NO_VIOLATION
     assert honest.claimed == LoraFineTuning(**LORA).claim(21)  # type: ignore[arg-type]
 
 
 def test_a_stack_gives_the_scores_of_trainings_one_by_one(tmp_path: Path) -> None:
     tables = [
-        result_of(tmp_path / name.rpartition(":")[2], name, {"trials": 6, "stack": 4}, epochs=1).scores().to_pandas()
+        result_of(tmp_path / name.rpartition(":")[2], name, {"trials": 6, "stack": 4}, epochs=1).scores()
         for name in ("lora", f"{HERE}:OneByOne")
     ]
     stacked, alone = (table.sort_values("canary") for table in tables)
@@ -94,7 +94,7 @@ def test_a_failed_training_is_a_trial_too(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(many_trainings, "statistics_of_stack", failing)
     result = result_of(tmp_path, "lora", {"trials": 4, "stack": 4}, epochs=1)
     assert result.failed_trials == ("not finite",)
-    assert np.isposinf(result.scores().to_pandas().sort_values("canary")["score"].iloc[0])
+    assert np.isposinf(result.scores().sort_values("canary")["score"].iloc[0])
 
 
 def test_a_secret_that_would_be_cut_is_an_error(tmp_path: Path) -> None:
@@ -113,6 +113,6 @@ def test_only_trainings_whose_steps_are_ours_are_stacked() -> None:
         (FullFineTuning(), 1),
     ):
         mechanism = FineTunedModel(trainer=trainer)
-        assert TextNeighbours().runs_per_unit(mechanism) == expected
+        assert TextWorlds().runs_per_unit(mechanism) == expected
         assert (stackable_trainer(mechanism) is not None) == (expected > 1)
-    assert text_neighbours.stackable_trainer(object()) is None
+    assert text_worlds.stackable_trainer(object()) is None
