@@ -1,4 +1,4 @@
-"""The game of two neighbouring data sets of texts: was a language model fine-tuned with or without one secret?
+"""The game of two worlds of texts: was a language model fine-tuned with or without one secret?
 
 Each trial is a fine-tuning of its own. A fair coin decides if the secret is among its texts, and the attacker guesses
 the coin from the loss of the trained model on the secret. LoRA adapters are trained in stacks on one base model, so
@@ -50,9 +50,9 @@ class SecretView(LossView):
         return self.secret
 
 
-@register("game", "text-neighbours", source="arXiv:2206.05199, Experiment 2 (IND-MIA), on texts")
+@register("game", "text-worlds", source="arXiv:2206.05199, Experiment 2 (IND-MIA), on texts")
 @dataclass(frozen=True)
-class TextNeighbours(TrialGame):
+class TextWorlds(TrialGame):
     """Hundreds of fine-tunings, each with or without one secret text by a fair coin; the attacker guesses the coins.
 
     All of the target part is trained on in each trial. With `trainer: lora`, the trainings of a unit share one frozen
