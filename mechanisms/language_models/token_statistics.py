@@ -54,11 +54,15 @@ class TokenStatistics:
         mean: Mean of the log-probability of a token drawn from the model at this place; NaN if only the log-probability
             of the text's own tokens is known.
         deviation: Standard deviation of the same; NaN likewise.
+        sampled: Log-probability that a sampler draws the token, -inf if it never does; NaN if no rule was given.
+        sampling: The rule of the sampler; None if none was given.
     """
 
     log_probability: NDArray[np.float64]
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
+    sampled: NDArray[np.float64] | None = None
+    sampling: SamplingRule | None = None
 
     @property
     def has_moments(self) -> bool:
@@ -78,7 +82,21 @@ class HasTokenLogProbabilities(Protocol):
         ...
 
 
-def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: int = BATCH_TOKENS) -> TokenStatistics:
+class SamplingRule(Protocol):
+    """A rule that draws the next token from its logits."""
+
+    def log_probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithm of each token's probability of being drawn, shape as `logits`."""
+        ...
+
+
+def token_statistics(
+    model: Any,
+    spans: Sequence[TokenSpan],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    sampling: SamplingRule | None = None,
+) -> TokenStatistics:
     """Return the log-probabilities of spans of texts under a model.
 
     Args:
@@ -88,13 +106,15 @@ def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: in
             (tokens, vocabulary).
         spans: Texts in tokens.
         batch_tokens: Largest number of tokens in a batch of a torch module, padding included.
-    Raises: InputError for another kind of model, or log-probabilities that are not finite.
+        sampling: Rule by which a sampler draws tokens from the model; None leaves its log-probabilities out.
+    Raises: InputError for another kind of model, log-probabilities that are not finite, or a rule of sampling without
+        the log-probabilities of the whole vocabulary.
     """
     longest = max((span.stop - span.start for span in spans), default=0)
-    values = np.full((3, len(spans), longest), np.nan)
-    for row, moments in _by_text(model, spans, batch_tokens):
+    values = np.full((3 if sampling is None else 4, len(spans), longest), np.nan)
+    for row, moments in _by_text(model, spans, batch_tokens, sampling):
         values[:, row, : moments.shape[1]] = moments
-    statistics = TokenStatistics(*values)
+    statistics = TokenStatistics(*values, sampling=sampling)
     sizes = np.array([span.stop - span.start for span in spans])
     infinite = ~np.isfinite(statistics.log_probability) & (np.arange(longest) < sizes[:, None])
     require(
@@ -106,17 +126,22 @@ def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: in
     return statistics
 
 
-def _by_text(model: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the number of each text with log-probability, mean and deviation of its span, shape (3, span)."""
+def _by_text(
+    model: Any, spans: Sequence[TokenSpan], batch_tokens: int, sampling: SamplingRule | None
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the number of each text with its values: log-probability, mean, deviation and, if there is a rule, sampled.
+
+    They have the shape (3 or 4, span).
+    """
     if isinstance(model, HasTokenLogProbabilities):
         answers = model.token_log_probabilities([span.tokens for span in spans])
         for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
-            yield row, _of_values(np.asarray(answer, dtype=np.float64), span)
+            yield row, _of_values(np.asarray(answer, dtype=np.float64), span, sampling)
     elif _is_module(model):
-        yield from _of_module(model, spans, batch_tokens)
+        yield from _of_module(model, spans, batch_tokens, sampling)
     elif callable(model):
         for row, span in enumerate(spans):
-            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span)
+            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span, sampling)
     else:
         raise InputError(
             "a language model must be a torch module, a function of a list of tokens, or an object with "
@@ -128,8 +153,8 @@ def _is_module(model: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)
 
 
-def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float64]:
-    """Return the moments of one text from the answer of a function."""
+def _of_values(values: NDArray[np.float64], span: TokenSpan, sampling: SamplingRule | None) -> NDArray[np.float64]:
+    """Return the values of one text, as in `_by_text`, from the answer of a function."""
     tokens = len(span.tokens)
     require(
         values.shape[:1] == (tokens,) and values.ndim in (1, 2),
@@ -138,6 +163,11 @@ def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float
         tokens=tokens,
     )
     if values.ndim == 1:
+        require(
+            sampling is None,
+            "a rule of sampling needs the log-probabilities of the whole vocabulary",
+            do="leave out `sampling`, or pass a model that returns them",
+        )
         log_probability = values[span.start : span.stop]
         unknown = np.full_like(log_probability, np.nan)
         return np.stack([log_probability, unknown, unknown])
@@ -152,11 +182,16 @@ def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float
     probability, finite = np.exp(rows), np.where(np.isneginf(rows), 0.0, rows)
     mean = (probability * finite).sum(axis=1)
     variance = (probability * (finite - mean[:, None]) ** 2).sum(axis=1)
-    return np.stack([rows[np.arange(len(rows)), list(span.tokens[span.start : span.stop])], mean, np.sqrt(variance)])
+    targets = list(span.tokens[span.start : span.stop])
+    every = [rows] if sampling is None else [rows, sampling.log_probabilities(rows)]
+    log_probability, *sampled = (table[np.arange(len(rows)), targets] for table in every)
+    return np.stack([log_probability, mean, np.sqrt(variance), *sampled])
 
 
-def _of_module(module: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the moments of texts under a torch module, in batches of similar length, padded on the right."""
+def _of_module(
+    module: Any, spans: Sequence[TokenSpan], batch_tokens: int, sampling: SamplingRule | None
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the values of texts under a torch module, in batches of similar length, padded on the right."""
     import torch
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -177,7 +212,13 @@ def _of_module(module: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> It
                 span = spans[row]
                 after = torch.log_softmax(logits[place, span.start - 1 - first : span.stop - 1 - first].float(), dim=-1)
                 targets = tokens[place, span.start : span.stop].to(device)
-                yield row, _moments(after, targets)
+                values = _moments(after, targets)
+                if sampling is not None:
+                    drawn = sampling.log_probabilities(after.double().cpu().numpy())
+                    values = np.vstack(
+                        [values, drawn[np.arange(len(drawn)), list(span.tokens[span.start : span.stop])]]
+                    )
+                yield row, values
 
 
 def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:

@@ -240,8 +240,7 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
 
 def test_wrong_arguments_are_explained() -> None:
     canaries, trained_statistics, base = small_audit()
-    many = replace(canaries, texts=canaries.texts[:50], planted=canaries.planted[:50].copy(), repeat=np.array(1))
-    alone = replace(canaries, texts=canaries.texts[:1], planted=canaries.planted[:1].copy(), repeat=np.array(1))
+    many, alone = (Canaries(canaries.texts[:count], canaries.planted[:count].copy()) for count in (50, 1))
     with Cases() as cases:
         for message, error, arguments in [
             ("order must be 'learned' or one of", InputError, {"order": "lost"}),
