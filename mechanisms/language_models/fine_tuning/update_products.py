@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.fine_tuning.records import NO_LOSS, TrainingText, in_parts, make_batch
 from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, evaluating, is_module, logits_of
 
