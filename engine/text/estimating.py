@@ -373,7 +373,7 @@ def _learned(canaries: Canaries, scores: Mapping[str, Floats], claim: Claim | No
         canaries=len(canaries),
         delta=delta,
     )
-    return order_of_all(scores, canaries.planted, seed=canaries.seed)
+    return order_of_all(scores, canaries.planted)
 
 
 def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
@@ -392,9 +392,8 @@ def _score_table(canaries: Canaries, guesses: Scores) -> SourceTable:
 
 def _rule(sampling: Sampling | Mapping[str, float] | None) -> Sampling | None:
     """Return the rule of sampling; None for plain sampling, whose log-probabilities are always known."""
-    if isinstance(sampling, Mapping):
-        sampling = build_dataclass(Sampling, sampling, location="sampling")
-    return None if sampling == Sampling() else sampling
+    rule = build_dataclass(Sampling, sampling, location="sampling") if isinstance(sampling, Mapping) else sampling
+    return None if rule in (None, Sampling()) else rule
 
 
 def _rule_in_words(sampling: Any) -> str:

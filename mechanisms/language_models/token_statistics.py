@@ -114,7 +114,8 @@ def token_statistics(
     values = np.full((3 if sampling is None else 4, len(spans), longest), np.nan)
     for row, moments in _by_text(model, spans, batch_tokens, sampling):
         values[:, row, : moments.shape[1]] = moments
-    statistics = TokenStatistics(*values, sampling=sampling)
+    log_probability, mean, deviation, *sampled = values
+    statistics = TokenStatistics(log_probability, mean, deviation, sampled[0] if sampled else None, sampling)
     sizes = np.array([span.stop - span.start for span in spans])
     infinite = ~np.isfinite(statistics.log_probability) & (np.arange(longest) < sizes[:, None])
     require(

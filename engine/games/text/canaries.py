@@ -104,7 +104,7 @@ class Canaries:
     @property
     def added_records(self) -> NDArray[np.int64]:
         """Number of records that each canary adds to the training data, copies included, shape (canaries,)."""
-        return self.repeat * np.array([len(texts) for texts in self.texts])
+        return self.repeat * np.array([len(texts) for texts in self.texts], dtype=np.int64)
 
     @property
     def records(self) -> int:

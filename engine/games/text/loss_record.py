@@ -82,7 +82,9 @@ class LossRecord:
         secrets = [text.secret_tokens for text in self._texts]
         self._secrets = _Sequences.by_length(secrets)
         self._starts: dict[tuple[int, ...], list[int]] = {}
-        for row, text in enumerate(self._texts):
+        self._planted = canaries.planted[self._owner]
+        for row in np.flatnonzero(self._planted).tolist():
+            text = self._texts[row]
             for end in _cuts(text.start, text.stop):
                 self._starts.setdefault(text.tokens[:end], []).append(row)
         self._start_lengths = sorted({len(start) for start in self._starts})
@@ -161,7 +163,7 @@ class LossRecord:
     def _find_text(self, rows: Sequence[NDArray[np.int64]]) -> None:
         """Look for secrets whose tokens did not arrive in the text of the batch."""
         written = "\n".join(str(self._tokenizer.decode(row[row >= 0].tolist())) for row in rows)
-        for row in np.flatnonzero(self._received == 0):
+        for row in np.flatnonzero(self._planted & (self._received == 0)):
             if self._texts[row].secret.strip() in written:
                 self._events["retokenised"][row] = True
 

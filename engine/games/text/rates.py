@@ -71,5 +71,5 @@ def canaries_needed(
 
 def _rounded_up(count: float) -> int:
     """Return the next whole number of two digits and zeros."""
-    unit = 10 ** max(0, int(math.log10(count)) - 1)
+    unit: int = 10 ** max(0, int(math.log10(count)) - 1)
     return math.ceil(count / unit) * unit
