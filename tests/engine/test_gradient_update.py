@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import copy
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
 from dpaudit.mechanisms.language_models.fine_tuning.update_products import UpdateProducts
 from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
-from tests.engine.small_language_models import domain_texts, small_tokenizer
+from tests.engine.small_language_models import domain_texts, small_tokenizer, trained
 
 
 def view_of(products: UpdateProducts) -> TextView:
@@ -59,9 +60,11 @@ def test_gradients_of_other_texts_are_taken_out() -> None:
     assert separated > largest - 0.05
 
 
-def lora_audit(canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, attack: str) -> dpaudit.TextEstimate:
-    """Return the audit of a LoRA fine-tuning of a transformer of 1.1 million parameters."""
+@cache
+def base_model() -> Any:
+    """Return a transformer of 1.1 million parameters that knows the domain; copy it before new tokens are added."""
     torch.set_num_threads(1)
+    tokenizer = small_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = LlamaConfig(
@@ -73,8 +76,16 @@ def lora_audit(canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, att
             max_position_embeddings=128,
             tie_word_embeddings=True,
         )
-        base = LlamaForCausalLM(config)
+        return trained(LlamaForCausalLM(config), tokenizer, domain_texts(200, seed=9), epochs=4)
+
+
+def lora_audit(canaries: Canaries, tokenizer: Any, settings: LoraFineTuning, attack: str) -> dpaudit.TextEstimate:
+    """Return the audit of a LoRA fine-tuning of a transformer of 1.1 million parameters."""
+    base = copy.deepcopy(base_model())
     assert sum(value.numel() for value in base.parameters()) > 1e6
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     planted = [TrainingText(text.tokens) for row, text in canaries.all_texts if canaries.planted[row]]
     texts = [*planted, *(TrainingText(tuple(tokenizer.encode(text))) for text in domain_texts(60, seed=1))]
     new_tokens = tuple(text.tokens[-1] for _, text in canaries.all_texts)
@@ -91,7 +102,7 @@ def new_token_canaries(tokenizer: Any, count: int) -> Canaries:
 def test_lora_without_privacy_shows_most_of_what_can_be_shown() -> None:
     tokenizer = small_tokenizer()
     canaries = new_token_canaries(tokenizer, 300)
-    settings = LoraFineTuning(epochs=8, batch_size=32, learning_rate=5e-3)
+    settings = LoraFineTuning(epochs=5, batch_size=32, learning_rate=5e-3)
     result = lora_audit(canaries, tokenizer, settings, "calibrated-loss")
     assert result.lower > 0.5 * canaries.maximum_epsilon(delta=1e-5)
 

@@ -19,11 +19,7 @@ from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
 from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner
-from dpaudit.mechanisms.language_models.fine_tuning.update_products import (
-    MOST_COMPARED,
-    known_change,
-    update_products,
-)
+from dpaudit.mechanisms.language_models.fine_tuning.update_products import known_change, update_products
 from tests.loops import Cases
 
 VOCABULARY = 40
@@ -119,10 +115,13 @@ def test_the_change_of_an_adapter_is_known_where_it_began_with_known_numbers() -
         update_products(base, {}, texts_of(2))
 
 
-def test_many_texts_are_not_compared_with_each_other() -> None:
-    base = llama()
+def test_many_texts_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, texts = llama(), texts_of(20)
     model = trained(LORA, base)
-    texts = texts_of(20) * (MOST_COMPARED // 20 + 1)
-    products = update_products(model, known_change(model), texts)
+    change = known_change(model)
+    compared = update_products(model, change, texts)
+    monkeypatch.setattr("dpaudit.mechanisms.language_models.fine_tuning.update_products.MOST_COMPARED", 19)
+    products = update_products(model, change, texts)
+    assert compared.cosine is not None
     assert products.cosine is None
-    np.testing.assert_allclose(products.product[:20], products.product[-20:], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(products.product, compared.product, rtol=1e-6)

@@ -22,7 +22,7 @@ from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, ev
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_COMPARED = 2000
+MOST_COMPARED = 6000
 """Largest number of texts whose gradients are compared with each other."""
 MOST_NUMBERS = 10**8
 """Largest number of values of the gradients that are held together."""
