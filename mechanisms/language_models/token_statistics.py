@@ -152,7 +152,7 @@ def _by_text(
         answers = model.token_log_probabilities([span.tokens for span in spans])
         for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
             yield row, _of_values(np.asarray(answer, dtype=np.float64), span, sampling)
-    elif _is_module(model):
+    elif is_module(model):
         yield from batched_statistics(model, spans, batch_tokens, sampling=sampling)
     elif callable(model):
         for row, span in enumerate(spans):
@@ -164,7 +164,8 @@ def _by_text(
         )
 
 
-def _is_module(model: Any) -> bool:
+def is_module(model: Any) -> bool:
+    """True if a model is a torch module; torch is not imported."""
     return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)
 
 
@@ -220,7 +221,7 @@ def batched_statistics(
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     keeps_last = "logits_to_keep" in inspect.signature(module.forward).parameters
-    with _evaluating(module), torch.inference_mode():
+    with evaluating(module), torch.inference_mode():
         for rows in _batches([len(span.tokens) for span in spans], batch_tokens):
             if before is not None:
                 before(rows)
@@ -295,7 +296,7 @@ def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
+def evaluating(module: Any) -> Iterator[None]:
     """Switch dropout off, and restore the mode of every part afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
@@ -328,14 +329,14 @@ def sampled_tokens(
     import torch
 
     require(0 < temperature < math.inf, "temperature must be > 0", temperature=temperature)
-    require(_is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
+    require(is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
     require(len({len(context) for context in contexts}) <= 1, "contexts must have one length")
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     drawable = torch.tensor(allowed)
     generator = torch.Generator().manual_seed(seed % 2**63)
     keeps_last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(module.forward).parameters else {}
     samples: list[list[int]] = []
-    with _evaluating(module), torch.inference_mode():
+    with evaluating(module), torch.inference_mode():
         for rows in _batches([len(context) + length for context in contexts], batch_tokens):
             tokens = torch.tensor([list(contexts[row]) for row in rows], device=device)
             for _ in range(length):

@@ -53,6 +53,10 @@ class OuterProducts:
         """Return the gradients, shape (records, out, in)."""
         return torch.bmm(self.outer.transpose(1, 2), self.inner)
 
+    def products(self, change: Tensor) -> Tensor:
+        """Return the inner product of each record's gradient with a matrix (out, in), shape (records,)."""
+        return (self.outer * (self.inner @ change.T)).sum((1, 2))
+
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Return the sum over records of factor times gradient, shape (out, in)."""
         return (self.outer * factors[:, None, None]).flatten(0, 1).T @ self.inner.flatten(0, 1)
@@ -80,6 +84,9 @@ class RowAdditions:
         records, _, width = self.inner.shape
         gradients = self.inner.new_zeros(records, self.count, width)
         return gradients.scatter_add_(1, self.rows[..., None].expand_as(self.inner), self.inner)
+
+    def products(self, change: Tensor) -> Tensor:
+        return (self.inner * change[self.rows]).sum((1, 2))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         weighted = (self.inner * factors[:, None, None]).flatten(0, 1)
@@ -143,6 +150,13 @@ class ParameterGradient:
             for place, other in enumerate(self._factored[: number + 1])
         ]
         return torch.stack(products).sum(0).clamp(min=0) if products else None
+
+    def products(self, change: Tensor) -> Tensor:
+        """Return the inner product of each record's gradient with a value of the parameter's shape, (records,)."""
+        values = [use.products(change) for use in self._factored]
+        if self._whole is not None:
+            values.append(self._whole.flatten(1) @ change.flatten().to(self._whole.dtype))
+        return torch.stack(values).sum(0)
 
     def add_weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         """Add the sum over records of factor times gradient to `out`, of the parameter's shape."""
