@@ -70,7 +70,7 @@ BY = ("repeat", "kind", "length")
 SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
 BY_COPIES = '`by="repeat"`, so that the claim about one record is compared at each number of copies on its own'
 ALL = "all canaries"
-"""Name of the bound of all canaries beside slices."""
+"""Name of the bound of all canaries in a list of slices."""
 MORE_CANARIES = "more canaries (`n`), or for a large epsilon as many planted ones at a smaller `rate`"
 NEEDED = "`n={:,}` or more, with `rate={:g}` to plant about as many of them as of the present {:,}"
 UNCHECKED = (

@@ -234,11 +234,11 @@ class TextAudit:
         Attacks on the change of the weights are left out: there is none yet.
         """
         parts = [(build("text-attack", attack), attack) for attack in self._options.get("attacks", ATTACKS)]
-        known = [attack for part, attack in parts if "update" not in part.needs]
+        usable = [attack for part, attack in parts if "update" not in part.needs]
         later = {part.registered_name for part, _ in parts if "update" in part.needs}
         order = self._options.get("order")
-        if known:
-            self._estimate(base, replace(base), attacks=known, order=None if order in later else order, sampling=None)
+        if usable:
+            self._estimate(base, replace(base), attacks=usable, order=None if order in later else order, sampling=None)
 
     def _statistics(self, model: Any) -> TokenStatistics:
         if isinstance(model, TokenStatistics):
