@@ -215,10 +215,8 @@ def _of_module(
                 targets = tokens[place, span.start : span.stop].to(device)
                 values = _moments(after, targets)
                 if sampling is not None:
-                    drawn = sampling.log_probabilities(after.double().cpu().numpy())
-                    values = np.vstack(
-                        [values, drawn[np.arange(len(drawn)), list(span.tokens[span.start : span.stop])]]
-                    )
+                    by_token = sampling.log_probabilities(after.double().cpu().numpy())
+                    values = np.vstack([values, by_token[np.arange(len(by_token)), targets.cpu().numpy()]])
                 yield row, values
 
 
