@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def audit_of(score: NDArray[np.float64], canaries: Canaries, **options: object) 
 def randomised_response(planted: NDArray[np.bool_], epsilon: object, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return released bits as scores, ties broken at random: exactly epsilon-DP for adding or removing a canary."""
     is_true = rng.random(planted.size) < 1 / (1 + np.exp(-np.asarray(epsilon)))
-    return (planted == is_true) - 5.0 + 0.1 * rng.random(planted.size)
+    return np.asarray((planted == is_true) - 5.0 + 0.1 * rng.random(planted.size), np.float64)
 
 
 @pytest.mark.parametrize(("rate", "count"), [(0.5, 320), (0.1, 640), (0.01, 1600)])
@@ -390,20 +390,21 @@ def test_wrong_rates_and_slices_are_explained(tmp_path: Path) -> None:
         '{"format": "dpaudit-canaries-1"}\n'
         '{"sha256": "87f9ad0d0bbc4a5b64e4d4a2ae1fd0b1fcf7e3b5d36d1d2d6d4de8a7a8b0c7e4"}\n'
     )
+    calls: list[tuple[str, type[Exception], Callable[[], object]]] = [
+        ("rate must be in", InputError, lambda: rare_canaries(rate=0.6)),
+        ("rate must be in", InputError, lambda: replace(canaries, rate=0.0)),
+        (
+            "`by` must be among repeat, kind, length",
+            InputError,
+            lambda: audit_of(np.zeros(40), canaries, by="size"),
+        ),
+        ("has no field 'top'", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top": 3})),
+        ("top_k must be >= 1", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top_k": 0})),
+        ("kinds and draw must be one value", InputError, lambda: replace(canaries, kinds=("a", "b"))),
+        ("must end with the checksum", DataError, lambda: Canaries.load(tmp_path / "old.jsonl")),
+    ]
     with Cases() as cases:
-        for message, error, call in [
-            ("rate must be in", InputError, lambda: rare_canaries(rate=0.6)),
-            ("rate must be in", InputError, lambda: replace(canaries, rate=0.0)),
-            (
-                "`by` must be among repeat, kind, length",
-                InputError,
-                lambda: audit_of(np.zeros(40), canaries, by="size"),
-            ),
-            ("has no field 'top'", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top": 3})),
-            ("top_k must be >= 1", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top_k": 0})),
-            ("kinds and draw must be one value", InputError, lambda: replace(canaries, kinds=("a", "b"))),
-            ("must end with the checksum", DataError, lambda: Canaries.load(tmp_path / "old.jsonl")),
-        ]:
+        for message, error, call in calls:
             with cases.case(message), pytest.raises(error, match=message):
                 call()
 
