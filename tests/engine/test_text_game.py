@@ -306,6 +306,16 @@ def test_check_plays_the_game() -> None:
     assert checked.confirmatory(checked.audits[0]).game.canaries == 1_000
 
 
+def test_check_confirms_a_violation_with_fresh_canaries(tmp_path: Path) -> None:
+    mechanism = FineTunedModel(base=TinyTransformer(hidden=32, layers=1, steps=0), trainer=ByHeart())
+    run = dpaudit.RunOptions("in-process", figures=False, repeats=0)
+    result = dpaudit.check(mechanism, MadeSentences(60), output=tmp_path / "run", run=run, quiet=True)
+    assert result.verdict is Verdict.VIOLATION
+    first, again = result.results
+    assert len(again.scores()) == 2 * len(first.scores()) == 1_000
+    assert not set(again.scores().score) & set(first.scores().score)
+
+
 def test_texts_come_from_files(tmp_path: Path) -> None:
     texts = ["one text", "", "zwei Wörter"]
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
