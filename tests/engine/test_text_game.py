@@ -309,9 +309,9 @@ def test_check_plays_the_game() -> None:
 def test_check_confirms_a_violation_with_fresh_canaries(tmp_path: Path) -> None:
     mechanism = FineTunedModel(base=TinyTransformer(hidden=32, layers=1, steps=0), trainer=ByHeart())
     run = dpaudit.RunOptions("in-process", figures=False, repeats=0)
-    result = dpaudit.check(mechanism, MadeSentences(60), output=tmp_path / "run", run=run, quiet=True)
-    assert result.verdict is Verdict.VIOLATION
-    first, again = result.results
+    report = dpaudit.check(mechanism, MadeSentences(60), output=tmp_path / "run", run=run, quiet=True)
+    assert [answer.verdict for answer in report.answers] == [Verdict.VIOLATION]
+    first, again = report.results
     assert len(again.scores()) == 2 * len(first.scores()) == 1_000
     assert not set(again.scores().score) & set(first.scores().score)
 
