@@ -226,6 +226,7 @@ class Estimate(Bound):
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
+            repetition="train again with new coins and estimate from the new scores",
         )
 
     @property

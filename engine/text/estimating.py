@@ -44,7 +44,18 @@ from dpaudit.estimators.measures import Measure, measures
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, TokenStatistics, token_statistics
+from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
+from dpaudit.mechanisms.language_models.fine_tuning.update_products import (
+    UpdateProducts,
+    known_change,
+    update_products,
+)
+from dpaudit.mechanisms.language_models.token_statistics import (
+    BATCH_TOKENS,
+    TokenStatistics,
+    is_module,
+    token_statistics,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,6 +245,8 @@ def estimate_text(
     promise, notes = _claim_about(canaries, claim, delta)
     view = _view(model, base, reference, canaries, batch_tokens, _rule(sampling))
     parts = {part.registered_name: part for part in (build("text-attack", attack) for attack in attacks)}
+    if any("update" in part.needs for part in parts.values()):
+        view = replace(view, update=_update(model, base, canaries, batch_tokens))
     scores = attack_scores(canaries, view, parts)
     order = order or next(iter(scores))
     require(order in (LEARNED, *scores), f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
@@ -360,7 +373,7 @@ def _learned(canaries: Canaries, scores: Mapping[str, Floats], claim: Claim | No
         canaries=len(canaries),
         delta=delta,
     )
-    return order_of_all(scores, canaries.planted, seed=canaries.seed)
+    return order_of_all(scores, canaries.planted)
 
 
 def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
@@ -457,3 +470,12 @@ def _view(
             "`base` must be the model before training, got the trained model itself; keep a copy of it before training"
         )
     return TextView(trained, statistics(base), statistics(reference))
+
+
+def _update(model: Any, base: Any, canaries: Canaries, batch_tokens: int) -> UpdateProducts | None:
+    """Return products with the change of weights; None if the model or its initial weights are not known."""
+    change = known_change(model, base) if is_module(model) else {}
+    if not change:
+        return None
+    texts = [TrainingText(text.tokens) for _, text in canaries.all_texts]
+    return update_products(model, change, texts, batch_tokens=batch_tokens)
