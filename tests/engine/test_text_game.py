@@ -294,6 +294,12 @@ def test_the_learned_order_has_signed_scores(tmp_path: Path) -> None:
     assert not result.measures  # its scores depend on coins
 
 
+def test_gradients_are_compared_with_the_change_of_the_weights(tmp_path: Path) -> None:
+    attack = {"name": "canary-losses", "order": "gradient-update"}
+    (result,) = audit(spec({**FULL, "epochs": 3}, attack=attack), output=tmp_path / "run", quiet=True).results
+    assert lower(result) > 1
+
+
 def test_new_tokens_get_rows_of_the_embeddings(tmp_path: Path) -> None:
     content = spec(game={"kind": {"name": "new-token", "context": 6}})
     (result,) = audit(content, output=tmp_path / "run", quiet=True).results

@@ -231,6 +231,7 @@ class TextCanaries:
                 setting.part_argument("test"),
                 size=size,
                 alone=self.trainings == 1,
+                reads_update=setting.attack.reads_update,
                 seed=setting.seed.child("training", number),
                 label=label if self.trainings == 1 else f"{label} {number + 1} of {self.trainings}",
                 **setting.unit_options,
@@ -253,7 +254,6 @@ class TextCanaries:
             canary_sets,
             base,
             tuned,
-            seed=setting.seed.child("order"),
             label=label,
             resources=setting.resources.without_gpu,
         )
