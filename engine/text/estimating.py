@@ -130,13 +130,13 @@ def estimate_text(
     table = SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary)
     (result,) = estimates(table, Question(COINS, delta, confidence, options={"guess": guess}, claim=promise))
     assert isinstance(result, Estimate)
-    blind = "" if training is None else training.blind
+    blind = "" if training is None else training.blind_to(model)
     values = {part.name: getattr(result, part.name) for part in fields(Estimate) if part.init}
     values["notes"] = (
         *result.notes,
         *notes,
         f"order of guesses: {order}; attacks: {', '.join(scores)}",
-        UNCHECKED if training is None else str(training),
+        *((UNCHECKED,) if training is None else (training.summary, *training.remarks_on(model))),
     )
     if order == LEARNED:  # its scores are an order of guesses, so the measures are those of the first attack
         values["measures"] = _measures(Scores(next(iter(scores.values())), canaries.planted), result)
