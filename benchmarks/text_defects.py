@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ class Training:
         change: Function of a batch that changes what reaches the model.
         packed: Tokens of the sequences into which all texts are joined and cut before the training; 0 for no packing.
         others: Number of texts that are not canaries.
+        batch: Expected number of records in a step.
         architecture: "llama" or "gpt2".
     """
 
@@ -67,38 +67,39 @@ class Training:
     change: Callable[[dict[str, Any]], Batch] | None = field(default=None, compare=False)
     packed: int = 0
     others: int = OTHER_TEXTS
+    batch: int = BATCH
     architecture: str = "llama"
 
 
-def poisson(count: int, steps: int, rate: float, rng: Rng) -> Iterator[np.ndarray]:
+def poisson(count: int, steps: int, size: int, rate: float, rng: Rng) -> Iterator[np.ndarray]:
     """Yield the rows of each step: every row by a coin of its own."""
     for _ in range(steps):
         yield np.flatnonzero(rng.random(count) < rate)
 
 
 def shuffled(
-    count: int, steps: int, rate: float, rng: Rng, *, drop_last: bool = False, once: bool = False
+    count: int, steps: int, size: int, rate: float, rng: Rng, *, drop_last: bool = False, once: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield batches of one size from a new order in each epoch, or from one order for all."""
     order, made = rng.permutation(count), 0
     while True:
-        for first in range(0, count, BATCH):
-            if drop_last and first + BATCH > count:
+        for first in range(0, count, size):
+            if drop_last and first + size > count:
                 break
             if made == steps:
                 return
-            yield order[first : first + BATCH]
+            yield order[first : first + size]
             made += 1
         order = order if once else rng.permutation(count)
 
 
-def fixed_size(count: int, steps: int, rate: float, rng: Rng) -> Iterator[np.ndarray]:
+def fixed_size(count: int, steps: int, size: int, rate: float, rng: Rng) -> Iterator[np.ndarray]:
     """Yield a random subset of one size in each step."""
     for _ in range(steps):
-        yield rng.choice(count, BATCH, replace=False)
+        yield rng.choice(count, size, replace=False)
 
 
-SAMPLERS: dict[str, Callable[[int, int, float, Rng], Iterator[np.ndarray]]] = {
+SAMPLERS: dict[str, Callable[[int, int, int, float, Rng], Iterator[np.ndarray]]] = {
     "poisson": poisson,
     "shuffled": shuffled,
     "shuffled, last batch dropped": lambda *of: shuffled(*of, drop_last=True),
@@ -144,9 +145,9 @@ CASES: dict[str, dict[str, Training]] = {
         "noise on the last layer only": Training(noiseless=("layers.0.",)),
     },
     "clipping": {
-        "the batch mean is clipped": Training(clip="batch", others=400),
-        "the batch mean is clipped, two of three texts are canaries": Training(clip="batch"),
-        "the mean of each micro-batch is clipped": Training(clip="micro-batch", others=400),
+        "the batch mean is clipped": Training(clip="batch", others=400, batch=128),
+        "the batch mean is clipped, small batches, mostly canaries": Training(clip="batch"),
+        "the mean of each micro-batch is clipped": Training(clip="micro-batch", others=400, batch=128),
         "norm ten times too large": Training(norm=10),
         "no clipping": Training(clip="none"),
     },
@@ -219,16 +220,16 @@ def private_gradient(grads: Sequence[Any], training: Training, noise: float) -> 
     """
     records = len(grads[0])
     if training.clip == "none":
-        parts, count = [gradient.sum(0, keepdim=True) for gradient in grads], BATCH
+        parts, count = [gradient.sum(0, keepdim=True) for gradient in grads], training.batch
         factors = torch.ones(1)
     else:
         size = {"record": 1, "micro-batch": MICRO_BATCH, "batch": max(records, 1)}[training.clip]
+        count = training.batch / size if training.clip != "batch" else 1
         parts = [torch.stack([part.mean(0) for part in gradient.split(size)]) for gradient in grads]
         norms = torch.stack([part.flatten(1).norm(dim=1) for part in parts]).norm(dim=0)
         factors = (training.norm * NORM / (norms + 1e-12)).clamp(max=1)
-        count = math.ceil(BATCH / size)
     for part in parts:
-        yield torch.tensordot(factors, part, 1) / count, noise * NORM / BATCH
+        yield torch.tensordot(factors, part, 1) / count, noise * NORM / training.batch
 
 
 def by_own_engine(model: Any, batches: Iterator[Batch], training: Training, noise: float, record: Any) -> Any:
@@ -256,7 +257,7 @@ def by_own_engine(model: Any, batches: Iterator[Batch], training: Training, nois
             optimizer.step()
             if plain is not None:
                 for parameter in outside:
-                    parameter.grad /= BATCH
+                    parameter.grad /= training.batch
                 plain.step()
     wrapped.remove_hooks()
     return model
@@ -271,7 +272,7 @@ def by_opacus(model: Any, batches: Iterator[Batch], training: Training, noise: f
     inner = torch.optim.Adam(values, lr=LEARNING_RATE)
     attached = torch.optim.Adam(values, lr=LEARNING_RATE) if training.engine == "other optimizer" else inner
     private = DPOptimizer(
-        attached, noise_multiplier=noise, max_grad_norm=NORM, expected_batch_size=BATCH, loss_reduction="mean"
+        attached, noise_multiplier=noise, max_grad_norm=NORM, expected_batch_size=training.batch, loss_reduction="mean"
     )
     before, other = copy.deepcopy(model), copy.deepcopy(model)
     if training.engine == "copy":
@@ -311,7 +312,7 @@ def play(
     rng = np.random.default_rng(seed)
     planted = planted_canaries(canaries, seed)
     texts = planted.into(domain_texts(training.others, seed=seed))
-    rate = BATCH / (training.others + canaries / 2)  # a public number: the number of planted canaries is random
+    rate = training.batch / (training.others + canaries / 2)  # public: expects half of the canaries
     steps = round(epochs / rate)
     noise = dp_sgd_noise_multiplier(claim.epsilon, sample_rate=rate, steps=steps, delta=claim.delta)
 
@@ -319,7 +320,7 @@ def play(
         texts = packed(texts, training.packed)
 
     def batches() -> Iterator[Batch]:
-        for rows in SAMPLERS[training.sampler](len(texts), steps, rate, rng):
+        for rows in SAMPLERS[training.sampler](len(texts), steps, training.batch, rate, rng):
             batch = collated(TOKENIZER, [texts[row] for row in rows])
             yield batch if training.change is None else training.change(batch)
 
@@ -371,7 +372,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="one JSON object a line for each game")
     parser.add_argument("cases", nargs="*", help="names of cases; all by default")
     parser.add_argument("--games", type=int, default=2, help="trainings of each case")
-    parser.add_argument("--small", action="store_true", help="a model of a quarter of the width; no data file is written")
+    parser.add_argument("--small", action="store_true", help="a smaller model; no data file is written")
     options = parser.parse_args()
     size = {"hidden": 16} if options.small else {}
     lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
@@ -404,14 +405,14 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
             verdicts = [line["verdict"] for line in audits]
             bounds = [line["bound"] for line in audits]
             remarks = dict.fromkeys(remark for line in audits for remark in line["said"])
-            by_remark = [
-                remark + ("" if (count := sum(remark in line["said"] for line in audits)) == len(audits) else f" ({count})")
-                for remark in remarks
+            counts = {remark: sum(remark in line["said"] for line in audits) for remark in remarks}
+            shown = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
+            result += [
+                Row(conditions, "VIOLATION", str(verdicts.count("VIOLATION")), trials=trials),
+                Row(conditions, "INCONCLUSIVE", str(verdicts.count("INCONCLUSIVE")), trials=trials),
+                Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials),
+                Row(conditions, "said", ", ".join(shown) or "nothing", trials=trials),
             ]
-            for verdict in ("VIOLATION", "INCONCLUSIVE"):
-                result.append(Row(conditions, verdict, str(verdicts.count(verdict)), trials=trials))
-            result.append(Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials))
-            result.append(Row(conditions, "said", ", ".join(by_remark) or "nothing", trials=trials))
     return result
 
 

@@ -4,8 +4,8 @@
 
 Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-honest.csv`.
 
-* Never planted: a model is fine-tuned without privacy on other texts. Each audit makes canaries of its own, tosses their
-  coins after the training, and calls `dpaudit.estimate_text` with its default settings. The true epsilon is 0.
+* Never planted: a model is fine-tuned without privacy on other texts. Each audit makes its own canaries,
+  tosses their coins after the training, and calls `dpaudit.estimate_text` with its default settings. The true epsilon is 0.
 * Correct DP-SGD: `text_defects.play` without a defect, at the epsilon that the noise was calibrated to.
 """
 
@@ -33,6 +33,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "new-token": {"context": 6, "texts": CONTEXTS},
 }
 SMALL_CLAIMS = (0.1, 1.0)
+STRICT = 0.999
+"""Confidence at which none of the audits should reject any claim."""
 PRIVATE = {"own DP-SGD": (0.5, 2.0), "Opacus": (2.0,)}
 """Epsilon of the claims of the correct trainings."""
 TRAINING_SIZE = {"canaries": 100, "hidden": 32, "epochs": 10}
@@ -54,7 +56,9 @@ def never_planted(kind: str, number: int) -> dict[str, Any]:
     canaries = dpaudit.canaries(tokenizer, CANARIES, kind, seed=1_000 + number, **KINDS[kind])
     base, model = without_canaries(len(tokenizer))
     estimate = dpaudit.estimate_text(model, base, canaries, claim=(min(SMALL_CLAIMS), DELTA))
-    return {"truth": 0.0, "bound": estimate.lower}
+    scores = estimate.attack_scores["calibrated-loss"]
+    strict = dpaudit.estimate(scores, canaries.planted, delta=DELTA, confidence=STRICT)
+    return {"truth": 0.0, "bound": estimate.lower, "strict": strict.lower}
 
 
 def correct_training(engine: str, epsilon: float, number: int) -> dict[str, Any]:
@@ -118,6 +122,9 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
         result.append(Row(conditions, "bound above the truth", count(audits[0]["truth"]), trials=trials))
         claims = SMALL_CLAIMS if audits[0]["truth"] == 0 else ()
         result += [Row(conditions, f"bound above {claim:g}", count(claim), trials=trials) for claim in claims]
+        if strict := [line["strict"] for line in audits if "strict" in line]:
+            above = str(sum(bound > 0 for bound in strict))
+            result.append(Row(conditions, "bound above 0, 99.9 %", above, trials=trials))
         largest = max(line["bound"] for line in audits)
         result.append(Row(conditions, "largest bound", f"{largest:.2f}", trials=trials))
     return result

@@ -5,8 +5,8 @@
 
 Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-peers.csv`.
 
-The first games draw scores from mechanisms whose privacy is known exactly: a fair coin for each of `CANARIES` canaries,
-and a score that randomised response or Gaussian noise makes of it. So canaries leak independently, as all methods allow.
+The first games draw scores from mechanisms whose privacy is known exactly: a fair coin for each of 500 canaries,
+and a score that randomised response or Gaussian noise makes of it. Canaries leak independently, as all methods allow.
 The last games are the scores of fine-tunings of a small transformer (`text_defects`). Every method is called as its
 documentation shows, with delta = 1e-5 and an error of 5 %. Seconds are those of the processor.
 """
@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 import dpaudit
 from benchmarks.compare import jax_auditing
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
-from benchmarks.text_defects import CANARIES as TRAINED, CASES, HONEST, Training, planted_canaries, play
+from benchmarks.text_defects import CANARIES as TRAINED
+from benchmarks.text_defects import CASES, HONEST, Training, planted_canaries, play
 from dpaudit.claims import GaussianDP
 
 CANARIES, DELTA, ERROR = 500, 1e-5, 0.05
@@ -66,7 +67,7 @@ def gaussian(mu: float) -> Callable[[Bits, Rng], Floats]:
 
 def leaks() -> dict[str, Leak]:
     """Return the laws by name."""
-    # Randomised response of epsilon is (e, delta)-private at the e with exp(epsilon) - exp(e) = delta (1 + exp(epsilon)).
+    # Randomised response of epsilon 1 is (e, delta)-private at the e with exp(1) - exp(e) = delta (1 + exp(1)).
     response = math.log(math.exp(1) - DELTA * (1 + math.exp(1)))
     gaussians = {mu: GaussianDP(mu).epsilon(DELTA) for mu in (0.5, 2.0)}
     return {
