@@ -5,7 +5,7 @@
 Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-honest.csv`.
 
 * Never planted: a model is fine-tuned without privacy on other texts. Each audit makes its own canaries,
-  tosses their coins after the training, and calls `dpaudit.estimate_text` with its default settings. The true epsilon is 0.
+  tosses their coins after the training, and calls `dpaudit.estimate_text` with default settings. The true epsilon is 0.
 * Correct DP-SGD: `text_defects.play` without a defect, at the epsilon that the noise was calibrated to.
 """
 

@@ -13,7 +13,6 @@ import dpaudit
 from benchmarks import text_defects, text_honest, text_peers
 from benchmarks.text_defects import CASES, HONEST, play, said
 from benchmarks.text_pitfalls import SIDE, ignored_controls
-from tests.loops import Cases
 
 CLAIM = dpaudit.Claim(1.0, 1e-5)
 SMALL: dict[str, Any] = {"claim": CLAIM, "canaries": 80, "hidden": 32, "epochs": 14}
@@ -25,18 +24,21 @@ def test_a_correct_training_keeps_its_claim_and_nothing_is_said() -> None:
     assert said(estimate) == []
 
 
-def test_planted_defects_are_rejected_or_said() -> None:
-    with Cases() as cases:
-        for kind, name, verdict, remark in [
-            ("noise", "noise on the matrices A only", dpaudit.Verdict.VIOLATION, None),
-            ("sampling", "one order for all epochs", dpaudit.Verdict.NO_VIOLATION, "shuffled batches"),
-            ("engine not used", "a copy is trained", dpaudit.Verdict.VIOLATION, "no batch reached the recorded model"),
-            ("no loss", "secrets masked", dpaudit.Verdict.INCONCLUSIVE, "secrets masked"),
-        ]:
-            with cases.case(name):
-                estimate = play(CASES[kind][name], 0, **SMALL)
-                assert estimate.verdict is verdict
-                assert remark is None or remark in said(estimate)
+def test_noise_on_half_of_the_adapter_and_an_unused_engine_are_rejected() -> None:
+    estimate = play(CASES["noise"]["noise on the matrices A only"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.VIOLATION
+    estimate = play(CASES["engine not used"]["a copy is trained"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.VIOLATION
+    assert "no batch reached the recorded model" in said(estimate)
+
+
+def test_shuffled_batches_are_said_and_masked_secrets_are_inconclusive() -> None:
+    estimate = play(CASES["sampling"]["one order for all epochs"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.NO_VIOLATION
+    assert "shuffled batches" in said(estimate)
+    estimate = play(CASES["no loss"]["secrets masked"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.INCONCLUSIVE
+    assert said(estimate) == ["secrets masked"]
 
 
 def test_parameters_outside_the_engine_are_trained_and_named() -> None:

@@ -138,14 +138,12 @@ class BatchSampling:
             by_copy = counts / self.copies
             rate = counts.sum() / (self.copies.sum() * steps)
             usual = np.sqrt(np.mean(rate * (1 - rate) * steps / self.copies))
-            times = (
-                f"{by_copy.min():g}" if by_copy.min() == by_copy.max() else f"{by_copy.min():g} to {by_copy.max():g}"
-            )
+            times = " to ".join(f"{end:g}" for end in sorted({by_copy.min(), by_copy.max()}))
             order = ", in the same order each time" if self.has_one_order else ""
             remarks.append(
                 f"not Poisson sampling (p <= {2 * self.spread.below:.1g}): each copy of a planted text came {times} "
-                f"times in {steps} steps{order}; under Poisson sampling these numbers vary by about {usual:.2g}. Batches "
-                "were shuffled, so an accountant that assumes Poisson sampling does not apply"
+                f"times in {steps} steps{order}; under Poisson sampling these numbers vary by about {usual:.2g}. "
+                "Batches were shuffled, so an accountant that assumes Poisson sampling does not apply"
             )
         if sizes := self._fixed_sizes():
             remarks.append(

@@ -123,9 +123,7 @@ class WeightChanges:
         differing = [name for name in self.after if name in shared and not _close(sums[name], self.after[name])]
         if not differing:
             return ""
-        return (
-            f"the scored model differs from the trained one at the end of the recorded training in {_listed(differing)}"
-        )
+        return f"the scored model differs from the trained one at the end of the training in {_listed(differing)}"
 
     def is_untrained(self, model: Any) -> bool:
         """True if a torch module has the weights from before the training, and these changed."""
