@@ -1,6 +1,6 @@
 """Audits of language models that are what they claim: canaries that were never planted, and correct DP-SGD.
 
-    python -m benchmarks.text_honest OUTPUT.jsonl [--never 200] [--private 20] [--small]
+    python -m benchmarks.text_honest OUTPUT.jsonl [--never 200] [--private 15] [--small]
 
 Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-honest.csv`.
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="one JSON object a line for each game")
     parser.add_argument("--never", type=int, default=200, help="audits of each kind of canary")
-    parser.add_argument("--private", type=int, default=20, help="correct trainings of each engine and claim")
+    parser.add_argument("--private", type=int, default=15, help="correct trainings of each engine and claim")
     parser.add_argument("--small", action="store_true", help="three audits of each; no data file is written")
     options = parser.parse_args()
     counts = (3, 3) if options.small else (options.never, options.private)

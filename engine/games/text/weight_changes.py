@@ -13,11 +13,18 @@ Checksums = Mapping[str, tuple[float, float]]
 
 
 def checksums(model: Any) -> Checksums:
-    """Return two sums of each parameter of a torch module, in double precision: they change with the parameter."""
+    """Return two sums of each parameter of a torch module, in double precision: they change with the parameter.
+
+    Of a parameter in shards, the shard of this process counts; of one that is elsewhere, nothing.
+    """
     sums = {}
-    for name, parameter in model.named_parameters():
-        values = parameter.detach().double().flatten()
-        sums[name.removeprefix("_module.")] = float(values.sum()), float((values * values).sum())
+    for name, parameter in _named(model):
+        values = parameter.detach()
+        values = values.to_local() if hasattr(values, "to_local") else values
+        if values.device.type == "meta":
+            continue
+        values = (values.cpu() if values.device.type == "mps" else values).double().flatten()  # mps has no doubles
+        sums[name] = float(values.sum()), float((values * values).sum())
     return sums
 
 
@@ -80,8 +87,8 @@ class WeightChanges:
 
     @property
     def nothing_changed(self) -> bool:
-        """True if the training has ended and changed no parameter; False if parameters lie on other devices."""
-        is_whole = all(parameter.numel() for parameter in self._model.parameters())
+        """True if the training has ended and changed no parameter; False if some are elsewhere."""
+        is_whole = all(value.numel() and value.device.type != "meta" for value in self._model.parameters())
         return self._ended and is_whole and not self.changed
 
     @property
@@ -123,7 +130,10 @@ class WeightChanges:
         differing = [name for name in self.after if name in shared and not _close(sums[name], self.after[name])]
         if not differing:
             return ""
-        return f"the scored model differs from the trained one at the end of the training in {_listed(differing)}"
+        return (
+            f"the scored model differs from the trained one at the end of the training in {_listed(differing)}: it is "
+            "another copy, rounded, or merged with its adapter"
+        )
 
     def is_untrained(self, model: Any) -> bool:
         """True if a torch module has the weights from before the training, and these changed."""
