@@ -190,8 +190,8 @@ def base_model(architecture: str, hidden: int) -> Any:
 
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            size = {"n_embd": hidden, "n_layer": 2, "n_head": 4, "n_positions": 128}
-            off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            size: dict[str, Any] = {"n_embd": hidden, "n_layer": 2, "n_head": 4, "n_positions": 128}
+            off: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
             model = GPT2LMHeadModel(GPT2Config(vocab_size=len(TOKENIZER), **size, **off))
     return trained(model, TOKENIZER, domain_texts(200, seed=9) + words, epochs=3)
 
@@ -218,9 +218,9 @@ def private_gradient(grads: Sequence[Any], training: Training, noise: float) -> 
         training: The training.
         noise: Noise multiplier.
     """
-    records = len(grads[0])
+    records, count = len(grads[0]), float(training.batch)
     if training.clip == "none":
-        parts, count = [gradient.sum(0, keepdim=True) for gradient in grads], training.batch
+        parts = [gradient.sum(0, keepdim=True) for gradient in grads]
         factors = torch.ones(1)
     else:
         size = {"record": 1, "micro-batch": MICRO_BATCH, "batch": max(records, 1)}[training.clip]
@@ -374,7 +374,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=2, help="trainings of each case")
     parser.add_argument("--small", action="store_true", help="a smaller model; no data file is written")
     options = parser.parse_args()
-    size = {"hidden": 16} if options.small else {}
+    size: dict[str, Any] = {"hidden": 16} if options.small else {}
     lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
     played = {(line["case"], line["number"]) for line in lines}
     for kind, name, number in games(options.games, options.cases):
@@ -408,8 +408,8 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
             counts = {remark: sum(remark in line["said"] for line in audits) for remark in remarks}
             shown = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
             result += [
-                Row(conditions, "VIOLATION", str(verdicts.count("VIOLATION")), trials=trials),
-                Row(conditions, "INCONCLUSIVE", str(verdicts.count("INCONCLUSIVE")), trials=trials),
+                Row(conditions, "VIOLATION", f"{verdicts.count('VIOLATION')} of {trials}", trials=trials),
+                Row(conditions, "INCONCLUSIVE", f"{verdicts.count('INCONCLUSIVE')} of {trials}", trials=trials),
                 Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials),
                 Row(conditions, "said", ", ".join(shown) or "nothing", trials=trials),
             ]

@@ -117,13 +117,13 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
         conditions, trials = setting({"training": name.replace(" = ", " ")}), str(len(audits))
 
         def count(above: float, audits: Sequence[Mapping[str, Any]] = audits) -> str:
-            return str(sum(line["bound"] > above for line in audits))
+            return f"{sum(line['bound'] > above for line in audits)} of {len(audits)}"
 
         result.append(Row(conditions, "bound above the truth", count(audits[0]["truth"]), trials=trials))
         claims = SMALL_CLAIMS if audits[0]["truth"] == 0 else ()
         result += [Row(conditions, f"bound above {claim:g}", count(claim), trials=trials) for claim in claims]
         if strict := [line["strict"] for line in audits if "strict" in line]:
-            above = str(sum(bound > 0 for bound in strict))
+            above = f"{sum(bound > 0 for bound in strict)} of {len(strict)}"
             result.append(Row(conditions, "bound above 0, 99.9 %", above, trials=trials))
         largest = max(line["bound"] for line in audits)
         result.append(Row(conditions, "largest bound", f"{largest:.2f}", trials=trials))

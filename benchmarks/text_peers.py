@@ -190,7 +190,8 @@ def rows(lines: Sequence[Mapping[str, Any]], laws: Mapping[str, Leak]) -> list[R
         shown = "no limit" if math.isinf(truth) else f"{truth:.2f}"
         result.append(Row(conditions, "truth" if name in laws else "claim", shown, trials=trials))
         result.append(Row(conditions, "mean bound", f"{bounds.mean():.2f}", trials=trials))
-        result.append(Row(conditions, "above the truth", str(np.count_nonzero(bounds > truth)), trials=trials))
+        above = f"{np.count_nonzero(bounds > truth)} of {trials}"
+        result.append(Row(conditions, "above the truth", above, trials=trials))
         result.append(Row(conditions, "seconds", f"{seconds.mean():.2g}", trials=trials))
     return result
 

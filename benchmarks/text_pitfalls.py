@@ -44,7 +44,7 @@ def best_of_attacks(audits: int) -> tuple[int, int]:
     base, model = without_canaries(len(small_tokenizer()))
     first = best = 0
     for number in range(audits):
-        kind = {"length": 6, "context": 3, "seed": 5_000 + number}
+        kind: dict[str, Any] = {"length": 6, "context": 3, "seed": 5_000 + number}
         canaries = dpaudit.canaries(small_tokenizer(), CANARIES, "random-tokens", **kind)
         after, before = (dpaudit.text_statistics(source, canaries) for source in (model, base))
         attacks = dpaudit.estimate_text(after, before, canaries, delta=DELTA).attack_scores

@@ -117,7 +117,7 @@ class BatchSampling:
     @cached_property
     def explains_missing_texts(self) -> bool:
         """True if Poisson sampling explains the texts that never came, and they are fewer than half."""
-        return (
+        return bool(
             self.is_judged
             and 2 * np.count_nonzero(self.counts < self.copies) < self.copies.size
             and not self.is_shuffled
