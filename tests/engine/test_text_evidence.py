@@ -58,13 +58,13 @@ def test_rows_count_verdicts_and_remarks() -> None:
     line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "said": ["a"]}
     lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "said": []}]
     values = {row.what: row.value for row in text_defects.rows(lines)}
-    assert values == {"VIOLATION": "1", "INCONCLUSIVE": "0", "mean bound": "0.25", "said": "a (1)"}
+    assert values == {"VIOLATION": "1 of 2", "INCONCLUSIVE": "0 of 2", "mean bound": "0.25", "said": "a (1)"}
     honest = [{"game": f"never planted, new-token, {number}", "truth": 0.0, "bound": number / 2} for number in range(4)]
     counts = {row.what: row.value for row in text_honest.rows(honest)}
     assert counts == {
-        "bound above the truth": "3",
-        "bound above 0.1": "3",
-        "bound above 1": "1",
+        "bound above the truth": "3 of 4",
+        "bound above 0.1": "3 of 4",
+        "bound above 1": "1 of 4",
         "largest bound": "1.50",
     }
 
