@@ -81,15 +81,15 @@ def shuffled(
     count: int, steps: int, size: int, rate: float, rng: Rng, *, drop_last: bool = False, once: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield batches of one size from a new order in each epoch, or from one order for all."""
-    order, made = rng.permutation(count), 0
+    order, batches = rng.permutation(count), 0
     while True:
         for first in range(0, count, size):
             if drop_last and first + size > count:
                 break
-            if made == steps:
+            if batches == steps:
                 return
             yield order[first : first + size]
-            made += 1
+            batches += 1
         order = order if once else rng.permutation(count)
 
 
@@ -264,7 +264,7 @@ def by_own_engine(model: Any, batches: Iterator[Batch], training: Training, nois
 
 
 def by_opacus(model: Any, batches: Iterator[Batch], training: Training, noise: float, record: Any) -> Any:
-    """Train with the optimizer of Opacus, or beside it."""
+    """Train with the optimizer of Opacus, or with the one inside it."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -331,7 +331,7 @@ def play(
     return dpaudit.estimate_text(model.eval(), base, planted, claim=claim, training=record)
 
 
-SAID = {
+REMARKS = {
     "were masked": "secrets masked",
     "a sequence ended before": "secrets cut",
     "never arrived": "secrets absent",
@@ -351,10 +351,10 @@ SAID = {
 """Short names of what the lines of an answer say, by a part of the line."""
 
 
-def said(estimate: Any) -> list[str]:
+def remarks_in(estimate: Any) -> list[str]:
     """Return short names of the reasons and remarks in an answer."""
     text = str(estimate).lower()
-    return [name for part, name in SAID.items() if part.lower() in text]
+    return [name for part, name in REMARKS.items() if part.lower() in text]
 
 
 def games(count: int, names: Sequence[str]) -> Iterator[tuple[str, str, int]]:
@@ -383,7 +383,11 @@ def main() -> None:
         began = time.process_time()
         estimate = play(CASES[kind][name], 100 + number, **size)
         line = {"kind": kind, "case": name, "number": number, "bound": estimate.lower}
-        line |= {"verdict": str(estimate.verdict), "said": said(estimate), "seconds": time.process_time() - began}
+        line |= {
+            "verdict": str(estimate.verdict),
+            "remarks": remarks_in(estimate),
+            "seconds": time.process_time() - began,
+        }
         lines.append(line)
         print(line, flush=True)
         with options.output.open("a") as file:
@@ -394,7 +398,7 @@ def main() -> None:
 
 
 def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of the data file: verdicts, bounds and what was said of each case."""
+    """Return the rows of the data file: verdicts, bounds and remarks of each case."""
     result = []
     for kind, cases in CASES.items():
         for name in cases:
@@ -404,14 +408,14 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
             conditions, trials = setting({"kind": kind, "defect": name}), str(len(audits))
             verdicts = [line["verdict"] for line in audits]
             bounds = [line["bound"] for line in audits]
-            remarks = dict.fromkeys(remark for line in audits for remark in line["said"])
-            counts = {remark: sum(remark in line["said"] for line in audits) for remark in remarks}
-            shown = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
+            names = dict.fromkeys(remark for line in audits for remark in line["remarks"])
+            counts = {remark: sum(remark in line["remarks"] for line in audits) for remark in names}
+            shares = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
             result += [
                 Row(conditions, "VIOLATION", f"{verdicts.count('VIOLATION')} of {trials}", trials=trials),
                 Row(conditions, "INCONCLUSIVE", f"{verdicts.count('INCONCLUSIVE')} of {trials}", trials=trials),
                 Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials),
-                Row(conditions, "said", ", ".join(shown) or "nothing", trials=trials),
+                Row(conditions, "remarks", ", ".join(shares) or "nothing", trials=trials),
             ]
     return result
 

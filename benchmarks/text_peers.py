@@ -108,8 +108,8 @@ def privacy_guard(scores: Floats, coins: Bits) -> Mapping[str, float]:
     from privacy_guard.analysis.mia.analysis_node import AnalysisNode
 
     inside, outside = (pd.DataFrame({"score": scores[rows], "user": np.flatnonzero(rows)}) for rows in (coins, ~coins))
-    given = AggregateAnalysisInput(AggregationType.NONE, inside, outside, "user")
-    result = AnalysisNode(given, delta=DELTA, n_users_for_eval=len(coins)).run_analysis()
+    scores_by_user = AggregateAnalysisInput(AggregationType.NONE, inside, outside, "user")
+    result = AnalysisNode(scores_by_user, delta=DELTA, n_users_for_eval=len(coins)).run_analysis()
     return {"eps": float(result.eps), "eps_lb": float(result.eps_lb), "eps_cp": float(result.eps_cp)}
 
 
@@ -146,13 +146,13 @@ def main() -> None:
     logging.disable(logging.WARNING)
     lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
     played = {(line["scores"], line["method"], line["number"]) for line in lines}
-    laws, bounds, made = leaks(), methods(), dict[tuple[str, int], tuple[Floats, Bits]]()
+    laws, bounds, cache = leaks(), methods(), dict[tuple[str, int], tuple[Floats, Bits]]()
     for name, method, number in games(options.small):
         if (name, method, number) in played:
             continue
-        if (name, number) not in made:
-            made = {(name, number): scores_of(name, laws, number)}
-        scores, coins = made[name, number]
+        if (name, number) not in cache:
+            cache = {(name, number): scores_of(name, laws, number)}
+        scores, coins = cache[name, number]
         began = time.process_time()
         values = bounds[method](scores, coins)
         line = {"scores": name, "method": method, "number": number, "bounds": values}
@@ -187,8 +187,8 @@ def rows(lines: Sequence[Mapping[str, Any]], laws: Mapping[str, Leak]) -> list[R
         truth = laws[name].truth if name in laws else 2.0 if name == WITH_DP else math.inf
         conditions, trials = setting({"scores": name, "method": method}), str(len(games_of_case))
         bounds, seconds = np.array(games_of_case).T
-        shown = "no limit" if math.isinf(truth) else f"{truth:.2f}"
-        result.append(Row(conditions, "truth" if name in laws else "claim", shown, trials=trials))
+        truth_text = "no limit" if math.isinf(truth) else f"{truth:.2f}"
+        result.append(Row(conditions, "truth" if name in laws else "claim", truth_text, trials=trials))
         result.append(Row(conditions, "mean bound", f"{bounds.mean():.2f}", trials=trials))
         above = f"{np.count_nonzero(bounds > truth)} of {trials}"
         result.append(Row(conditions, "above the truth", above, trials=trials))

@@ -33,10 +33,10 @@ def ignored_controls(members: int, controls: int, rate: float) -> float:
 
     The two true rates are equal, so an interval that stated its error would do so with probability `SIDE` at most.
     """
-    seen = np.arange(members + 1)
-    lower = np.where(seen > 0, beta.ppf(SIDE, seen, members - seen + 1), 0.0)
+    successes = np.arange(members + 1)
+    lower = np.where(successes > 0, beta.ppf(SIDE, successes, members - successes + 1), 0.0)
     below = binom.cdf(np.ceil(lower * controls - 1e-9) - 1, controls, rate)  # fewer alarms than the limit
-    return float((binom.pmf(seen, members, rate) * below).sum())
+    return float((binom.pmf(successes, members, rate) * below).sum())
 
 
 def best_of_attacks(audits: int) -> tuple[int, int]:

@@ -220,8 +220,8 @@ def test_a_record_that_saw_nothing_or_no_labels_says_so() -> None:
 def poisson_batches(canaries: Canaries, rate: float, steps: int, seed: int) -> list[dict[str, Any]]:
     """Return batches that each text joins by a coin of its own."""
     dataset, rng = canaries.into(TEXTS), np.random.default_rng(seed)
-    drawn = [np.flatnonzero(rng.random(len(dataset)) < rate) for _ in range(steps)]
-    return [collated(TOKENIZER, [dataset[row] for row in rows]) for rows in drawn if rows.size]
+    rows_of_steps = [np.flatnonzero(rng.random(len(dataset)) < rate) for _ in range(steps)]
+    return [collated(TOKENIZER, [dataset[row] for row in rows]) for rows in rows_of_steps if rows.size]
 
 
 def test_canaries_that_poisson_sampling_never_drew_do_not_blind_the_audit() -> None:

@@ -11,7 +11,7 @@ from scipy.stats import beta, binom, norm
 
 import dpaudit
 from benchmarks import text_defects, text_honest, text_peers
-from benchmarks.text_defects import CASES, HONEST, play, said
+from benchmarks.text_defects import CASES, HONEST, play, remarks_in
 from benchmarks.text_pitfalls import SIDE, ignored_controls
 
 CLAIM = dpaudit.Claim(1.0, 1e-5)
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"claim": CLAIM, "canaries": 80, "hidden": 32, "epochs":
 def test_a_correct_training_keeps_its_claim_and_nothing_is_said() -> None:
     estimate = play(CASES[HONEST]["own DP-SGD"], 0, **SMALL)
     assert estimate.verdict is dpaudit.Verdict.NO_VIOLATION
-    assert said(estimate) == []
+    assert remarks_in(estimate) == []
 
 
 def test_noise_on_half_of_the_adapter_and_an_unused_engine_are_rejected() -> None:
@@ -29,36 +29,36 @@ def test_noise_on_half_of_the_adapter_and_an_unused_engine_are_rejected() -> Non
     assert estimate.verdict is dpaudit.Verdict.VIOLATION
     estimate = play(CASES["engine not used"]["a copy is trained"], 0, **SMALL)
     assert estimate.verdict is dpaudit.Verdict.VIOLATION
-    assert "no batch reached the recorded model" in said(estimate)
+    assert "no batch reached the recorded model" in remarks_in(estimate)
 
 
 def test_shuffled_batches_are_said_and_masked_secrets_are_inconclusive() -> None:
     estimate = play(CASES["sampling"]["one order for all epochs"], 0, **SMALL)
     assert estimate.verdict is dpaudit.Verdict.NO_VIOLATION
-    assert "shuffled batches" in said(estimate)
+    assert "shuffled batches" in remarks_in(estimate)
     estimate = play(CASES["no loss"]["secrets masked"], 0, **SMALL)
     assert estimate.verdict is dpaudit.Verdict.INCONCLUSIVE
-    assert said(estimate) == ["secrets masked"]
+    assert remarks_in(estimate) == ["secrets masked"]
 
 
 def test_parameters_outside_the_engine_are_trained_and_named() -> None:
     estimate = play(CASES["outside the engine"]["head"], 0, **SMALL)
-    assert "parameters outside the optimizer" in said(estimate)
+    assert "parameters outside the optimizer" in remarks_in(estimate)
     assert "lm_head" in str(estimate)
 
 
 def test_opacus_and_the_own_engine_agree() -> None:
     """Both clip gradients of records and add the same noise, so that models with one seed are equal."""
-    own, opacus = (play(training, 1, **SMALL) for training in CASES[HONEST].values())
-    for name, scores in own.attack_scores.items():
+    by_hand, opacus = (play(training, 1, **SMALL) for training in CASES[HONEST].values())
+    for name, scores in by_hand.attack_scores.items():
         assert np.allclose(scores, opacus.attack_scores[name], atol=1e-2), name
 
 
 def test_rows_count_verdicts_and_remarks() -> None:
-    line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "said": ["a"]}
-    lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "said": []}]
+    line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "remarks": ["a"]}
+    lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "remarks": []}]
     values = {row.what: row.value for row in text_defects.rows(lines)}
-    assert values == {"VIOLATION": "1 of 2", "INCONCLUSIVE": "0 of 2", "mean bound": "0.25", "said": "a (1)"}
+    assert values == {"VIOLATION": "1 of 2", "INCONCLUSIVE": "0 of 2", "mean bound": "0.25", "remarks": "a (1)"}
     honest = [{"game": f"never planted, new-token, {number}", "truth": 0.0, "bound": number / 2} for number in range(4)]
     counts = {row.what: row.value for row in text_honest.rows(honest)}
     assert counts == {

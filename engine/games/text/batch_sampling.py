@@ -79,7 +79,7 @@ class BatchSampling:
     def spread(self) -> Spread:
         """The spread of the counts, compared with independent coins of one unknown rate.
 
-        Given the total, such counts have the multivariate hypergeometric law, whatever the rate. So the ranks of the
+        Given the total, such counts have the multivariate hypergeometric law for every rate. So the ranks of the
         chi-square statistic and of the number of zeros among simulated ones are exact p-values.
         """
         slots = self.copies * self.sizes.size

@@ -48,11 +48,11 @@ class WeightChanges:
         if self._optimizer is not None:
             self._names = {id(parameter): name for name, parameter in _named(model)}
             self._handles = [
-                self._optimizer.register_step_pre_hook(self._look),
+                self._optimizer.register_step_pre_hook(self._inspect_gradients),
                 self._optimizer.register_step_post_hook(self._count),
             ]
 
-    def _look(self, optimizer: Any, *_: Any) -> None:
+    def _inspect_gradients(self, optimizer: Any, *_: Any) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         # Opacus keeps the sum of clipped gradients beside each gradient to which it added noise.
         if self._is_inside and not any(getattr(parameter, "summed_grad", None) is not None for parameter in parameters):
