@@ -25,8 +25,9 @@ import yaml
 from benchmarks.check_defects import FLAT_DIGITS, SPECS, checked_here
 from dpaudit import AuditResult, Claim, Relation, Verdict, from_summary
 from dpaudit.engine.request.build import build
-from dpaudit.mechanisms.learners.dp_sgd import DpSgd, dp_sgd_epsilon
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
 EXAMPLES = SPECS.parent

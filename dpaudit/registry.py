@@ -26,8 +26,10 @@ PAPERS = "papers"
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
     "model": "dpaudit.mechanisms",
+    "base-model": "dpaudit.mechanisms",
     "embedder": "dpaudit.mechanisms",
     "language-model": "dpaudit.mechanisms",
+    "text-trainer": "dpaudit.mechanisms",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.games",
     "table-attack": "dpaudit.engine.games",

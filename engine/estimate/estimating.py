@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
-from dpaudit.claims import Claim, ConvertedClaim, Relation
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
@@ -80,13 +80,25 @@ BY_PROXY = (
     "if a proxy drew labels: trust this only if rows that were never trained on show about 0, because an inaccurate "
     "proxy looks like a leak"
 )
-COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
+COINS, RARE_COINS, TWO_SAMPLES, WITH_SELECTION = (
+    "simultaneous-guess-count",
+    "rare-canaries",
+    "two-samples",
+    "clopper-pearson",
+)
 """Methods for scores without a named method.
 
 If fair coins may have chosen the members: all numbers of guesses at once, valid for many canaries of one training and
 for independent trials. If members and non-members are two samples, or do not look like coins in row order: all
 thresholds at once, and all guesses of as many trials as coins would draw, valid for independent trials. With a
-selection: the threshold that it chooses.
+selection: the threshold that it chooses. A column `planting_rate` other than 1/2: rare coins.
+"""
+PLANTING_RATE = "planting_rate"
+"""Column with the probability of the coin that decided each canary's membership, one for all rows."""
+PLANTED_RECORDS = "planted_records"
+"""Column with the number of records that each canary adds to the training data: 1, 2, 4, 8, ....
+
+A claim about one record is compared by group privacy at the largest of them.
 """
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
@@ -174,6 +186,7 @@ class Estimate(Bound):
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
         under_family: Bound from the same scores under a family of curves; None if no family was named. It is
             `conditional-on-family` and no part of the verdict.
+        helps: Advice on raising the sensitivity; "" for none.
         name: Name of the scores in the printed answer.
     """
 
@@ -185,6 +198,7 @@ class Estimate(Bound):
     detectable: float | None = None
     p_value: float | None = None
     under_family: FamilyBound | None = None
+    helps: str = ""
     name: str = "estimate"
 
     @classmethod
@@ -198,18 +212,22 @@ class Estimate(Bound):
     @cached_property
     def answer(self) -> Answer:
         """Verdict on the claim, with everything that is printed about it."""
+        return decide(Record(self.name, (self.as_test(self.name),)))
+
+    def as_test(self, name: str) -> TestRecord:
+        """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
-        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind)
-        test = TestRecord(
-            name=self.name,
+        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
+        return TestRecord(
+            name=name,
             claim=claim,
             compared=ConvertedClaim(claim),
             finding=self,
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
+            repetition="train again with new coins and estimate from the new scores",
         )
-        return decide(Record(self.name, (test,)))
 
     @property
     def verdict(self) -> Verdict:
@@ -338,12 +356,14 @@ def _python_table(
 
 def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     """Return one `Estimate` for scores, combined over replays; for counts the estimator's readings."""
+    question, planted_notes = _of_planted_records(table, question)
     is_run_table = _is_run_table(table, question)
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
-    guess = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
-    estimator = _estimator(method, question, {} if is_run_table else guess)
+    usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
+    usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
+    estimator = _estimator(method, question, {} if is_run_table else usual)
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
@@ -360,7 +380,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     tallies = [estimator.tally(scores) for scores in replays]
     bound: Bound = estimator.bound(tallies)
     blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
-    notes += [*_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
+    notes += [*planted_notes, *_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     measured = measures(replays, confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
@@ -375,6 +395,31 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
         details |= _power(replays, estimator, tallies, bound, question.claim)
         details |= {"blind": REVERSED} if backwards and bound.lower <= question.claim.epsilon else {}
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
+
+
+def planting_rate(table: SourceTable) -> float | None:
+    """Return the probability of the coins of a table; None if it does not state one.
+
+    Raises: DataError for several probabilities, or one outside of (0, 1).
+    """
+    if PLANTING_RATE not in table.names:
+        return None
+    rates = np.unique(table.numbers(PLANTING_RATE))
+    if rates.size != 1 or not 0 < rates[0] < 1:
+        raise DataError(
+            f"{table.name}: column {PLANTING_RATE} must hold one probability in (0, 1), got "
+            f"{', '.join(f'{rate:g}' for rate in rates[:3])}; estimate each rate on its own"
+        )
+    return float(rates[0])
+
+
+def _of_planted_records(table: SourceTable, question: Question) -> tuple[Question, list[str]]:
+    """Return the question with a claim about as many records as a canary of the table, and a note if it changed."""
+    if question.claim is None or PLANTED_RECORDS not in table.names:
+        return question, []
+    records = int(table.integers(PLANTED_RECORDS).max())
+    converted = claim_under(question.claim, question.claim.relation, records=records)
+    return replace(question, claim=converted.claim), [converted.note] if converted.note else []
 
 
 def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any], bound: Bound) -> FamilyBound:
@@ -512,7 +557,7 @@ def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = (
     estimator: Any = load("estimator", method) if method in catalogue("estimator") else None
     counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
     of_scores = {question.score_column, question.member_column, question.group_column, *SAMPLE_COLUMNS, *by}
-    used = of_scores | {OWN_TRUTH, "canary", "replay"}
+    used = of_scores | {OWN_TRUTH, "canary", "replay", PLANTING_RATE, PLANTED_RECORDS}
     used_names = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
     return used_names or set(names[:1])  # one column, so that the message on missing columns names it
 
@@ -524,6 +569,8 @@ def natural_method(table: SourceTable, question: Question) -> str:
         return question.method or fitting[0]
     if question.selection:
         return "band" if question.selection.startswith("band") else WITH_SELECTION
+    if (rate := planting_rate(table)) is not None:
+        return COINS if rate == 0.5 else RARE_COINS
     if table.two_samples or question.member_column not in table.names:
         return TWO_SAMPLES
     return TWO_SAMPLES if _is_uneven(table, question) or _in_blocks(table, question) else COINS

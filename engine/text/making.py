@@ -26,17 +26,21 @@ def canaries(
     unit: Unit = "record",
     texts: Sequence[str] = (),
     base: Any = None,
+    rate: float = 0.5,
+    chat: bool = False,
     seed: int | None = None,
     **options: object,
 ) -> Canaries:
-    """Return secrets for a tokenizer, with a fair coin for each that says if it is planted in the training data.
+    """Return secrets for a tokenizer, with a coin for each that says if it is planted in the training data.
 
         canaries = dpaudit.canaries(tokenizer, n=1000, kind="rare-suffix", texts=domain_texts)
+        canaries += dpaudit.canaries(tokenizer, n=500, kind="random-tokens", repeat=(1, 4, 16))
         dataset = canaries.into(dataset)
 
     Args:
         tokenizer: A tokenizer of transformers; or an object with `encode(text)`, `decode(tokens)` and `len()`.
-        n: Number of canaries, >= 1; about half of them are planted. Default: 1,000, or all of a file.
+        n: Number of canaries, >= 1; about `rate` times `n` of them are planted. Default: 1,000, or all of a file. It
+            decides how large an epsilon can be detected: about log(n) - 1.4 for every rate.
         kind: `dpaudit list text-canaries` shows the kinds.
         repeat: Copies of each planted text, >= 1. Several numbers, such as (1, 4, 16), go to the canaries in turn.
         records: Texts of each canary, >= 1: more than one makes each canary a user.
@@ -46,11 +50,16 @@ def canaries(
         texts: Texts of the domain, which the kinds "new-token", "rare-suffix" and "high-temperature" continue. Take
             texts that are not training data, which would teach the contexts of canaries that were kept out.
         base: The model before training, from which "high-temperature" samples.
-        seed: Seed of texts, coins and positions; by default a new random one, so that coins are unknown and fair.
+        rate: Probability that a canary is planted, in (0, 1/2]. A smaller one plants fewer of as many texts; those
+            that are kept out cost a forward pass, and no training. For as many planted texts it gives larger bounds.
+        chat: True for data sets of `messages`: each text is written in the tokenizer's chat template, with the context
+            as the user's message and the secret as the answer. It is planted and scored in these tokens.
+        seed: Seed of texts, coins and positions; by default a new random one, so that coins are unknown.
         options: Fields of the kind: `context=16`, `length=8`, `path="canaries.jsonl"`.
     Raises: InputError for an argument out of range, SpecError for an unknown kind or option.
     """
     require(n is None or (isinstance(n, int) and n >= 1), "n must be a whole number >= 1", n=n)
+    require(isinstance(rate, int | float) and 0 < rate <= 0.5, "rate must be in (0, 1/2]", rate=rate)
     require(isinstance(records, int) and records >= 1, "records must be a whole number >= 1", records=records)
     copies = np.atleast_1d(np.asarray(repeat))
     require(
@@ -63,8 +72,8 @@ def canaries(
     seed = secrets.randbits(63) if seed is None else seed
     text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
-    source = TextSource(tokenizer, tuple(texts), base)
+    source = TextSource(tokenizer, tuple(texts), base, chat)
     texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
-    coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < 0.5
+    coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < rate
     repeats = np.resize(copies, len(texts_of_canaries))
-    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, kind)
+    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, rate=rate, kinds=(kind,), chat=chat)

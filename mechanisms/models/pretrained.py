@@ -31,18 +31,21 @@ def texts_of(features: Features) -> list[str]:
 
 
 def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
-    """Load an object of the transformers class `kind` from a local folder; rejects other folders."""
+    """Load an object of the transformers class `kind` from a local folder or GGUF file; rejects other paths."""
     try:
         import transformers
     except ImportError as err:
         raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
     folder = expand_path(path)
-    do = "set `path` to the folder written by save_pretrained of the model and its tokenizer"
-    require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
+    do = "set `path` to the folder written by save_pretrained of the model and its tokenizer, or to a GGUF file"
+    if folder.suffix == ".gguf" and folder.is_file():
+        settings["gguf_file"], folder = folder.name, folder.parent
+    else:
+        require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
         model_class = getattr(transformers, kind)
         return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
-    except (OSError, ValueError) as err:
+    except (ImportError, OSError, ValueError) as err:
         reason = hide_variable_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
 

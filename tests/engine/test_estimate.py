@@ -21,10 +21,10 @@ from scipy.stats import binom
 
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
-from dpaudit.engine.cli.estimate import estimates_by
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.estimating import Question, natural_method
+from dpaudit.engine.estimate.slices import estimates_by
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators import measures as measuring

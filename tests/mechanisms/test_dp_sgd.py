@@ -19,15 +19,12 @@ from dpaudit.claims import Relation, SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.dp_sgd import (
-    DpSgd,
-    dp_sgd_epsilon,
-    dp_sgd_noise_multiplier,
-)
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.parameters import draw_weights
+from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, poisson_sample, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask

@@ -15,22 +15,21 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.planting import POSITIONS, with_records
+from dpaudit.engine.games.text.rates import maximum_bound
 from dpaudit.errors import DataError, printable, require, shortened
-from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
-from dpaudit.estimators.scores import Scores
 from dpaudit.plain_files import open_to_read, read_all
 
 Unit = Literal["record", "user"]
 """Subject of the claim: one text, or all texts of one user."""
-FORMAT = "dpaudit-canaries-1"
+FORMAT = "dpaudit-canaries-2"
 
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """Secrets, and a fair coin for each: heads is planted in the training data, tails is kept out of it.
+    """Secrets, and a coin for each: heads is planted in the training data, tails is kept out of it.
 
-    The coins are the answer to the guessing game. Keep the file of the canaries from the attacker, and change nothing
-    about a canary because of its coin.
+    `a + b` joins canaries of several kinds. The coins are the answer to the guessing game. Keep the file of the
+    canaries from the attacker, and change nothing about a canary because of its coin.
 
     Attributes:
         texts: Texts of each canary; several if a canary is a user with several texts.
@@ -39,7 +38,12 @@ class Canaries:
         unit: Subject of the claim. "record": a claim about one text is compared by group privacy if a canary is several
             texts or copies. "user": the claim is about all texts of a user at once.
         seed: Seed of texts, coins and positions.
-        kind: Name of the kind of canary.
+        rate: Probability of heads, in (0, 1/2].
+        kinds: Name of the kind of each canary; one name stands for all.
+        draw: Number of the draw that the texts of each canary come from, shape (canaries,); one number stands for all.
+            Texts of one draw follow one law, so exposure ranks a secret among those of its draw.
+        joined_seeds: Seeds of the canaries that were joined; () if none were.
+        chat: True if the texts are chats in a chat template.
     """
 
     texts: tuple[tuple[CanaryText, ...], ...]
@@ -47,7 +51,11 @@ class Canaries:
     repeat: NDArray[np.int64] = field(default_factory=lambda: np.ones(1, dtype=np.int64))
     unit: Unit = "record"
     seed: int = 0
-    kind: str = "own"
+    rate: float = 0.5
+    kinds: tuple[str, ...] = ("own",)
+    draw: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    joined_seeds: tuple[int, ...] = ()
+    chat: bool = False
 
     def __post_init__(self) -> None:
         require(len(self.texts) > 0 and all(self.texts), "each canary must have at least one text")
@@ -65,6 +73,16 @@ class Canaries:
         )
         repeat = np.broadcast_to(repeat.astype(np.int64), len(self.texts)).copy()
         object.__setattr__(self, "repeat", repeat)
+        require(0 < self.rate <= 0.5, "rate must be in (0, 1/2]", rate=self.rate)
+        require(
+            len(self.kinds) in (1, len(self.texts)) and np.size(self.draw) in (1, len(self.texts)),
+            "kinds and draw must be one value, or one for each canary",
+            kinds=len(self.kinds),
+            draws=np.size(self.draw),
+        )
+        draw = np.broadcast_to(np.asarray(self.draw, dtype=np.int64), len(self.texts)).copy()
+        object.__setattr__(self, "draw", draw)
+        object.__setattr__(self, "kinds", self.kinds * (len(self.texts) // len(self.kinds)))
         require(self.unit in get_args(Unit), f"unit must be one of {', '.join(get_args(Unit))}", unit=self.unit)
         counts = Counter(text.secret_tokens for _, text in self.all_texts)
         secret, copies = counts.most_common(1)[0]
@@ -74,7 +92,7 @@ class Canaries:
             do="make longer secrets, or fewer of them",
             tokens=secret,
         )
-        for values in (self.planted, repeat):
+        for values in (self.planted, repeat, draw):
             values.setflags(write=False)
 
     def __len__(self) -> int:
@@ -86,30 +104,73 @@ class Canaries:
         return [(canary, text) for canary, texts in enumerate(self.texts) for text in texts]
 
     @property
+    def added_records(self) -> NDArray[np.int64]:
+        """Number of records that each canary adds to the training data, copies included, shape (canaries,)."""
+        return self.repeat * np.array([len(texts) for texts in self.texts], dtype=np.int64)
+
+    @property
     def records(self) -> int:
         """Largest number of records that one canary adds to the training data, copies included."""
-        return max(int(repeat) * len(texts) for repeat, texts in zip(self.repeat, self.texts, strict=True))
+        return int(self.added_records.max())
 
     @property
     def digest(self) -> str:
         """SHA-256 of texts, coins and settings."""
         return hashlib.sha256(b"".join(self._lines())).hexdigest()
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of the secrets of each canary, shape (canaries,)."""
+        owner, sizes = zip(*((canary, len(text.secret_tokens)) for canary, text in self.all_texts), strict=True)
+        return np.bincount(owner, weights=sizes).astype(np.int64)
+
+    def __add__(self, other: Canaries) -> Canaries:
+        """Return the canaries of both, for one training.
+
+        Raises: InputError for different units, rates or forms, or for equal seeds, whose coins would be equal.
+        """
+        if not isinstance(other, Canaries):
+            return NotImplemented
+        require(self.unit == other.unit, "joined canaries must have one unit", units=[self.unit, other.unit])
+        require(self.rate == other.rate, "joined canaries must have one rate", rates=[self.rate, other.rate])
+        require(self.chat == other.chat, "joined canaries must all be chats, or none of them")
+        seeds = (*(self.joined_seeds or (self.seed,)), *(other.joined_seeds or (other.seed,)))
+        require(
+            len(set(seeds)) == len(seeds),
+            "joined canaries must have different seeds, since equal seeds give equal coins",
+            do="leave out `seed`",
+            seeds=seeds,
+        )
+        seed = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        return Canaries(
+            self.texts + other.texts,
+            np.concatenate([self.planted, other.planted]),
+            np.concatenate([self.repeat, other.repeat]),
+            self.unit,
+            seed,
+            self.rate,
+            self.kinds + other.kinds,
+            np.concatenate([self.draw, other.draw + self.draw.max() + 1]),
+            seeds,
+            self.chat,
+        )
+
     def __str__(self) -> str:
         secret = np.mean([len(text.secret_tokens) for _, text in self.all_texts])
+        coins = "fair coins" if self.rate == 0.5 else f"coins of probability {self.rate:g}"
+        kinds = " and ".join(dict.fromkeys(self.kinds))
         return (
-            f"{len(self)} canaries of the kind {self.kind}, {int(self.planted.sum())} of them planted by fair coins, "
+            f"{len(self)} canaries of the kind {kinds}, {int(self.planted.sum())} of them planted by {coins}, "
             f"{' or '.join(map(str, np.unique(self.repeat)))} time(s) each; secrets of {secret:.3g} tokens on average"
         )
 
     def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = 0.95) -> float:
         """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
 
-        A claim above it cannot be rejected: make more canaries. It does not grow with `repeat`.
+        A claim above it cannot be rejected: make more canaries. It is about log(canaries) - 1.4 for every `rate`, and
+        does not grow with `repeat`.
         """
-        perfect = np.where(self.planted, 1.0, -1.0) * np.linspace(1, 2, len(self))
-        estimator = SimultaneousGuessCount(delta, confidence, guess="any-tail")
-        return estimator.bound([estimator.tally(Scores(perfect, self.planted))]).lower
+        return maximum_bound(self.planted, self.rate, delta=delta, confidence=confidence).lower
 
     def into(self, dataset: Any, *, pad_to: int | None = None, pad_token: int = 0) -> Any:
         """Return a data set of the same type with `repeat` copies of the planted texts at random positions.
@@ -119,7 +180,7 @@ class Canaries:
         repeat = np.where(self.planted, self.repeat, 0).tolist()
         copies = [text for texts, count in zip(self.texts, repeat, strict=True) for text in texts * count]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
-        return with_records(copies, dataset, rng, pad_to=pad_to, pad_token=pad_token)
+        return with_records(copies, dataset, rng, chat=self.chat, pad_to=pad_to, pad_token=pad_token)
 
     def save(self, path: str | Path) -> None:
         """Write the canaries as JSON lines: settings, one line for each canary, and the SHA-256 of these lines.
@@ -153,6 +214,8 @@ class Canaries:
                 tuple(tuple(map(_canary_text, canary["texts"])) for canary in canaries),
                 np.array([canary["planted"] for canary in canaries], dtype=np.bool_),
                 np.array([canary["repeat"] for canary in canaries], dtype=np.int64),
+                kinds=tuple(str(canary["kind"]) for canary in canaries),
+                draw=np.array([canary["draw"] for canary in canaries], dtype=np.int64),
                 **{name: kind(settings[name]) for name, kind in _SETTINGS.items()},
             )
         except (KeyError, TypeError, ValueError) as err:
@@ -161,12 +224,19 @@ class Canaries:
     def _lines(self) -> Iterator[bytes]:
         settings = {"format": FORMAT, **{name: getattr(self, name) for name in _SETTINGS}}
         yield json.dumps(settings).encode() + b"\n"
-        for texts, planted, repeat in zip(self.texts, self.planted.tolist(), self.repeat.tolist(), strict=True):
-            canary = {"planted": planted, "repeat": repeat, "texts": [asdict(text) for text in texts]}
-            yield json.dumps(canary).encode() + b"\n"
+        columns = self.texts, self.planted.tolist(), self.repeat.tolist(), self.kinds, self.draw.tolist()
+        for texts, planted, repeat, kind, draw in zip(*columns, strict=True):
+            canary = {"planted": planted, "repeat": repeat, "kind": kind, "draw": draw}
+            yield json.dumps({**canary, "texts": [asdict(text) for text in texts]}).encode() + b"\n"
 
 
-_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "kind": str}
+_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+    "unit": str,
+    "seed": int,
+    "rate": float,
+    "joined_seeds": tuple,
+    "chat": bool,
+}
 
 
 def _json(line: bytes, where: str, place: str) -> dict[str, Any]:

@@ -100,7 +100,9 @@ class LossRecord:
         secrets = [text.secret_tokens for text in self._texts]
         self._secrets = _Sequences.by_length(secrets)
         self._starts: dict[tuple[int, ...], list[int]] = {}
-        for row, text in enumerate(self._texts):
+        self._planted = canaries.planted[self._owner]
+        for row in np.flatnonzero(self._planted).tolist():
+            text = self._texts[row]
             for end in _cuts(text.start, text.stop):
                 self._starts.setdefault(text.tokens[:end], []).append(row)
         self._start_lengths = sorted({len(start) for start in self._starts})
@@ -171,7 +173,7 @@ class LossRecord:
     def _begin_step(self) -> int:
         """Return the number of the step to which the next batch belongs."""
         watched = self._weights is not None and self._weights.has_optimizer
-        step = self._first_step + self._weights.steps if watched else self.batches  # type: ignore[union-attr]
+        step = self._first_step + self._weights.steps if watched else len(self._sizes)  # type: ignore[union-attr]
         self._sizes += [0] * (step + 1 - len(self._sizes))
         return step
 
@@ -201,7 +203,7 @@ class LossRecord:
     def _find_text(self, rows: Sequence[NDArray[np.int64]]) -> None:
         """Look for secrets whose tokens did not arrive in the text of the batch."""
         written = "\n".join(str(self._tokenizer.decode(row[row >= 0].tolist())) for row in rows)
-        for row in np.flatnonzero(self._received == 0):
+        for row in np.flatnonzero(self._planted & (self._received == 0)):
             if self._texts[row].secret.strip() in written:
                 self._events["retokenised"][row] = True
 
@@ -256,18 +258,38 @@ class LossRecord:
 
         return collate_and_record
 
-    def merge(self, other: LossRecord) -> None:
-        """Add the record of another process of the same training. Raises: InputError if it is about other canaries."""
-        require(other.canaries.digest == self.canaries.digest, "the records must be about the same canaries")
-        self.batches += other.batches
-        self.tokens += other.tokens
-        self._received += other._received
-        self._sizes = [sum(sizes) for sizes in zip_longest(self._sizes, other._sizes, fillvalue=0)]
-        self._times += other._times
+    @property
+    def state(self) -> dict[str, Any]:
+        """Counts as plain values for JSON; `merge` adds them to a record."""
+        return {
+            "canaries": self.canaries.digest,
+            "batches": self.batches,
+            "tokens": self.tokens,
+            "received": self._received.tolist(),
+            "without_labels": self._without_labels,
+            "events": {reason: np.flatnonzero(rows).tolist() for reason, rows in self._events.items()},
+            "sizes": self._sizes,
+            "times": self._times,
+        }
+
+    def merge(self, other: LossRecord | Mapping[str, Any]) -> None:
+        """Add a record of the same training, or its `state`: that of another process, or of the part before a resume.
+
+        Steps with the same number are one step. So the part before a resume must be added before the next batch.
+
+        Raises: InputError if it is about other canaries.
+        """
+        state = other.state if isinstance(other, LossRecord) else other
+        require(state["canaries"] == self.canaries.digest, "the records must be about the same canaries")
+        self.batches += state["batches"]
+        self.tokens += state["tokens"]
+        self._received += np.array(state["received"], dtype=np.int64)
+        self._without_labels |= state["without_labels"]
+        for reason, rows in state["events"].items():
+            self._events[reason][rows] = True
+        self._sizes = [sum(sizes) for sizes in zip_longest(self._sizes, state["sizes"], fillvalue=0)]
+        self._times += [(step, row) for step, row in state["times"]]
         self._known_sampling = None
-        self._without_labels |= other._without_labels
-        for reason, rows in other._events.items():
-            self._events[reason] |= rows
 
     @property
     def problems(self) -> list[NoLoss]:
@@ -303,10 +325,12 @@ class LossRecord:
         They are no part of the verdict: the record does not know what the accountant assumed.
         """
         sampling = self._sampling()
-        missed = np.count_nonzero(self.received[self.canaries.planted] == 0)
+        absent = self.canaries.planted & (self.received == 0)
+        absent[[problem.canary for problem in self.problems]] = False
+        missed = np.count_nonzero(absent)
         by_chance = (
             [f"{missed} planted canaries were never drawn, as Poisson sampling leaves out some"]
-            if missed and sampling.explains_missing_texts
+            if missed
             else []
         )
         weights = [] if self._weights is None else self._weights.remarks
