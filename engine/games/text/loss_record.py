@@ -329,9 +329,7 @@ class LossRecord:
         absent[[problem.canary for problem in self.problems]] = False
         missed = np.count_nonzero(absent)
         by_chance = (
-            [f"{missed} planted canaries were never drawn, as Poisson sampling leaves out some"]
-            if missed
-            else []
+            [f"{missed} planted canaries were never drawn, as Poisson sampling leaves out some"] if missed else []
         )
         weights = [] if self._weights is None else self._weights.remarks
         return [*by_chance, *sampling.remarks(self._sampling_rate), *weights]
@@ -352,8 +350,6 @@ class LossRecord:
             return "the record of the training holds no batch: record the batches that reach the model"
         if self._without_labels:
             return "batches without labels were recorded, so masks cannot be seen: record tokens with their labels"
-        if self._weights is not None and self._weights.nothing_changed:
-            return "no parameter of the recorded model changed: the training changed another model, or none"
         problems = self.problems
         by_reason = Counter(problem.reason for problem in problems)
         sentences = []
@@ -362,6 +358,8 @@ class LossRecord:
                 numbers = [str(problem.canary) for problem in problems if problem.reason == reason]
                 listed = ", ".join(numbers[:LISTED]) + (", ..." if len(numbers) > LISTED else "")
                 sentences.append(f"{len(numbers)} of {len(self.canaries)} canaries ({listed}): {REASONS[reason]}")
+        if not sentences and self._weights is not None and self._weights.nothing_changed:
+            return "no parameter of the recorded model changed: the training changed another model, or none"
         return "; ".join(sentences)
 
     def blind_to(self, model: Any) -> str:
