@@ -135,7 +135,7 @@ ifeq ($(HASHES),yes)
 else
 	@echo "Packages are installed by version, not by hash: requirements.lock is for Python 3.11 on Linux (x86-64)."
 	$(PIP) -c constraints.txt torch
-	$(PIP) -c constraints.txt -e ".[dev,accounting,opacus,text]"
+	$(PIP) -c constraints.txt -e ".[dev,accounting,opacus,text,finetuning]"
 endif
 	touch $(STAMP)
 

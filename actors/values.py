@@ -11,7 +11,6 @@ columns of equal length, a matrix is a column of lists, and several values are c
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import types
@@ -25,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import RunError, require
+from dpaudit.type_hints import type_hints
 
 LENGTHS = b"lengths"  # metadata of a table with `ROWS`: number of rows of each value
 _ARROW_TYPES: dict[type[Any], tuple[Any, pa.DataType]] = {
@@ -57,12 +57,9 @@ def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
         ) from err
 
 
-_type_hints = functools.cache(typing.get_type_hints)
-
-
 def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
     """Return the fields of the constructor, with their types."""
-    hints = _type_hints(kind)
+    hints = type_hints(kind)
     return ((field, hints[field.name]) for field in dataclasses.fields(kind) if field.init)
 
 

@@ -21,6 +21,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpaudit.errors import AuditError, InputError, SpecError, did_you_mean, shortened
+from dpaudit.type_hints import type_hints, without_aliases
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -58,7 +59,7 @@ def try_convert(value: object, hint: Any) -> tuple[bool, Any]:
 
 def check_fields(part: Any) -> None:
     """Convert each field of a new dataclass to its type, or raise InputError; defaults are not checked."""
-    hints = _type_hints(part.__class__)
+    hints = type_hints(part.__class__)
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if value is not field.default:
@@ -105,15 +106,10 @@ def require_yaml_values(value: object, at: str, *, depth: int = 0) -> None:
 
 
 @cache
-def _type_hints(part: Any) -> dict[str, Any]:
-    return typing.get_type_hints(part)
-
-
-@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(pydantic_type(hint))
+    return TypeAdapter(pydantic_type(without_aliases(hint)))
 
 
 def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = ()) -> Any:

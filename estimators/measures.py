@@ -63,7 +63,7 @@ class Measure:
         return f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
 
     def __str__(self) -> str:
-        return f"{self.name:<18}{self.value:.4f}  in {self.interval}  {self.method}"
+        return f"{self.name:<17} {self.value:.4f}  in {self.interval}  {self.method}"
 
 
 def measures(

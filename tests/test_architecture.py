@@ -64,6 +64,7 @@ FLOORS = Rooms(
         *(
             "errors",
             "tracebacks",
+            "type_hints",
             "field_checks",
             "plain_files",
             "consent",

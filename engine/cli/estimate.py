@@ -13,14 +13,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import end_by_verdict, show, show_lines
-from dpaudit.errors import DataError, InputError, RunError, SpecError
+from dpaudit.errors import InputError, SpecError
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
-    from dpaudit.estimators.counts import Reading
-
-NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -81,6 +78,7 @@ def estimate(
     With columns `score,member`, each row is an attack score (larger = more likely a member) and 1 or 0. The result is
     one bound on epsilon, with AUC, accuracy, and true-positive rates at 1 % and 0.1 % false-positive rate. The bound
     assumes that a fair coin made each canary a member, or, if that is impossible, that rows are independent trials.
+    A column `planting_rate` states another probability of the coins.
     Columns of counts give one result for each row:
 
     \b
@@ -94,6 +92,7 @@ def estimate(
       longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
+    from dpaudit.engine.estimate.page import to_json, write_page
     from dpaudit.engine.estimate.slices import estimates_by
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
@@ -144,54 +143,6 @@ def _results_of(slices: Mapping[str, Any]) -> str:
     from dpaudit.estimators.extraction.shares import ExtractionTable
 
     return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
-
-
-def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
-    """Return all readings in JSON, slices by name; infinite numbers are the strings "inf" and "-inf"."""
-    from dpaudit.engine.report.plain_values import in_json
-
-    slice_values = {
-        name: {"error": reading} if isinstance(reading, str) else _values(reading) for name, reading in slices.items()
-    }
-    named = {"slices": slice_values} if slices else {"readings": [_values(reading) for reading in readings]}
-    return in_json({"source": source, **named})
-
-
-def _values(reading: Reading) -> dict[str, Any]:
-    """Return the fields of an estimate; of other readings, the lines of their text and their notes."""
-    from dpaudit.engine.estimate.estimating import Estimate
-    from dpaudit.engine.report.plain_values import attributes
-
-    if not isinstance(reading, Estimate):
-        return {"text": str(reading).splitlines(), "notes": reading.notes}
-    carried = ("lower", "upper", "delta", "confidence", "method", "selection", "validity")
-    return {
-        "verdict": reading.verdict,
-        "answer": reading.answer.to_dict(),
-        "claim": reading.claim and attributes(reading.claim, ("epsilon", "delta", "relation")),
-        **attributes(reading, carried),
-        "counts": dict(reading.counts),
-        "notes": reading.notes,
-        "under_family": reading.under_family,
-        "measures": reading.measures,
-    }
-
-
-def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Write the page; each result of a slice has the slice's name as its heading."""
-    from dpaudit.engine.estimate.estimating import Estimate
-    from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_user_file
-
-    named = list(slices.items()) if slices else [("", reading) for reading in readings]
-    estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
-    others = [(name, reading) for name, reading in named if not isinstance(reading, Estimate | str)]
-    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
-    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
-    try:
-        write_user_file(path, text.encode())
-    except RunError as err:  # the option is wrong: no run has failed
-        raise DataError(str(err)) from err
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:

@@ -29,6 +29,7 @@ EXTRAS = (
     ("cluster", "aiohttp-cors", "ray[default]", "`dpaudit submit`, `logs` and `stop`"),
     ("diffprivlib", "diffprivlib", "", "models of diffprivlib"),
     ("endpoint", "tenacity", "tenacity", "language models and predictors behind an HTTP address"),
+    ("finetuning", "trl", "trl", "audits of a fine-tuning by Trainer, SFTTrainer or PEFT"),
     ("mlflow", "mlflow-skinny", "mlflow-skinny", "`log_to_mlflow` and `dpaudit run --mlflow`"),
     ("opacus", "opacus", "opacus", "`from_opacus` and training by Opacus"),
     ("text", "transformers", "transformers", "local language models, and models that are fine-tuned"),

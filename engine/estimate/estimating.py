@@ -217,9 +217,7 @@ class Estimate(Bound):
     def as_test(self, name: str) -> TestRecord:
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
-        sensitivity = Sensitivity(
-            factor=self.detectable, maximum=self.maximum, blind=self.blind, helps="" if self.blind else self.helps
-        )
+        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
         return TestRecord(
             name=name,
             claim=claim,
@@ -228,6 +226,7 @@ class Estimate(Bound):
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
+            repetition="train again with new coins and estimate from the new scores",
         )
 
     @property
@@ -362,7 +361,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
-    usual = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
+    usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
     if _reads_counts(estimator, table.names):

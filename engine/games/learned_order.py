@@ -1,17 +1,25 @@
-"""A predictable order of guesses that learns from the coins revealed on the way.
+"""One predictable order of guesses from all attacks, which learns from the coins revealed on the way.
 
-The guess band needs a *predictable* order: which coin is guessed next, and the guess, may depend on everything that is
-shown and on coins that were revealed before, but not on the coin itself or on later ones.
+The guess band needs a *predictable* order. The choice of the next coin, and the guess about it, may depend on all that
+is shown and on the coins revealed before. They must not depend on the coin itself or on later ones.
 
 Why that suffices. Let o be everything shown. Given o and the coins revealed so far, the next coin and its guess are
-fixed. Under epsilon-DP for one canary, the odds of its coin given o and *any* values of the other coins lie within
-e^-epsilon and e^epsilon. So the guess is right with conditional probability at most p = e^epsilon / (1 + e^epsilon),
-for every past. Hence the numbers of right guesses are jointly dominated by a Bernoulli(p) walk, and the band
-holds for all of them at once. At delta > 0 the argument of `OneTraining` fixes the other coins, so it holds as well.
-Nothing in it asks how the order was found.
+fixed. Under epsilon-DP for what the coin decides, the odds of the coin given o and *any* values of the other coins lie
+within e^-epsilon and e^epsilon. So for every past, the guess is right with conditional probability at most
+p = e^epsilon / (1 + e^epsilon). Hence the numbers of right guesses S_1, S_2, ... are jointly dominated by a
+Bernoulli(p) walk, and the band holds for all of them at once. The argument does not depend on how the order was found:
+a model fitted on revealed coins is as valid as a fixed score. At delta > 0 the argument of `OneTraining` fixes the
+other coins, so it holds as well.
 
-Some coins are given up: they are revealed without a guess, to learn from. They count as wrong guesses at the end of the
-order, which only lowers the counts, so that the number of guesses does not depend on coins.
+The order follows the expert with the best record. Experts are single scores of attacks, all attacks together, and a
+model that learns from all features. Each revealed coin is credited to every expert that had an opinion about it, the
+more the earlier it would have guessed that coin. So a few guesses suffice to find the attack that works, and an attack
+that finds nothing costs at most a few wrong guesses.
+
+Cross-fitting in both directions is *not* predictable. Let a model fitted on the coins of half B guess half A, and one
+fitted on A guess B. Each half is a valid test alone, but their sum is not. Let two coins be guessed by "the same
+as the other one". Each guess is right with probability 1/2, but both are right or both are wrong: right twice
+with probability 1/2 instead of 1/4.
 
 Source: ours; the domination is that of the one-run proof of Steinke et al. (2023).
 """
@@ -21,115 +29,186 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from scipy.stats import rankdata
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.scores import Scores
 
-FIRST_GUESSES = 10
-"""Smallest number of guesses made between two fits."""
-NEXT_GUESSES = 0.25
-"""Number of guesses until the model is fitted again, as a share of the coins revealed."""
-CLEARLY_RIGHT = 0.85
-"""Share of right guesses at which the fixed order is followed further, before anything is learned."""
-GIVEN_UP = 0.2
-"""Share of the remaining coins that are given up when the fixed order is no longer clearly right."""
-RIDGE, FIXED_WEIGHT = 30.0, 0.3
-"""Strength of the ridge penalty, and the weight of the fixed order towards which it shrinks."""
+RIGHT_BEFORE, WRONG_BEFORE = 2.0, 1.0
+"""Right and wrong guesses with which each expert starts."""
+DECAY, FLOOR = 0.97, 0.02
+"""Share of an expert's record that remains after each coin, and the number of right and wrong guesses added to it: the
+record is that of the last few dozen guesses.
+"""
+SLACK = 5
+"""Number of places by which an expert may rank a pair below the number of guesses so far and get full credit for it."""
+IN_ADVANCE = 10.0
+"""Largest number of guesses for which coins that are revealed in advance count in an expert's record."""
+FIRST_FIT, NEXT_FIT = 200, 1.3
+"""Number of revealed coins at which the model is first fitted, and their growth until it is fitted again."""
+RIDGE, TOGETHER_WEIGHT = 30.0, 0.3
+"""Strength of the model's ridge penalty, and the weight of all attacks together towards which it shrinks."""
 
 
-def learned_order(fixed: Floats, features: Floats, coins: NDArray[np.bool_], *, seed: int) -> Scores:
-    """Return signed scores whose order by |score| is a predictable order of guesses, one score for each canary.
+def signed_tail_rank(values: Floats) -> Floats:
+    """Return sign(value) * -log of the share of a column that is as large or larger in size, shape as `values`."""
+    ranks: Floats = rankdata(-np.abs(values), method="average", axis=0) / values.shape[0]
+    return np.sign(values) * -np.log(ranks)
 
-    First the coins with the largest |fixed| are guessed, as long as the guesses are clearly right. Then some of the
-    remaining coins are given up, a logistic model is fitted on all revealed coins, those that it is most confident of
-    are guessed, and so on until none is left.
+
+def learned_order(
+    experts: Floats, features: Floats, coins: NDArray[np.bool_], *, guessed: NDArray[np.bool_] | None = None
+) -> Scores:
+    """Return signed scores whose order by |score| is a predictable order of guesses, one score for each guessed canary.
+
+    Each guess is that of the expert with the best record so far, about the open canary of which it is most confident.
 
     Args:
-        fixed: Score that is chosen without coins, centred at 0, > 0 for a guess of heads; shape (canaries,).
+        experts: Opinion of each expert about each canary, chosen without coins, shape (canaries, experts): the sign is
+            the guess, > 0 for heads, and the size the confidence; `signed_tail_rank` makes such opinions from scores.
+            The first expert is followed before any coin is revealed. The last one is all attacks together, towards
+            which the model shrinks.
         features: Features of the model, shape (canaries, k); a constant column is an intercept. Pairs of exchangeable
             canaries need features that change their sign with the pair, and no intercept.
         coins: The coins, shape (canaries,); True for heads.
-        seed: Seed of the coins that are given up.
+        guessed: Mask of the canaries to guess, shape (canaries,), which must not depend on coins. The coins of the
+            others are revealed in advance. None for all canaries.
     Returns: Scores for guesses of the rule "signed"; a score > 0 guesses heads.
     """
     require(
-        fixed.shape == coins.shape == features.shape[:1] and coins.size > 0,
-        "there must be one fixed score and one row of features for each coin",
-        fixed=fixed.shape,
+        experts.shape[:1] == coins.shape == features.shape[:1],
+        "there must be one row of experts and one of features for each coin",
+        experts=experts.shape,
         features=features.shape,
         coins=coins.shape,
     )
-    order = _Order(coins)
-    _guess_fixed(order, fixed)
-    waiting = np.flatnonzero(order.open_canaries)
-    order.give_up(waiting[np.random.default_rng(seed).random(waiting.size) < GIVEN_UP])
-    _guess_learned(order, fixed, features)
-    return order.scores()
+    hidden = _Coins(coins)
+    is_open = np.ones(coins.size, np.bool_) if guessed is None else guessed.copy()
+    count = int(is_open.sum())
+    require(count > 0, "at least one canary must be guessed", canaries=coins.size)
+    records, model = _Experts(experts, is_open), _Model(experts[:, -1:], features)
+    in_advance = np.flatnonzero(~is_open)
+    if in_advance.size:
+        records.credit_in_advance(in_advance, hidden.reveal(in_advance))
+    canaries, right = np.empty(count, np.int64), np.empty(count, np.bool_)
+    for guesses in range(count):
+        if model.is_due(hidden):
+            records.replace_model(model.fitted(hidden))
+        canaries[guesses], guess = records.next_guess()
+        coin = bool(hidden.reveal(canaries[guesses : guesses + 1])[0])
+        right[guesses] = guess == coin
+        records.credit(canaries[guesses], coin, guesses)
+    size = np.arange(count, 0, -1, dtype=np.float64)
+    truth = coins[canaries]
+    return Scores(np.where(truth == right, size, -size), truth, canary=canaries)
 
 
-class _Order:
-    """Guesses in their order. A guess is fixed before its coin is revealed, and only revealed coins can be read."""
+class _Coins:
+    """The coins of the canaries; one can be read once it was revealed."""
 
     def __init__(self, coins: NDArray[np.bool_]) -> None:
-        self.open_canaries = np.ones(coins.size, bool)  # canaries that were neither guessed nor given up
         self._coins = coins
-        self._guessed: list[Ints] = []
-        self._guesses: list[NDArray[np.bool_]] = []
-        self._given_up: list[Ints] = []
+        self._is_revealed = np.zeros(coins.size, np.bool_)
+        self.number_revealed = 0
+
+    def reveal(self, canaries: Ints) -> NDArray[np.bool_]:
+        """Return the coins of canaries that were not revealed before."""
+        self._is_revealed[canaries] = True
+        self.number_revealed += canaries.size
+        return self._coins[canaries]
 
     @property
     def revealed(self) -> tuple[Ints, NDArray[np.bool_]]:
         """Canaries whose coins are revealed, and these coins."""
-        canaries = np.flatnonzero(~self.open_canaries)
+        canaries = np.flatnonzero(self._is_revealed)
         return canaries, self._coins[canaries]
 
-    def guess(self, confidence: Floats, count: int) -> float:
-        """Guess the `count` canaries left with the largest |confidence|; return the share of right guesses."""
-        waiting = np.flatnonzero(self.open_canaries)
-        chosen = waiting[np.argsort(-np.abs(confidence[waiting]), kind="stable")[:count]]
-        guesses = confidence[chosen] > 0
-        self.open_canaries[chosen] = False
-        self._guessed.append(chosen)
-        self._guesses.append(guesses)
-        return float((guesses == self._coins[chosen]).mean())
 
-    def give_up(self, canaries: Ints) -> None:
-        """Reveal coins without a guess."""
-        self.open_canaries[canaries] = False
-        self._given_up.append(canaries)
+class _Experts:
+    """Experts with their rankings of the canaries and their records; the last one is the model, once it was fitted."""
 
-    def scores(self) -> Scores:
-        """Return the guesses as signed scores, the first guess with the largest |score|."""
-        canaries = np.concatenate([*self._guessed, *self._given_up])
-        wrong = [~self._coins[part] for part in self._given_up]
-        guesses = np.concatenate([*self._guesses, *wrong])
-        size = np.arange(canaries.size, 0, -1, dtype=np.float64)
-        return Scores(np.where(guesses, size, -size), self._coins[canaries], canary=canaries)
+    def __init__(self, opinions: Floats, is_open: NDArray[np.bool_]) -> None:
+        """Take the opinions, shape (canaries, experts), and the mask of the canaries to guess."""
+        canaries, count = opinions.shape
+        self._is_open = is_open.copy()
+        self._opinions = np.concatenate([opinions, np.zeros((canaries, 1))], axis=1)
+        self._rankings = [np.argsort(-np.abs(opinion), kind="stable") for opinion in opinions.T]
+        self._rankings.append(np.arange(canaries))
+        self._places = np.stack([_places(ranking) for ranking in self._rankings], axis=1)
+        self._first_open = np.zeros(count + 1, np.int64)
+        self._right, self._wrong = np.full(count + 1, RIGHT_BEFORE), np.full(count + 1, WRONG_BEFORE)
+        self._is_active = np.arange(count + 1) < count
+        self._leader = 0
+
+    def next_guess(self) -> tuple[int, bool]:
+        """Return an open canary, which is open no longer, and the guess of its coin."""
+        records = np.where(self._is_active, self._right / (self._right + self._wrong), -1.0)
+        self._leader = leader = int(np.argmax(records))
+        ranking, place = self._rankings[leader], self._first_open[leader]
+        while not self._is_open[ranking[place]]:
+            place += 1
+        self._first_open[leader] = place
+        canary = int(ranking[place])
+        self._is_open[canary] = False
+        return canary, bool(self._opinions[canary, leader] > 0)
+
+    def credit(self, canary: int, coin: bool, guesses: int) -> None:
+        """Update all records by the coin of the canary that was guessed after `guesses` others."""
+        weight = np.minimum(1.0, (guesses + 1 + SLACK) / (self._places[canary] + 1))
+        weight[self._leader] = 1.0
+        self._right, self._wrong = DECAY * self._right + FLOOR, DECAY * self._wrong + FLOOR
+        opinion = self._opinions[canary]
+        weight[(opinion == 0) | ~self._is_active] = 0.0
+        is_right = (opinion > 0) == coin
+        self._right += weight * is_right
+        self._wrong += weight * ~is_right
+
+    def credit_in_advance(self, canaries: Ints, coins: NDArray[np.bool_]) -> None:
+        """Update all records by coins that are revealed without guesses."""
+        weight = 1 / (1 + self._places[canaries] / SLACK) * (self._opinions[canaries] != 0)
+        weight *= np.minimum(1.0, IN_ADVANCE / np.maximum(weight.sum(axis=0), 1e-12))
+        is_right = (self._opinions[canaries] > 0) == coins[:, None]
+        self._right += (weight * is_right).sum(axis=0)
+        self._wrong += (weight * ~is_right).sum(axis=0)
+
+    def replace_model(self, opinion: Floats) -> None:
+        """Replace the opinion of the model; a new model starts with half the record of the leader."""
+        self._opinions[:, -1] = opinion
+        self._rankings[-1] = np.argsort(-np.abs(opinion), kind="stable")
+        self._places[:, -1] = _places(self._rankings[-1])
+        self._first_open[-1] = 0
+        if not self._is_active[-1]:
+            self._is_active[-1] = True
+            best = int(np.argmax((self._right / (self._right + self._wrong))[:-1]))
+            self._right[-1], self._wrong[-1] = (self._right[best] + RIGHT_BEFORE) / 2, WRONG_BEFORE
 
 
-def _guess_fixed(order: _Order, fixed: Floats) -> None:
-    """Guess by the fixed score until the guesses are no longer clearly right."""
-    count, last_share = 0, 1.0
-    while order.open_canaries.any() and (last_share >= CLEARLY_RIGHT or count < 2 * FIRST_GUESSES):
-        batch = max(FIRST_GUESSES, int(NEXT_GUESSES * count))
-        last_share, count = order.guess(fixed, batch), count + batch
+class _Model:
+    """A logistic model of all features, fitted to the coins that are revealed."""
+
+    def __init__(self, together: Floats, features: Floats) -> None:
+        """Take the opinion of all attacks together, shape (canaries, 1), and the other features."""
+        spread = np.sqrt(np.mean(features**2, axis=0))
+        self._inputs = np.concatenate([together, features / np.where(spread > 0, spread, 1.0)], axis=1)
+        self._prior = np.where(np.arange(self._inputs.shape[1]) == 0, TOGETHER_WEIGHT, 0.0)
+        self._weights = self._prior
+        self._next_fit = FIRST_FIT
+
+    def is_due(self, coins: _Coins) -> bool:
+        """Return True if enough coins were revealed since the last fit."""
+        return coins.number_revealed >= self._next_fit
+
+    def fitted(self, coins: _Coins) -> Floats:
+        """Fit the model to all revealed coins; return its log odds of heads for all canaries."""
+        canaries, heads = coins.revealed
+        self._next_fit = int(NEXT_FIT * canaries.size) + 1
+        self._weights = _fitted_weights(self._inputs[canaries], heads, self._prior, self._weights)
+        odds: Floats = self._inputs @ self._weights
+        return odds
 
 
-def _guess_learned(order: _Order, fixed: Floats, features: Floats) -> None:
-    """Guess the canaries left, by a model that is fitted again whenever a quarter more coins are revealed."""
-    spread = np.sqrt(np.mean(features**2, axis=0))
-    inputs = np.column_stack([fixed, features / np.where(spread > 0, spread, 1.0)])
-    prior = np.zeros(inputs.shape[1])
-    prior[0] = FIXED_WEIGHT
-    weights = prior
-    while order.open_canaries.any():
-        canaries, coins = order.revealed
-        weights = _fitted(inputs[canaries], coins, prior, weights)
-        order.guess(inputs @ weights, max(FIRST_GUESSES, int(NEXT_GUESSES * canaries.size)))
-
-
-def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
+def _fitted_weights(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
     """Return the weights of a logistic model, shrunk towards `prior`, by Newton's method."""
     signed = inputs * np.where(coins, 1.0, -1.0)[:, None]
     for _ in range(8):
@@ -142,3 +221,10 @@ def _fitted(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Fl
         if np.abs(step).max() < 1e-3:
             break
     return weights
+
+
+def _places(ranking: Ints) -> Ints:
+    """Return the place of each canary in a ranking, shape (canaries,)."""
+    places = np.empty_like(ranking)
+    places[ranking] = np.arange(ranking.size)
+    return places

@@ -21,10 +21,10 @@ NOT_SHOWN = (
 )
 """Notes at the foot of every report."""
 
+_SUSPECTS = "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
 _SAYS_NOTHING = "This audit says nothing about the claim."
 NEXT = {
-    "VIOLATION": "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
-    "run the audit again with another seed.",
+    "VIOLATION": f"{_SUSPECTS}run the audit again with another seed.",
     "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed.",
     "INCONCLUSIVE": f"{_SAYS_NOTHING} `dpaudit plan` prints the sensitivity of an audit before it runs.",
     "NO CLAIM": "State a `claim` to compare the bound with it.",
@@ -478,6 +478,8 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
     if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
         return _MORE_ROWS
+    if test is not None and verdict == "VIOLATION" and test.repetition:
+        return f"{_SUSPECTS}{test.repetition}."
     usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
     if rule == "cannot-detect" and test is not None and not test.units:  # nothing was planned
         usual = _SAYS_NOTHING

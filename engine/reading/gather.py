@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
+from dpaudit.engine.reading.rare_levels import RareLevels, level_of_rank
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
@@ -36,6 +37,7 @@ from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.extraction.highest_scores import HighestScores
+from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
@@ -382,28 +384,56 @@ def detectable_factor(
         evidence: The scores of the audit; those of all replays are combined.
         curve: Curve of the claim in the relation of the game.
         replays: Number of bounds that are combined by their median, >= 1.
-    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, if members are no fair coins, or for more
-        than 2,097,152 scores.
+    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, if members were not drawn by coins of a
+        known probability, for several replays of rare coins, or for more than 2,097,152 scores.
     """
     if not 0 < sum(table.score.size for table in evidence) <= MAX_ROWS:
         return None
-    if isinstance(estimator, HighestScores):  # its members are no fair coins
-        return None
     score = np.concatenate([table.score for table in evidence])
     truth = np.concatenate([table.truth for table in evidence])
+    if isinstance(estimator, HighestScores):
+        if not isinstance(estimator, RareCanaries) or replays > 1:
+            return None
+        rare = _rare_levels(score, truth)
+        return None if rare is None else _smallest_factor(partial(_is_rejected_by_rare, estimator, rare, curve))
     levels = _levels(score, truth, replays)
     if levels is None:
         return None
     rows = max(2, score.size // replays)
-    if not _is_rejected(estimator, levels, MOST_SCALED, rows, curve, replays):
+    return _smallest_factor(lambda factor: _is_rejected(estimator, levels, factor, rows, curve, replays))
+
+
+def _smallest_factor(is_rejected: Callable[[float], bool]) -> float | None:
+    """Return the smallest factor in [1, 8], to 2 %, at which the claim is rejected; None if it is not at 8."""
+    if not is_rejected(MOST_SCALED):
         return None
     low, high = 1.0, MOST_SCALED
-    if _is_rejected(estimator, levels, low, rows, curve, replays):
+    if is_rejected(low):
         return low
     while high / low > _PRECISION:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if _is_rejected(estimator, levels, middle, rows, curve, replays) else (middle, high)
+        low, high = (low, middle) if is_rejected(middle) else (middle, high)
     return high
+
+
+def _rare_levels(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> RareLevels | None:
+    """Return the laws of the scores, as weak as the lower limit of what was found; None if it may be chance."""
+    planted = int(truth.sum())
+    if not 0 < planted < truth.size:
+        return None
+    highest_first = truth[np.lexsort((truth, -score))]  # ties count against the attack
+    right = int(highest_first[:planted].sum())
+    surely = float(special.betaincinv(right, planted - right + 1, _ERROR)) if right else 0.0
+    if surely <= planted / truth.size:
+        return None
+    place = level_of_rank(truth.size)
+    counts = np.bincount(place)[::-1], np.bincount(place, weights=highest_first)[::-1]
+    return RareLevels.of(*_isotonic(*counts)).weakened(surely)
+
+
+def _is_rejected_by_rare(estimator: RareCanaries, levels: RareLevels, curve: PrivacyCurve, factor: float) -> bool:
+    tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))
+    return estimator.bound([tally]).violation_point(curve) is not None
 
 
 def planted_factor(

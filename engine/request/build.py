@@ -22,6 +22,7 @@ from dpaudit.errors import AuditError, DataError, InputError, SpecError, Unknown
 from dpaudit.field_checks import InvalidValueError, ParsedBy, pydantic_type, require_yaml_values, validate
 from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
+from dpaudit.type_hints import type_hints
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -181,7 +182,7 @@ def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> Typ
     from pydantic import Field, TypeAdapter
     from typing_extensions import TypedDict
 
-    hints, descriptions = typing.get_type_hints(part_class), field_descriptions(part_class)
+    hints, descriptions = type_hints(part_class), field_descriptions(part_class)
     typed: dict[str, Any] = {}
     for name, field in init_fields(part_class).items():
         if only is None or name in only:

@@ -13,8 +13,9 @@ from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.games.learned_order import learned_order
 from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.guess_order import PairFeatures, learned_order
+from dpaudit.engine.games.tables.pair_features import PairFeatures
 from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes, stacked
 from dpaudit.engine.games.tables.slices import slices
 from dpaudit.engine.games.tables.split_control import split_control
@@ -281,7 +282,7 @@ def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Readi
     shares["all pairs"] = 1 - sum(shares.values())
     guessed = []
     for name, mask in masks.items():
-        scores = learned_order(features, pairs.first_trained, guessed=mask)
+        scores = learned_order(features.experts, features.learned, pairs.first_trained, guessed=mask)
         printed, strict = (
             reading.bound(scores, 1 - shares[name] * (1 - each)) for each in (PRINTED, reading.confidence)
         )
@@ -297,6 +298,7 @@ def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
         compared=reading.compared,
         finding=guessed.bound,
         split_doubt=reading.doubt,
+        repetition="split the records anew, fit the generator again and audit its table",
         sensitivity=_sensitivity(guessed, reading),
         units=1,
     )

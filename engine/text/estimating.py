@@ -4,30 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import Claim, Relation, claim_under
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.estimate.estimating import COINS, DEFAULT_GUESS, Estimate, Question, estimates
+from dpaudit.engine.estimate.estimating import (
+    COINS,
+    DEFAULT_GUESS,
+    PLANTED_RECORDS,
+    PLANTING_RATE,
+    RARE_COINS,
+    Estimate,
+    Question,
+    estimates,
+)
+from dpaudit.engine.estimate.slices import estimates_by
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
+from dpaudit.engine.games.text.rates import FAIR, canaries_needed
 from dpaudit.engine.games.text.view import TextView
-from dpaudit.engine.request.build import build
-from dpaudit.errors import InputError, require
-from dpaudit.estimators.arguments import Floats
+from dpaudit.engine.reading.record import Record
+from dpaudit.engine.reading.verdict import Answer, decide
+from dpaudit.engine.request.build import build, build_dataclass
+from dpaudit.engine.text.memorization import Exposures, exposures, extraction_measures
+from dpaudit.errors import InputError, printable_lines, require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.measures import Measure, measures
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, TokenStatistics, token_statistics
+from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
+from dpaudit.mechanisms.language_models.fine_tuning.update_products import (
+    UpdateProducts,
+    known_change,
+    update_products,
+)
+from dpaudit.mechanisms.language_models.token_statistics import (
+    BATCH_TOKENS,
+    TokenStatistics,
+    is_module,
+    token_statistics,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ATTACKS = ("calibrated-loss", "loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
 """Attacks that are used by default if they have what they need; the first one gives the order of guesses."""
 LEARNED = "learned"
 """Order of guesses that combines all attacks."""
+BY = ("repeat", "kind", "length")
+"""Values of a canary by which bounds of slices are given."""
+SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
+BY_COPIES = '`by="repeat"`, so that the claim about one record is compared at each number of copies on its own'
+MORE_CANARIES = "more canaries (`n`), or for a large epsilon as many planted ones at a smaller `rate`"
+NEEDED = "`n={:,}` or more, with `rate={:g}` to plant about as many of them as of the present {:,}"
 UNCHECKED = (
     "not checked that every planted canary received loss: record the training with `LossRecord` and pass the record as "
     "`training`"
@@ -38,16 +80,95 @@ USERS = "a canary is a user: {} record(s) with copies; the claim is about all re
 
 @dataclass(frozen=True)
 class TextEstimate(Estimate):
-    """A bound on epsilon from canary texts; `print` shows it with all notes and measures.
+    """A bound on epsilon from canary texts; `print` shows it with all notes, measures and slices.
+
+    The verdict rests on the bounds of all canaries and of the slices, which hold together. Exposure and extraction are
+    among the measures; they decide nothing.
 
     Attributes:
         attack_scores: Scores of the canaries by each attack, shape (canaries,).
+        slices: Bounds of the slices by name, such as "repeat=4"; the reason in words for a slice without a bound.
+        exposures: Ranks of the planted secrets among those that were never planted.
+        scores: Table with one row for each canary, from which `dpaudit estimate` computes the same bounds.
+        texts: Table with the log-probability of each text, for the estimator `discoverable-extraction`.
+        by: Values of canaries by which slices were made.
+        signed: True if the scores are a learned order of guesses.
     """
 
     attack_scores: Mapping[str, Floats] = field(default_factory=dict, compare=False)
+    slices: Mapping[str, Estimate | str] = field(default_factory=dict, compare=False)
+    exposures: Exposures = field(default_factory=Exposures.none, compare=False)
+    scores: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
+    texts: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
+    by: tuple[str, ...] = ()
+    signed: bool = False
+
+    @property
+    def slice_bounds(self) -> dict[str, Estimate]:
+        """Bounds of the slices that have one."""
+        return {name: bound for name, bound in self.slices.items() if isinstance(bound, Estimate)}
+
+    @cached_property
+    def answer(self) -> Answer:
+        """Verdict on the claim by the bounds of all canaries and of the slices."""
+        tests = [self.as_test(self.name), *(bound.as_test(name) for name, bound in self.slice_bounds.items())]
+        return decide(Record(self.name, tuple(tests)))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each number, as `Estimate.to_frame`, and the slice; "" for all canaries."""
+        import pandas as pd
+
+        frames = {"": super().to_frame(), **{name: bound.to_frame() for name, bound in self.slice_bounds.items()}}
+        return pd.concat([frame.assign(slice=name) for name, frame in frames.items()], ignore_index=True)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the answer, a page, and tables from which `dpaudit estimate` computes the same bounds, to a new folder.
+
+        The files tell which canaries were planted. Raises: FileExistsError if the folder exists.
+        """
+        from dpaudit.engine.estimate.page import write_page  # slow to import
+
+        folder = Path(folder)
+        folder.mkdir(parents=True)
+        for name, table in {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}.items():
+            csv.write_csv(table, folder / f"{name}.csv")
+        (folder / "answer.txt").write_text(f"{self}\n\n{self.commands}\n", encoding="utf-8")
+        write_page(folder / "report.html", self.name, [], {"": self, **self.slices})
+
+    @property
+    def commands(self) -> str:
+        """Commands that compute the bounds and the extraction again from the files of `save`."""
+        shown = "" if self.claim is None else " --claim CLAIM"
+        delta = f" --delta {self.delta!r}" if self.claim is None else ""
+        signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
+        first = f"dpaudit estimate scores.csv{shown}{delta}{signed}"
+        lines = [f"{first} --confidence {self.confidence!r}"]
+        if self.slices:
+            of_slices = 1 - len(self.slices) * (1 - self.confidence)
+            lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
+        return "\n".join([*lines, "dpaudit estimate texts.csv"])
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        if self.slices:
+            lines.append(f"  {SLICES.format(len(self.slices) + 1, self.confidence)}")
+        for name, bound in self.slices.items():
+            if isinstance(bound, str):
+                lines.append(printable_lines(f"  {name}: {bound}"))
+                continue
+            claim = "" if bound.claim is None else f"; claim {bound.claim}"
+            lines.append(printable_lines(f"  {name}: {bound.verdict}, {bound.headline}{claim}"))
+            lines += [printable_lines(f"    {measure}") for measure in bound.measures]
+        return "\n".join(lines)
 
 
-def text_statistics(model: Any, canaries: Canaries, *, batch_tokens: int = BATCH_TOKENS) -> TokenStatistics:
+def text_statistics(
+    model: Any,
+    canaries: Canaries,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    sampling: Sampling | Mapping[str, float] | None = None,
+) -> TokenStatistics:
     """Return the log-probabilities of all secrets under a model, planted or not, one row for each text.
 
     `estimate_text` takes the result in place of the model: the base model is then scored once for many trainings.
@@ -56,8 +177,10 @@ def text_statistics(model: Any, canaries: Canaries, *, batch_tokens: int = BATCH
         model: As in `estimate_text`.
         canaries: The canaries.
         batch_tokens: Tokens in a batch, padding included.
+        sampling: As in `estimate_text`; for the trained model only.
     """
-    return token_statistics(model, [text.span for _, text in canaries.all_texts], batch_tokens=batch_tokens)
+    spans = [text.span for _, text in canaries.all_texts]
+    return token_statistics(model, spans, batch_tokens=batch_tokens, sampling=_rule(sampling))
 
 
 def estimate_text(
@@ -70,6 +193,8 @@ def estimate_text(
     reference: Any = None,
     attacks: Sequence[str | Mapping[str, Any]] = ATTACKS,
     order: str | None = None,
+    by: str | Sequence[str] = (),
+    sampling: Sampling | Mapping[str, float] | None = None,
     delta: float | None = None,
     confidence: float = 0.95,
     batch_tokens: int = BATCH_TOKENS,
@@ -90,14 +215,22 @@ def estimate_text(
         reference: Another model that never saw the canaries, in the same forms.
         attacks: Names of attacks, or mappings with `name` and fields; those that lack what they need are left out.
         order: Name of the attack whose scores order the guesses, by default the first one; or "learned", which combines
-            all attacks as the coins revealed so far suggest, if canaries times delta is at most 0.1.
+            all attacks as the coins revealed so far suggest, if coins are fair and canaries times delta is at most 0.1.
+        by: Also give one bound for each "repeat", "kind" or "length" (tokens of the secret), or for each combination of
+            several of them. All bounds share the error. A claim about one record is compared with a slice at the
+            slice's own number of records. Choose it before you see results.
+        sampling: Rule by which an attacker samples, for the extraction probabilities: a mapping with `temperature`,
+            `top_k` and `top_p`. Default: plain sampling.
         delta: Delta of the bound, in [0, 1). Default: that of the claim, else 0.
-        confidence: Smallest probability with which the bound is below the true epsilon, in (0, 1).
+        confidence: Smallest probability with which all bounds are below the true epsilon, in (0, 1).
         batch_tokens: Tokens in a batch of a torch module, padding included.
-    Returns: The bound with its verdict, AUC and true-positive rates; `print` shows all of them.
+    Returns: The bound with its verdict, AUC, true-positive rates, exposure and extraction; `print` shows all of them.
     Raises: InputError for an argument out of range, SpecError for an unknown attack or a claim about something else.
     """
     delta = checked_argument("delta", delta, float | None)
+    columns = (by,) if isinstance(by, str) else tuple(by)
+    unknown = [name for name in columns if name not in BY]
+    require(not unknown, f"`by` must be among {', '.join(BY)}", by=", ".join(unknown))
     require(
         training is None or training.canaries.digest == canaries.digest,
         "`training` must be the record of the same canaries",
@@ -110,39 +243,164 @@ def estimate_text(
         canaries=len(canaries),
     )
     promise, notes = _claim_about(canaries, claim, delta)
-    view = _view(model, base, reference, canaries, batch_tokens)
+    view = _view(model, base, reference, canaries, batch_tokens, _rule(sampling))
     parts = {part.registered_name: part for part in (build("text-attack", attack) for attack in attacks)}
+    if any("update" in part.needs for part in parts.values()):
+        view = replace(view, update=_update(model, base, canaries, batch_tokens))
     scores = attack_scores(canaries, view, parts)
     order = order or next(iter(scores))
     require(order in (LEARNED, *scores), f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
     if order == LEARNED:
-        bound_delta = delta if delta is not None else 0.0 if promise is None else promise.delta
-        require(
-            len(canaries) * bound_delta <= MAX_DELTA,
-            f"the learned order needs canaries times delta <= {MAX_DELTA}",
-            do="name one attack as `order`",
-            canaries=len(canaries),
-            delta=bound_delta,
-        )
-        guesses, guess = order_of_all(scores, canaries.planted, seed=canaries.seed), "signed"
+        guesses, guess = _learned(canaries, scores, promise, delta), "signed"
     else:
         guesses, guess = Scores(scores[order], canaries.planted), DEFAULT_GUESS
-    table = SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary)
-    (result,) = estimates(table, Question(COINS, delta, confidence, options={"guess": guess}, claim=promise))
-    assert isinstance(result, Estimate)
-    blind = "" if training is None else training.blind
-    values = {part.name: getattr(result, part.name) for part in fields(Estimate) if part.init}
-    values["notes"] = (
-        *result.notes,
-        *notes,
-        f"order of guesses: {order}; attacks: {', '.join(scores)}",
-        UNCHECKED if training is None else str(training),
+    table = _score_table(canaries, guesses)
+    method, options = (COINS, {"guess": guess}) if canaries.rate == FAIR else (RARE_COINS, {})
+    question = Question(method, delta, confidence, options=options, claim=promise)
+    slices = estimates_by(table, question, columns, others=1) if columns else {}
+    shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
+    (whole,) = estimates(table, shared)
+    assert isinstance(whole, Estimate)
+    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind, order == LEARNED)
+    of_slices = {
+        name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
+        for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
+    }
+    notes += [f"order of guesses: {order}; attacks: {', '.join(scores)}"]
+    notes += [UNCHECKED if training is None else str(training)]
+    finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
+    values = {part.name: getattr(finished, part.name) for part in fields(Estimate) if part.init}
+    return TextEstimate(
+        **values | {"name": f"{len(canaries)} text canaries"},
+        attack_scores=scores,
+        slices=of_slices,
+        exposures=audit.exposures,
+        scores=table.columns,
+        texts=audit.texts,
+        by=columns,
+        signed=order == LEARNED,
     )
-    if order == LEARNED:  # its scores are an order of guesses, so the measures are those of the first attack
-        values["measures"] = _measures(Scores(next(iter(scores.values())), canaries.planted), result)
-    if blind:
-        values |= {"blind": blind, "detectable": None}
-    return TextEstimate(**values | {"name": f"{len(canaries)} text canaries", "attack_scores": scores})
+
+
+@dataclass(frozen=True)
+class _TextAudit:
+    """Everything that measures and advice of a bound are made of."""
+
+    canaries: Canaries
+    view: TextView
+    scores: Mapping[str, Floats]
+    blind: str
+    learned: bool
+
+    @cached_property
+    def exposures(self) -> Exposures:
+        return exposures(self.canaries, self.view)
+
+    @cached_property
+    def _owner(self) -> Ints:
+        return np.array([canary for canary, _ in self.canaries.all_texts])
+
+    @cached_property
+    def _log_probability(self) -> Floats:
+        """Log-probability that sampling writes each secret, shape (texts,)."""
+        trained = self.view.trained
+        return np.asarray(np.nansum(trained.log_probability if trained.sampled is None else trained.sampled, axis=1))
+
+    @cached_property
+    def texts(self) -> pa.Table:
+        """One row for each text: log-probability, planted, and the columns of slices."""
+        columns = {"log_probability": self._log_probability, "planted": self.canaries.planted[self._owner]}
+        by = {name: values[self._owner] for name, values in _slice_columns(self.canaries).items()}
+        return pa.table({**columns, "canary": self._owner, **by})
+
+    def rows_of(self, rows: SourceTable) -> NDArray[np.bool_]:
+        """Return True for the canaries of a slice of the score table, shape (canaries,)."""
+        measured = np.zeros(len(self.canaries), np.bool_)
+        measured[rows.integers("canary")] = True
+        return measured
+
+    def finished(self, bound: Estimate, measured: NDArray[np.bool_], notes: Sequence[str]) -> Estimate:
+        """Return the bound of some canaries with all measures, advice and notes."""
+        values: dict[str, Any] = {"notes": (*bound.notes, *notes), "helps": self._helps(bound, measured)}
+        usual = bound.measures if measured.all() else ()
+        if usual and self.learned:  # its scores are an order of guesses, so the measures are those of the first attack
+            usual = _measures(Scores(next(iter(self.scores.values())), self.canaries.planted), bound)
+        texts = measured[self._owner]
+        extracted = extraction_measures(
+            self._log_probability[texts],
+            self.canaries.planted[self._owner][texts],
+            rule=_rule_in_words(self.view.trained.sampling),
+            confidence=bound.confidence,
+        )
+        exposed = self.exposures.measures(self.canaries, measured, bound.confidence)
+        values["measures"] = (*usual, *exposed, *extracted)
+        if self.blind:
+            values |= {"blind": self.blind, "detectable": None, "helps": ""}
+        return replace(bound, **values)
+
+    def _helps(self, bound: Estimate, measured: NDArray[np.bool_]) -> str:
+        """Return advice on how to detect more: slices by copies, or how many canaries at which rate."""
+        mixed = self.canaries.unit == "record" and np.unique(self.canaries.added_records[measured]).size > 1
+        if mixed and bound.claim is not None:
+            return BY_COPIES
+        if bound.claim is None or bound.maximum is None or bound.maximum.violation_point(bound.claim.curve) is not None:
+            return MORE_CANARIES
+        count = int(np.count_nonzero(measured))
+        needed = canaries_needed(
+            bound.claim.curve,
+            canaries=count,
+            rate=self.canaries.rate,
+            delta=bound.delta,
+            confidence=bound.confidence,
+        )
+        return MORE_CANARIES if needed is None else NEEDED.format(*needed, count)
+
+
+def _learned(canaries: Canaries, scores: Mapping[str, Floats], claim: Claim | None, delta: float | None) -> Scores:
+    """Return the learned order of guesses. Raises: InputError for rare coins, or too many canaries for delta."""
+    require(
+        canaries.rate == FAIR,
+        "the learned order needs fair coins (rate 1/2)",
+        do="name one attack as `order`",
+        rate=canaries.rate,
+    )
+    if delta is None:
+        delta = 0.0 if claim is None else _converted(canaries, claim).claim.delta
+    require(
+        len(canaries) * delta <= MAX_DELTA,
+        f"the learned order needs canaries times delta <= {MAX_DELTA}",
+        do="name one attack as `order`",
+        canaries=len(canaries),
+        delta=delta,
+    )
+    return order_of_all(scores, canaries.planted)
+
+
+def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
+    """Return a value of each canary for each column of `BY`, shape (canaries,)."""
+    values = (canaries.repeat, np.array(canaries.kinds), canaries.lengths)
+    return dict(zip(BY, values, strict=True))
+
+
+def _score_table(canaries: Canaries, guesses: Scores) -> SourceTable:
+    """Return the table of scores, with the coins' probability, records and values by which it can be sliced."""
+    records = {} if canaries.unit == "user" else {PLANTED_RECORDS: canaries.added_records}
+    columns = {PLANTING_RATE: np.full(len(canaries), canaries.rate), **records, **_slice_columns(canaries)}
+    rows = {name: values[guesses.canary] for name, values in columns.items()}
+    return SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary, **rows)
+
+
+def _rule(sampling: Sampling | Mapping[str, float] | None) -> Sampling | None:
+    """Return the rule of sampling; None for plain sampling, whose log-probabilities are always known."""
+    rule = build_dataclass(Sampling, sampling, location="sampling") if isinstance(sampling, Mapping) else sampling
+    return None if rule in (None, Sampling()) else rule
+
+
+def _rule_in_words(sampling: Any) -> str:
+    if sampling is None:
+        return "plain sampling"
+    top_k = "" if sampling.top_k is None else f", top-k {sampling.top_k}"
+    return f"temperature {sampling.temperature:g}{top_k}{f', top-p {sampling.top_p:g}' if sampling.top_p < 1 else ''}"
 
 
 def _measures(scores: Scores, bound: Bound) -> tuple[Measure, ...]:
@@ -151,7 +409,10 @@ def _measures(scores: Scores, bound: Bound) -> tuple[Measure, ...]:
 
 
 def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tuple[Claim | None, list[str]]:
-    """Return the claim that one about records or users makes about one canary, and notes on the conversion."""
+    """Return the claim about one record, or about one user, and notes on how it was read.
+
+    Raises: InputError if it implies nothing about as many records as one canary.
+    """
     promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if promise is None:
         return None, []
@@ -162,27 +423,43 @@ def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tupl
     notes = []
     if promise.relation is Relation.LABEL:  # the default of `Claim`
         promise, notes = replace(promise, relation=Relation.ADD_REMOVE), [NO_RELATION]
+    if promise.relation is not Relation.ADD_REMOVE:
+        converted = claim_under(promise, Relation.ADD_REMOVE)
+        promise, notes = converted.claim, [*notes, converted.note]
     if canaries.unit == "user":
-        return promise, [*notes, USERS.format(canaries.records)]
-    converted = claim_under(promise, Relation.ADD_REMOVE, records=canaries.records)
-    return converted.claim, [*notes, *([converted.note] if converted.note else [])]
+        notes = [*notes, USERS.format(canaries.records)]
+    Question(delta=delta, claim=_converted(canaries, promise).claim)  # it checks both
+    return promise, notes
 
 
-def _view(model: Any, base: Any, reference: Any, canaries: Canaries, batch_tokens: int) -> TextView:
-    def statistics(source: Any) -> TokenStatistics | None:
+def _converted(canaries: Canaries, claim: Claim) -> ConvertedClaim:
+    """Return a claim about one record as one about as many as the largest canary has; unchanged for users."""
+    records = 1 if canaries.unit == "user" else canaries.records
+    return claim_under(claim, Relation.ADD_REMOVE, records=records)
+
+
+def _view(
+    model: Any, base: Any, reference: Any, canaries: Canaries, batch_tokens: int, sampling: Sampling | None
+) -> TextView:
+    def statistics(source: Any, rule: Sampling | None = None) -> TokenStatistics | None:
         if source is None:
             return None
         if not isinstance(source, TokenStatistics):
-            return text_statistics(source, canaries, batch_tokens=batch_tokens)
+            return text_statistics(source, canaries, batch_tokens=batch_tokens, sampling=rule)
         require(
             len(source) == len(canaries.all_texts),
             "log-probabilities must be those of the texts of these canaries",
             texts=len(canaries.all_texts),
             rows=len(source),
         )
+        require(
+            rule is None or source.sampling == rule,
+            "the log-probabilities of the trained model must be those of `sampling`",
+            do="compute them by `text_statistics(model, canaries, sampling=...)`",
+        )
         return source
 
-    trained = statistics(model)
+    trained = statistics(model, sampling)
     if trained is None:
         raise InputError("`model` must be the trained model, got None")
     if base is None and hasattr(model, "disable_adapter"):
@@ -193,3 +470,12 @@ def _view(model: Any, base: Any, reference: Any, canaries: Canaries, batch_token
             "`base` must be the model before training, got the trained model itself; keep a copy of it before training"
         )
     return TextView(trained, statistics(base), statistics(reference))
+
+
+def _update(model: Any, base: Any, canaries: Canaries, batch_tokens: int) -> UpdateProducts | None:
+    """Return products with the change of weights; None if the model or its initial weights are not known."""
+    change = known_change(model, base) if is_module(model) else {}
+    if not change:
+        return None
+    texts = [TrainingText(text.tokens) for _, text in canaries.all_texts]
+    return update_products(model, change, texts, batch_tokens=batch_tokens)

@@ -78,16 +78,16 @@ class OpacusDpSgd:
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
         """Return Opacus's steps for epsilon on `rows` rows. Raises: InputError if Opacus is not installed."""
-        _privacy_engine()
+        privacy_engine()
         batches = math.ceil(rows / self.model.batch_size)
-        noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
+        noise = noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
         steps = PrivateSteps(self.clip, noise, 1 / batches)
         return ClaimedSteps(steps, batches * self.model.epochs)
 
     def show_steps(
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
-        _privacy_engine()
+        privacy_engine()
         with suppress(TrainingError), steps_of_opacus(canary):
             self.fit(train, seed=seed, compute=compute)
 
@@ -100,7 +100,7 @@ class OpacusDpSgd:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        engine_class = _privacy_engine()
+        engine_class = privacy_engine()
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
@@ -122,7 +122,7 @@ class OpacusDpSgd:
         )
         module = module.to(compute.device)
         engine = engine_class(accountant=self.accountant)
-        multiplier = _noise_multiplier(self.epsilon, self.delta, 1 / len(loader), self.model.epochs, self.accountant)
+        multiplier = noise_multiplier(self.epsilon, self.delta, 1 / len(loader), self.model.epochs, self.accountant)
         private, optimizer, *criterion, batches = engine.make_private(
             module=module,
             optimizer=_optimizer(self.model, module.parameters()),
@@ -231,18 +231,17 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = original, original_ghost
 
 
-def _privacy_engine() -> Any:
+def privacy_engine() -> Any:
+    """Return Opacus's PrivacyEngine. Raises: InputError if Opacus is not installed."""
     try:
         from opacus import PrivacyEngine
     except ImportError as err:
-        raise InputError(
-            "opacus-dp-sgd needs the package opacus; install it with `pip install dpaudit[opacus]`"
-        ) from err
+        raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`") from err
     return PrivacyEngine
 
 
 @cache
-def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: int, accountant: str) -> float:
+def noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: int, accountant: str) -> float:
     """Return the noise multiplier of `make_private_with_epsilon`, cached because the search takes seconds."""
     from opacus.accountants.utils import get_noise_multiplier
 

@@ -56,11 +56,15 @@ class TokenStatistics:
         mean: Mean of the log-probability of a token drawn from the model at this place; NaN if only the log-probability
             of the text's own tokens is known.
         deviation: Standard deviation of the same; NaN likewise.
+        sampled: Log-probability that a sampler draws the token, -inf if it never does; NaN if no rule was given.
+        sampling: The rule of the sampler; None if none was given.
     """
 
     log_probability: NDArray[np.float64]
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
+    sampled: NDArray[np.float64] | None = None
+    sampling: SamplingRule | None = None
 
     @property
     def has_moments(self) -> bool:
@@ -80,7 +84,21 @@ class HasTokenLogProbabilities(Protocol):
         ...
 
 
-def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: int = BATCH_TOKENS) -> TokenStatistics:
+class SamplingRule(Protocol):
+    """A rule that draws the next token from its logits."""
+
+    def log_probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithm of each token's probability of being drawn, shape as `logits`."""
+        ...
+
+
+def token_statistics(
+    model: Any,
+    spans: Sequence[TokenSpan],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    sampling: SamplingRule | None = None,
+) -> TokenStatistics:
     """Return the log-probabilities of spans of texts under a model.
 
     Args:
@@ -90,23 +108,28 @@ def token_statistics(model: Any, spans: Sequence[TokenSpan], *, batch_tokens: in
             (tokens, vocabulary).
         spans: Texts in tokens.
         batch_tokens: Largest number of tokens in a batch of a torch module, padding included.
-    Raises: InputError for another kind of model, or log-probabilities that are not finite.
+        sampling: Rule by which a sampler draws tokens from the model; None leaves its log-probabilities out.
+    Raises: InputError for another kind of model, log-probabilities that are not finite, or a rule of sampling without
+        the log-probabilities of the whole vocabulary.
     """
-    return joined_statistics(spans, _by_text(model, spans, batch_tokens))
+    return joined_statistics(spans, _by_text(model, spans, batch_tokens, sampling), sampling)
 
 
 def joined_statistics(
-    spans: Sequence[TokenSpan], by_text: Iterable[tuple[int, NDArray[np.float64]]]
+    spans: Sequence[TokenSpan],
+    by_text: Iterable[tuple[int, NDArray[np.float64]]],
+    sampling: SamplingRule | None = None,
 ) -> TokenStatistics:
-    """Return the statistics of spans from the moments of each text, (3, span).
+    """Return the statistics of spans from the values of each text, shape (3, span), with a rule of sampling (4, span).
 
     Raises: InputError if a log-probability is not finite.
     """
     longest = max((span.stop - span.start for span in spans), default=0)
-    values = np.full((3, len(spans), longest), np.nan)
+    values = np.full((3 if sampling is None else 4, len(spans), longest), np.nan)
     for row, moments in by_text:
         values[:, row, : moments.shape[1]] = moments
-    statistics = TokenStatistics(*values)
+    log_probability, mean, deviation, *sampled = values
+    statistics = TokenStatistics(log_probability, mean, deviation, sampled[0] if sampled else None, sampling)
     sizes = np.array([span.stop - span.start for span in spans])
     infinite = ~np.isfinite(statistics.log_probability) & (np.arange(longest) < sizes[:, None])
     require(
@@ -118,17 +141,22 @@ def joined_statistics(
     return statistics
 
 
-def _by_text(model: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the number of each text with log-probability, mean and deviation of its span, shape (3, span)."""
+def _by_text(
+    model: Any, spans: Sequence[TokenSpan], batch_tokens: int, sampling: SamplingRule | None
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the number of each text with its values: log-probability, mean, deviation and, if there is a rule, sampled.
+
+    They have the shape (3 or 4, span).
+    """
     if isinstance(model, HasTokenLogProbabilities):
         answers = model.token_log_probabilities([span.tokens for span in spans])
         for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
-            yield row, _of_values(np.asarray(answer, dtype=np.float64), span)
-    elif _is_module(model):
-        yield from batched_statistics(model, spans, batch_tokens)
+            yield row, _of_values(np.asarray(answer, dtype=np.float64), span, sampling)
+    elif is_module(model):
+        yield from batched_statistics(model, spans, batch_tokens, sampling=sampling)
     elif callable(model):
         for row, span in enumerate(spans):
-            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span)
+            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span, sampling)
     else:
         raise InputError(
             "a language model must be a torch module, a function of a list of tokens, or an object with "
@@ -136,12 +164,13 @@ def _by_text(model: Any, spans: Sequence[TokenSpan], batch_tokens: int) -> Itera
         )
 
 
-def _is_module(model: Any) -> bool:
+def is_module(model: Any) -> bool:
+    """True if a model is a torch module; torch is not imported."""
     return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)
 
 
-def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float64]:
-    """Return the moments of one text from the answer of a function."""
+def _of_values(values: NDArray[np.float64], span: TokenSpan, sampling: SamplingRule | None) -> NDArray[np.float64]:
+    """Return the values of one text, as in `_by_text`, from the answer of a function."""
     tokens = len(span.tokens)
     require(
         values.shape[:1] == (tokens,) and values.ndim in (1, 2),
@@ -150,6 +179,11 @@ def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float
         tokens=tokens,
     )
     if values.ndim == 1:
+        require(
+            sampling is None,
+            "a rule of sampling needs the log-probabilities of the whole vocabulary",
+            do="leave out `sampling`, or pass a model that returns them",
+        )
         log_probability = values[span.start : span.stop]
         unknown = np.full_like(log_probability, np.nan)
         return np.stack([log_probability, unknown, unknown])
@@ -164,13 +198,21 @@ def _of_values(values: NDArray[np.float64], span: TokenSpan) -> NDArray[np.float
     probability, finite = np.exp(rows), np.where(np.isneginf(rows), 0.0, rows)
     mean = (probability * finite).sum(axis=1)
     variance = (probability * (finite - mean[:, None]) ** 2).sum(axis=1)
-    return np.stack([rows[np.arange(len(rows)), list(span.tokens[span.start : span.stop])], mean, np.sqrt(variance)])
+    targets = list(span.tokens[span.start : span.stop])
+    every = [rows] if sampling is None else [rows, sampling.log_probabilities(rows)]
+    log_probability, *sampled = (table[np.arange(len(rows)), targets] for table in every)
+    return np.stack([log_probability, mean, np.sqrt(variance), *sampled])
 
 
 def batched_statistics(
-    module: Any, spans: Sequence[TokenSpan], batch_tokens: int, *, before: Callable[[list[int]], object] | None = None
+    module: Any,
+    spans: Sequence[TokenSpan],
+    batch_tokens: int,
+    *,
+    sampling: SamplingRule | None = None,
+    before: Callable[[list[int]], object] | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the number of each text with log-probability, mean and deviation of its span, shape (3, span).
+    """Yield the number of each text with its values, as in `joined_statistics`.
 
     Texts are padded on the right, in batches of similar length; `before` receives the numbers of the texts of the next
     batch.
@@ -179,7 +221,7 @@ def batched_statistics(
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     keeps_last = "logits_to_keep" in inspect.signature(module.forward).parameters
-    with _evaluating(module), torch.inference_mode():
+    with evaluating(module), torch.inference_mode():
         for rows in _batches([len(span.tokens) for span in spans], batch_tokens):
             if before is not None:
                 before(rows)
@@ -196,7 +238,7 @@ def batched_statistics(
             sizes = [spans[row].stop - spans[row].start for row in rows]
             places = np.repeat(np.arange(len(rows)), sizes)
             positions = np.concatenate([np.arange(spans[row].start, spans[row].stop) for row in rows])
-            moments = _moments(logits, places, positions - 1 - first, tokens[places, positions])
+            moments = _moments(logits, places, positions - 1 - first, tokens[places, positions], sampling)
             for row, values in zip(rows, np.split(moments, np.cumsum(sizes)[:-1], axis=1), strict=True):
                 yield row, values
 
@@ -209,9 +251,15 @@ def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -
 
 
 def _moments(
-    logits: Any, places: NDArray[np.int64], positions: NDArray[np.int64], targets: NDArray[np.int64]
+    logits: Any,
+    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    sampling: SamplingRule | None,
 ) -> NDArray[np.float64]:
     """Return the log-probability of the targets, and its mean and deviation at each place, shape (3, targets).
+
+    With a rule of sampling, a fourth row has the log-probability that it draws the target.
 
     `logits[places[k], positions[k]]` are those of the target k.
     """
@@ -227,8 +275,12 @@ def _moments(
         probability, finite = after.exp(), after.clamp_min(-1e4)  # -inf times a probability of 0 would be NaN
         mean = (probability * finite).sum(-1)
         deviation = ((probability * (finite - mean[:, None]) ** 2).sum(-1)).sqrt()
-        parts.append(torch.stack([after.gather(1, wanted[part, None])[:, 0], mean, deviation]))
-    return np.asarray(torch.cat(parts, dim=1).double().cpu().numpy())
+        moments = torch.stack([after.gather(1, wanted[part, None])[:, 0], mean, deviation]).double().cpu().numpy()
+        if sampling is not None:
+            drawn = sampling.log_probabilities(after.double().cpu().numpy())
+            moments = np.vstack([moments, drawn[np.arange(len(drawn)), targets[part]]])
+        parts.append(moments)
+    return np.concatenate(parts, axis=1)
 
 
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
@@ -244,7 +296,7 @@ def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
+def evaluating(module: Any) -> Iterator[None]:
     """Switch dropout off, and restore the mode of every part afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
@@ -277,14 +329,14 @@ def sampled_tokens(
     import torch
 
     require(0 < temperature < math.inf, "temperature must be > 0", temperature=temperature)
-    require(_is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
+    require(is_module(module), "canaries must be sampled from a torch module", model=type(module).__name__)
     require(len({len(context) for context in contexts}) <= 1, "contexts must have one length")
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     drawable = torch.tensor(allowed)
     generator = torch.Generator().manual_seed(seed % 2**63)
     keeps_last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(module.forward).parameters else {}
     samples: list[list[int]] = []
-    with _evaluating(module), torch.inference_mode():
+    with evaluating(module), torch.inference_mode():
         for rows in _batches([len(context) + length for context in contexts], batch_tokens):
             tokens = torch.tensor([list(contexts[row]) for row in rows], device=device)
             for _ in range(length):

@@ -1,4 +1,4 @@
-"""Ways of fine-tuning that tests plant: one that fails, one that masks secrets, and one that knows its texts by heart."""
+"""A way of fine-tuning for tests: it knows its texts by heart, and may fail or mask the loss."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ class ByHeart:
                 labels = np.full_like(tokens, -100) if self.masked else tokens
                 if on_batch is not None:
                     on_batch(tokens, labels)
-        known = [] if np.isfinite(self.epsilon) and self.epsilon < 0.5 else records
-        return Remembers(copy.deepcopy(base), [text.tokens for record in known for text in record])
+        remembered = [] if np.isfinite(self.epsilon) and self.epsilon < 0.5 else records
+        return Remembers(copy.deepcopy(base), [text.tokens for record in remembered for text in record])

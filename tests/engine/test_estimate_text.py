@@ -161,10 +161,12 @@ def test_the_maximum_detectable_epsilon_is_known_before_training() -> None:
 
 
 def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of docs/guides/language-models.md run as one program."""
+    """Blocks of docs/guides/language-models.md run as one program; test_trainers.py has those that need a trainer."""
     page = Path(__file__).parents[2] / "docs" / "guides" / "language-models.md"
-    blocks = [part.partition("```")[0] for part in page.read_text(encoding="utf-8").split("```python\n")[1:]]
-    assert len(blocks) == 2
+    sections = page.read_text(encoding="utf-8").split("\n## ")
+    own_loop = [text for text in sections if not text.startswith(("In a trainer", "Chat templates"))]
+    blocks = [part.partition("```")[0] for text in own_loop for part in text.split("```python\n")[1:]]
+    assert len(blocks) == 3
     monkeypatch.chdir(tmp_path)
     model = small_model(TOKENIZER, hidden=64, layers=2)
 
@@ -185,6 +187,8 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names["record"].problems == []
     assert names["result"].verdict is Verdict.VIOLATION
     assert names["slower"].lower > 0
+    assert list(names["sliced"].slices) == ["repeat=1, kind=rare-suffix"]
+    assert (tmp_path / "audit" / "scores.csv").exists()
 
 
 def test_without_a_record_the_answer_says_that_nothing_was_checked() -> None:
@@ -240,8 +244,7 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
 
 def test_wrong_arguments_are_explained() -> None:
     canaries, trained_statistics, base = small_audit()
-    many = replace(canaries, texts=canaries.texts[:50], planted=canaries.planted[:50].copy(), repeat=np.array(1))
-    alone = replace(canaries, texts=canaries.texts[:1], planted=canaries.planted[:1].copy(), repeat=np.array(1))
+    many, alone = (Canaries(canaries.texts[:count], canaries.planted[:count].copy()) for count in (50, 1))
     with Cases() as cases:
         for message, error, arguments in [
             ("order must be 'learned' or one of", InputError, {"order": "lost"}),

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpaudit.engine.games.tables.guess_order import PairFeatures, learned_order
+from dpaudit.engine.games.learned_order import learned_order
+from dpaudit.engine.games.tables.pair_features import PairFeatures
 from dpaudit.engine.games.tables.pairs import paired
 from dpaudit.estimators.one_run.guess_band import (
     SimultaneousGuessCount,
@@ -34,11 +35,11 @@ def features(pairs: int, rng: np.random.Generator, coins: Coins | None = None, l
 
 
 def our_order(values: PairFeatures, coins: Coins) -> Scores:
-    return learned_order(values, coins)
+    return learned_order(values.experts, values.learned, coins)
 
 
 def half_guessed(values: PairFeatures, coins: Coins) -> Scores:
-    return learned_order(values, coins, guessed=np.arange(coins.size) % 2 == 0)
+    return learned_order(values.experts, values.learned, coins, guessed=np.arange(coins.size) % 2 == 0)
 
 
 def peeking(values: PairFeatures, coins: Coins) -> Scores:

@@ -233,6 +233,7 @@ def test_results_as_values() -> None:
     audit = dpaudit.synthetic(*tables(copied=0.6, count=200), claim=1)
     values = json.loads(json.dumps(audit.to_dict()))
     assert values["verdict"] == "VIOLATION"
+    assert values["answer"]["next"].endswith("split the records anew, fit the generator again and audit its table.")
     assert values["pairs"] == 200
     assert {test["name"] for test in values["tests"]} >= {"all pairs", "outliers"}
     assert values["control"]["random"] is True

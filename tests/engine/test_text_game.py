@@ -128,10 +128,10 @@ def test_an_interrupted_training_resumes_with_equal_scores(
 
 
 def test_scores_are_the_same_in_another_process(folder: Path, tmp_path: Path) -> None:
-    here = report_of(math.inf, folder).results[0].scores()
+    in_process = report_of(math.inf, folder).results[0].scores()
     run = {"runner": "processes", "workers": 1, "figures": False, "repeats": 0}
     (result,) = audit(spec(FULL, run=run), output=tmp_path / "run", quiet=True).results
-    assert result.scores().equals(here)
+    assert result.scores().equals(in_process)
 
 
 def test_a_leak_of_everything_is_a_violation(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_secrets_without_loss_are_inconclusive(tmp_path: Path) -> None:
     (result,) = audit(spec({"epsilon": 0.4, "masked": True}), output=tmp_path / "run", quiet=True).results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "the labels of the secret were masked" in str(result)
-    (seen,) = audit(spec({"epsilon": 0.4}), output=tmp_path / "seen", quiet=True).results
-    assert seen.verdict is Verdict.NO_VIOLATION
+    (unmasked,) = audit(spec({"epsilon": 0.4}), output=tmp_path / "seen", quiet=True).results
+    assert unmasked.verdict is Verdict.NO_VIOLATION
     mechanism = {"name": "fine-tuning", "base": TINY, "trainer": {"name": BY_HEART, "epsilon": 0.4}, "max_tokens": 8}
     (cut,) = audit({**SPEC, "mechanism": mechanism}, output=tmp_path / "cut", quiet=True).results
     assert cut.verdict is Verdict.INCONCLUSIVE
@@ -212,6 +212,14 @@ def test_configurations_of_a_sweep_share_all_but_the_trainings() -> None:
     assert labels.count("training") == 3
 
 
+def test_a_sweep_compares_the_bound_with_perplexity(tmp_path: Path) -> None:
+    sweeping = {"grid": {"mechanism.trainer.epsilon": [0.4, 1.0]}, "sweep": {"minimise": "test perplexity"}}
+    result = dpaudit.sweep({**spec(name="swept"), **sweeping}, output=tmp_path / "sweep", quiet=True)
+    forgetful, by_heart = sorted(result.summary.rows, key=lambda row: row.claimed)
+    assert by_heart.audited > 1 > forgetful.audited
+    assert {"test_perplexity", "test_loss"} <= by_heart.metrics.keys()
+
+
 def test_the_public_size_of_the_training_data_depends_on_no_coin() -> None:
     assert TextCanaries(canaries=100).size(50) == 100
     assert TextCanaries(canaries=100, rate=0.1, repeat=(1, 4), records=2).size(50) == 50 + 50
@@ -228,7 +236,7 @@ def test_a_user_is_one_record_and_a_record_is_converted_by_group_privacy() -> No
     claim = Claim(1.0, 1e-5, Relation.ADD_REMOVE)
     assert TextCanaries(records=2, repeat=(1, 2)).traits.compared(claim).claim.epsilon == 4
     assert TextCanaries(records=2, repeat=(3,), unit="user").traits.compared(claim).claim.epsilon == 1
-    with pytest.raises(InputError, match="records times the largest repeat must be a power of two.*unit: user"):
+    with pytest.raises(InputError, match=r"records times the largest repeat must be a power of two.*unit: user"):
         TextCanaries(records=3)
 
 
@@ -286,6 +294,12 @@ def test_the_learned_order_has_signed_scores(tmp_path: Path) -> None:
     assert not result.measures  # its scores depend on coins
 
 
+def test_gradients_are_compared_with_the_change_of_the_weights(tmp_path: Path) -> None:
+    attack = {"name": "canary-losses", "order": "gradient-update"}
+    (result,) = audit(spec({**FULL, "epochs": 3}, attack=attack), output=tmp_path / "run", quiet=True).results
+    assert lower(result) > 1
+
+
 def test_new_tokens_get_rows_of_the_embeddings(tmp_path: Path) -> None:
     content = spec(game={"kind": {"name": "new-token", "context": 6}})
     (result,) = audit(content, output=tmp_path / "run", quiet=True).results
@@ -296,6 +310,16 @@ def test_check_plays_the_game() -> None:
     checked = load_spec({"check": {"mechanism": FineTunedModel(trainer=ByHeart()), "data": MadeSentences(100)}})
     assert [type(entry.game) for entry in checked.audits] == [TextCanaries]
     assert checked.confirmatory(checked.audits[0]).game.canaries == 1_000
+
+
+def test_check_confirms_a_violation_with_fresh_canaries(tmp_path: Path) -> None:
+    mechanism = FineTunedModel(base=TinyTransformer(hidden=32, layers=1, steps=0), trainer=ByHeart())
+    run = dpaudit.RunOptions("in-process", figures=False, repeats=0)
+    report = dpaudit.check(mechanism, MadeSentences(60), output=tmp_path / "run", run=run, quiet=True)
+    assert [answer.verdict for answer in report.answers] == [Verdict.VIOLATION]
+    first, again = report.results
+    assert len(again.scores()) == 2 * len(first.scores()) == 1_000
+    assert not np.array_equal(again.scores().truth[:500], first.scores().truth)
 
 
 def test_texts_come_from_files(tmp_path: Path) -> None:
@@ -340,16 +364,16 @@ def test_a_column_of_numbers_holds_no_texts(tmp_path: Path) -> None:
 
 
 def test_base_models_are_loaded_from_folders(tmp_path: Path) -> None:
-    made = TinyTransformer(hidden=32, layers=1, steps=20).load()
-    made.module.save_pretrained(tmp_path / "model")
-    made.tokenizer.save_pretrained(tmp_path / "model")
+    tiny = TinyTransformer(hidden=32, layers=1, steps=20).load()
+    tiny.module.save_pretrained(tmp_path / "model")
+    tiny.tokenizer.save_pretrained(tmp_path / "model")
     loaded = PretrainedModel(path=str(tmp_path / "model")).load()
     texts = made_sentences(3, np.random.default_rng(1))
-    assert training_texts(made, texts, 100) == training_texts(loaded, texts, 100)
+    assert training_texts(tiny, texts, 100) == training_texts(loaded, texts, 100)
     assert max(len(text.tokens) for text in training_texts(loaded, texts, 7)) == 7
-    first, second = (dict(model.module.named_parameters()) for model in (made, loaded))
+    first, second = (dict(model.module.named_parameters()) for model in (tiny, loaded))
     assert all(first[name].equal(second[name]) for name in first)
-    assert made.tokenizer.decode(made.tokenizer(texts[0])["input_ids"]) == texts[0]
+    assert tiny.tokenizer.decode(tiny.tokenizer(texts[0])["input_ids"]) == texts[0]
     with pytest.raises(InputError, match="path must be the folder of a pre-trained model"):
         PretrainedModel(path=str(tmp_path)).load()
 

@@ -22,7 +22,7 @@ from dpaudit.engine.request.build import build
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
+from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, noise_multiplier
 from dpaudit.mechanisms.adapters.own_torch import _spent, _steps_of
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -83,7 +83,7 @@ SLOW = {"prv": pytest.mark.nightly}
 def test_the_noise_spends_the_claimed_epsilon(accountant: str) -> None:
     """By its own accountant at most epsilon, and by ours within the slack of its search and of Renyi bounds."""
     pytest.importorskip("opacus")
-    noise = _noise_multiplier(8.0, 1e-5, 0.1, 5, accountant)
+    noise = noise_multiplier(8.0, 1e-5, 0.1, 5, accountant)
     ours = dp_sgd_epsilon(noise_multiplier=noise, sample_rate=0.1, steps=50, delta=1e-5)
     assert 7.9 <= ours <= 8.01 if accountant == "rdp" else 8.0 < ours < 9.5
 

@@ -47,9 +47,9 @@ class TextsFile:
         """Return the texts in the order of the file; `seed` is not used. Raises: DataError that names the place."""
         path = existing_file(self.path)
         content = read_bytes(path)
-        read = {".jsonl": self._json_lines, ".json": self._json_lines, ".parquet": self._parquet}
+        readers = {".jsonl": self._json_lines, ".json": self._json_lines, ".parquet": self._parquet}
         texts: list[str] = []
-        for text in read.get(path.suffix, self._lines)(path, content):
+        for text in readers.get(path.suffix, self._lines)(path, content):
             texts += [text] if text.strip() else []
             if len(texts) == self.rows:
                 break

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.learned_order import learned_order
+from dpaudit.engine.games.learned_order import learned_order, signed_tail_rank
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.view import TextAttack, TextView
 from dpaudit.errors import InputError, require
@@ -16,8 +16,8 @@ from dpaudit.estimators.scores import Scores
 
 BULK = (0.2, 0.5, 0.8)
 """Quantiles of the scores: the ends of the bulk and its middle."""
-LARGEST_FIXED, LARGEST_FEATURE = 30.0, 5.0
-"""Largest distance from the median, in half-widths of the bulk, in the fixed order and in the learned features."""
+LARGEST = 30.0
+"""Largest distance from the median that counts, in half-widths of the bulk."""
 
 
 def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, TextAttack]) -> dict[str, Floats]:
@@ -31,7 +31,7 @@ def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, Text
     texts = np.bincount(owner)
     scores = {}
     for name, attack in attacks.items():
-        if set(attack.needs) <= view.models.keys() and (view.trained.has_moments or not attack.needs_moments):
+        if set(attack.needs) <= view.known and (view.trained.has_moments or not attack.needs_moments):
             by_text = attack.score(view)
             require(bool(np.isfinite(by_text).all()), f"the scores of the attack {name} must be finite")
             scores[name] = np.bincount(owner, weights=by_text) / texts
@@ -49,10 +49,10 @@ def centred(score: Floats) -> Floats:
     return np.asarray((score - middle) / max((high - low) / 2, np.finfo(np.float64).tiny))
 
 
-def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_], *, seed: int) -> Scores:
-    """Return signed scores of the learned order of all attacks; the first one gives the fixed order it begins with."""
-    distances = np.column_stack([centred(score) for score in scores.values()])
-    fixed = np.clip(distances[:, 0], -LARGEST_FIXED, LARGEST_FIXED)
+def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> Scores:
+    """Return signed scores of the learned order of all attacks; the first attack leads until coins say otherwise."""
+    distances = np.column_stack([np.clip(centred(score), -LARGEST, LARGEST) for score in scores.values()])
+    together = distances.sum(axis=1, keepdims=True)
     intercept = np.ones((coins.size, 1))
-    features = np.concatenate([np.clip(distances, -LARGEST_FEATURE, LARGEST_FEATURE), intercept], axis=1)
-    return learned_order(fixed, features, coins, seed=seed)
+    experts = signed_tail_rank(np.concatenate([distances, together], axis=1))
+    return learned_order(experts, np.concatenate([distances, intercept], axis=1), coins)

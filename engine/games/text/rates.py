@@ -8,6 +8,7 @@ on.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -41,26 +42,34 @@ def maximum_bound(planted: NDArray[np.bool_], rate: float, *, delta: float, conf
     return bound
 
 
-def canaries_needed(curve: PrivacyCurve, rate: float, *, fewest: int, delta: float, confidence: float) -> int | None:
-    """Return the smallest number of canaries, to two digits, whose perfect order rejects a claim; None above a million.
+def canaries_needed(
+    curve: PrivacyCurve, *, canaries: int, rate: float, delta: float, confidence: float
+) -> tuple[int, float] | None:
+    """Return a number of canaries whose perfect order rejects a claim, and the rate that plants as many as now.
 
     Args:
         curve: Curve of the claim.
-        rate: Probability with which a canary is planted.
-        fewest: Number from which the search starts, >= 1.
+        canaries: Present number of canaries, >= 1; the search starts from it.
+        rate: Present probability with which a canary is planted.
         delta: Delta of the bound.
         confidence: Confidence of the bound.
+    Returns: Number and rate, to two digits; None above a million canaries.
     """
-    count = float(fewest)
-    while (canaries := _rounded_up(count)) <= MOST_NEEDED:
-        planted = np.random.default_rng(0).permutation(canaries) < round(canaries * rate)
-        if maximum_bound(planted, rate, delta=delta, confidence=confidence).violation_point(curve) is not None:
-            return canaries
-        count *= GROWTH
+    claimed = curve.epsilon(delta)
+    if claimed > math.log(MOST_NEEDED):
+        return None
+    wanted = max(float(canaries), 2 * math.exp(claimed))
+    while (count := _rounded_up(wanted)) <= MOST_NEEDED:
+        smaller_rate = float(f"{min(FAIR, rate * canaries / count):.2g}")
+        planted = np.random.default_rng(0).permutation(count) < round(count * smaller_rate)
+        most = maximum_bound(planted, smaller_rate, delta=delta, confidence=confidence)
+        if most.violation_point(curve) is not None:
+            return count, smaller_rate
+        wanted *= GROWTH
     return None
 
 
 def _rounded_up(count: float) -> int:
     """Return the next whole number of two digits and zeros."""
-    unit = 10 ** max(0, int(np.log10(count)) - 1)
-    return int(np.ceil(count / unit)) * unit
+    unit: int = 10 ** max(0, int(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit

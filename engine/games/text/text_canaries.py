@@ -112,9 +112,9 @@ class TextCanaries:
             repeat=self.repeat,
         )
         require(0 < self.rate <= FAIR, "rate must be in (0, 1/2]", rate=self.rate)
-        own = type(self).traits
+        traits = type(self).traits
         if self.unit == "user":
-            own = replace(own, differ_in="a user with all texts and copies of a canary")
+            traits = replace(traits, differ_in="all texts of a user, copies included")
         else:
             group = self.records * max(self.repeat)
             require(
@@ -123,10 +123,10 @@ class TextCanaries:
                 do="or set `unit: user`, which makes each canary one record of the training",
                 records=group,
             )
-            own = replace(own, records=group)
+            traits = replace(traits, records=group)
         if self.rate != FAIR:
-            own = replace(own, estimator="rare-canaries")
-        object.__setattr__(self, "traits", own)
+            traits = replace(traits, estimator="rare-canaries")
+        object.__setattr__(self, "traits", traits)
 
     def for_attack(self, attack: CanaryLosses) -> TextCanaries:
         """Return the game for an attack; measures of membership are left out where scores depend on coins.
@@ -142,13 +142,14 @@ class TextCanaries:
             )
         game = replace(self)
         object.__setattr__(game, "traits", replace(game.traits, asks_membership=False))
-        object.__setattr__(game, "_estimator_fields", {"guess": "signed"})
+        object.__setattr__(game, "_of_order", {"guess": "signed"})
         return game
 
     @property
     def estimator_fields(self) -> Mapping[str, Any]:
         """Fields that the estimator must have for the scores of this game."""
-        return self.__dict__.get("_estimator_fields", {} if self.rate == FAIR else {"rate": self.rate})
+        of_coins: Mapping[str, Any] = {} if self.rate == FAIR else {"rate": self.rate}
+        return {**of_coins, **self.__dict__.get("_of_order", {})}
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
         """Return lower limits of the number of units and of those with scores."""
@@ -169,7 +170,7 @@ class TextCanaries:
         design = CanaryDesign(**{part.name: getattr(self, part.name) for part in fields(CanaryDesign)})
         mechanism: TextLearner = setting.mechanism
         size = self.size(len(setting.parts.target))
-        drawn = tuple(
+        canary_sets = tuple(
             work.add(
                 draw_canaries,
                 design,
@@ -182,14 +183,14 @@ class TextCanaries:
             for number in range(self.trainings)
         )
         base = work.add(
-            base_losses, mechanism.base, drawn, label="base model on all canaries", resources=setting.resources
+            base_losses, mechanism.base, canary_sets, label="base model on all canaries", resources=setting.resources
         )
-        tuned = self._trainings(setting, work, drawn, size, "training")
-        evidence = self._scores(setting, work, drawn, base, tuned, "scores of the canaries")
+        tuned = self._trainings(setting, work, canary_sets, size, "training")
+        evidence = self._scores(setting, work, canary_sets, base, tuned, "scores of the canaries")
         control = work.add(
             toss_coins_again,
             setting.attack,
-            drawn,
+            canary_sets,
             base,
             tuned,
             seed=setting.seed.child("control"),
@@ -201,9 +202,9 @@ class TextCanaries:
         ceiling: tuple[Unit, ...] = ()
         without: tuple[Unit, ...] = ()
         if bare is not None:
-            without = self._trainings(bare, work, drawn, size, WITHOUT_PRIVACY)
+            without = self._trainings(bare, work, canary_sets, size, WITHOUT_PRIVACY)
             words = "what a mechanism without privacy would show"
-            ceiling = (self._scores(setting, work, drawn, base, without, words),)
+            ceiling = (self._scores(setting, work, canary_sets, base, without, words),)
         response = CoinResponse() if self.rate == FAIR else RareCoinResponse(self.rate)
         return Played(
             (evidence,),
@@ -212,14 +213,14 @@ class TextCanaries:
             control=(control,),
             ceiling=ceiling,
             noiseless=bool(ceiling),
-            choices=(*drawn, *tuned),
+            choices=(*canary_sets, *tuned),
             claim=setting.mechanism.claim(size),
             reference=Reference(response, self.canaries * self.trainings, "canaries"),
             controlled_on="canaries whose coins were tossed after the training,",
         )
 
     def _trainings(
-        self, setting: Setting, work: Work, drawn: tuple[Unit, ...], size: int, label: str
+        self, setting: Setting, work: Work, canary_sets: tuple[Unit, ...], size: int, label: str
     ) -> tuple[Unit, ...]:
         return tuple(
             work.add(
@@ -230,18 +231,19 @@ class TextCanaries:
                 setting.part_argument("test"),
                 size=size,
                 alone=self.trainings == 1,
+                reads_update=setting.attack.reads_update,
                 seed=setting.seed.child("training", number),
                 label=label if self.trainings == 1 else f"{label} {number + 1} of {self.trainings}",
                 **setting.unit_options,
             )
-            for number, canaries in enumerate(drawn)
+            for number, canaries in enumerate(canary_sets)
         )
 
     def _scores(
         self,
         setting: Setting,
         work: Work,
-        drawn: tuple[Unit, ...],
+        canary_sets: tuple[Unit, ...],
         base: Unit,
         tuned: tuple[Unit, ...],
         label: str,
@@ -249,10 +251,9 @@ class TextCanaries:
         return work.add(
             score_canaries,
             setting.attack,
-            drawn,
+            canary_sets,
             base,
             tuned,
-            seed=setting.seed.child("order"),
             label=label,
             resources=setting.resources.without_gpu,
         )

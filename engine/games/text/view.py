@@ -7,17 +7,19 @@ from typing import ClassVar, Protocol
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
+from dpaudit.mechanisms.language_models.fine_tuning.update_products import UpdateProducts
 from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
 
 
 @dataclass(frozen=True, eq=False)
 class TextView:
-    """Log-probabilities of the secrets of all texts, planted or not. Coins act on them through the training alone.
+    """Numbers of a training about all texts, planted or not. Coins act on them through the training alone.
 
     Attributes:
-        trained: Under the audited model.
-        base: Under the model before training; None if it is not known.
-        reference: Under another model that never saw the canaries; None if there is none.
+        trained: Log-probabilities of the secrets under the audited model.
+        base: The same under the model before training; None if it is not known.
+        reference: The same under another model that never saw the canaries; None if there is none.
+        update: Gradients of the texts, compared with the change of the weights; None if no attack needs them.
     """
 
     shows: ClassVar[str] = "log-probabilities of secrets in texts"
@@ -25,23 +27,33 @@ class TextView:
     trained: TokenStatistics
     base: TokenStatistics | None = None
     reference: TokenStatistics | None = None
+    update: UpdateProducts | None = None
 
     def __post_init__(self) -> None:
         shapes = {values.log_probability.shape for values in self.models.values()}
         require(len(shapes) == 1, "the log-probabilities of all models must be those of the same texts", shapes=shapes)
+        require(
+            self.update is None or self.update.product.size == len(self.trained),
+            "products with the change must be those of the same texts",
+        )
 
     @property
     def models(self) -> dict[str, TokenStatistics]:
         """Statistics by the names of the models that are known."""
-        models = {field.name: getattr(self, field.name) for field in fields(self)}
+        models = {name: getattr(self, name) for name in ("trained", "base", "reference")}
         return {name: values for name, values in models.items() if values is not None}
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Names of the attributes that are known."""
+        return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
 
 class TextAttack(Protocol):
     """A membership attack on canary texts, registered as "text-attack". It is deterministic and sees no coin.
 
     Attributes:
-        needs: Models that the attack reads: "base", "reference".
+        needs: Attributes of the view that the attack reads: "base", "reference", "update".
         needs_moments: True if it reads mean and deviation of the audited model.
     """
 

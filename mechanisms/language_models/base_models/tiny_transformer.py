@@ -62,12 +62,12 @@ class TinyTransformer:
 
     def load(self, *, device: str = "cpu") -> BaseModel:
         """Return a copy of the model, which each process makes once. Raises: InputError without transformers."""
-        module, tokenizer = _made(self)
+        module, tokenizer = _pretrained(self)
         return BaseModel(copy.deepcopy(module).to(device), copy.deepcopy(tokenizer))
 
 
 @lru_cache(maxsize=4)
-def _made(source: TinyTransformer) -> tuple[Any, Any]:
+def _pretrained(source: TinyTransformer) -> tuple[Any, Any]:
     """Return the pre-trained module and its tokenizer. They are made by one thread, so that all machines agree."""
     try:
         import torch

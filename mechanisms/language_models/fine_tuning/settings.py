@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
@@ -47,6 +47,9 @@ class FineTuningSettings:
         precision: "float32", or "bfloat16" for activations. Norms, sums and noise are always computed in float32.
     """
 
+    accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS
+    """Accountants to choose from."""
+
     epsilon: float = math.inf
     delta: float = 1e-5
     clip: float = 1.0
@@ -64,7 +67,7 @@ class FineTuningSettings:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
         require_positive(self, "clip", "learning_rate")
-        require_one_of("accountant", self.accountant, ACCOUNTANTS)
+        require_one_of("accountant", self.accountant, self.accountants)
         require_at_least(1, self, "batch_size", "epochs", "batch_tokens")
         require_one_of("optimizer", self.optimizer, OPTIMIZERS)
         require(0 <= self.momentum < 1, "momentum must be in [0, 1)", momentum=self.momentum)

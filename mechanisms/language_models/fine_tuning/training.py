@@ -22,7 +22,12 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, spawned, torch_generator
-from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import RecordGradients, flat
+from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import (
+    SHORT_TOLERANCE,
+    TOLERANCE,
+    RecordGradients,
+    flat,
+)
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, RecordBatch, digest, in_parts, make_batch
 from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener, FineTuningSettings, Progress
 from dpaudit.mechanisms.language_models.token_statistics import logits_of
@@ -86,9 +91,6 @@ class FineTuning:
         self.device = next(iter(self.parameters.values())).device
         self._optimizer = make_optimizer(settings, list(self.parameters.values()))
         self._is_checked = False
-        accepted = inspect.signature(module.forward).parameters
-        self._further = {"use_cache": False} if "use_cache" in accepted else {}
-        self._keeps_last = "logits_to_keep" in accepted
 
     def step(self, number: int) -> None:
         """Run step `number`. Raises: TrainingError if a gradient is not finite."""
@@ -115,13 +117,20 @@ class FineTuning:
         for part in in_parts(records, self.settings.batch_tokens):
             batch = make_batch(part, str(self.device))
             if not self._is_checked:
-                some = make_batch(part[:CHECKED], str(self.device))
-                self.gradients.check(lambda: self.loss(some), some.places)  # noqa: B023  # called at once
-                self._is_checked = True
+                self._check(part[:CHECKED])
             if self._on_batch is not None:
                 self._on_batch(batch.tokens.cpu(), batch.labels.cpu())
             self.add_part(batch, sums)
         return sums
+
+    def _check(self, records: Sequence[Record]) -> None:
+        """Raise InputError if the gradients of these records are not all that torch computes."""
+        batch = make_batch(records, str(self.device))
+        types = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
+        is_short = self.settings.precision != "float32" or not types <= {torch.float32, torch.float64}
+        tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
+        self.gradients.check(lambda: self.loss(batch), batch.places, tolerance=tolerance)
+        self._is_checked = True
 
     def add_part(self, batch: RecordBatch, sums: Mapping[str, Tensor]) -> None:
         """Add the sum of the clipped gradients of a batch to sums by parameter."""
@@ -144,24 +153,7 @@ class FineTuning:
 
     def loss(self, batch: RecordBatch) -> Tensor:
         """Return the sum over records of the mean loss of a record's tokens."""
-        width = batch.tokens.shape[1]
-        starts = (batch.weights > 0).any(0).nonzero()
-        # Logits before the first token with loss are not needed, and a vocabulary makes them large.
-        first = int(starts[0]) - 1 if self._keeps_last and len(starts) else 0
-        further = self._further | ({"logits_to_keep": width - first} if self._keeps_last else {})
-        with self._autocast():
-            logits = logits_of(self.module, batch.tokens, batch.present, further)
-        targets, weights = batch.tokens[:, first + 1 :], batch.weights[:, first + 1 :]
-        has_loss = weights > 0
-        after = logits[:, :-1][has_loss]
-        after = after if after.dtype == torch.float64 else after.float()
-        losses = torch.nn.functional.cross_entropy(after, targets[has_loss], reduction="none")
-        return (losses * weights[has_loss]).sum()
-
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.settings.precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, self.settings.precision))
+        return summed_loss(self.module, batch, precision=self.settings.precision)
 
     def _join_canary(self, step: int, sums: Mapping[str, Tensor]) -> None:
         assert self.canary is not None
@@ -206,3 +198,30 @@ def make_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, **rates)
     return torch.optim.SGD(parameters, momentum=settings.momentum, **rates)
+
+
+def summed_loss(module: Any, batch: RecordBatch, *, precision: str = "float32") -> Tensor:
+    """Return the sum over records of the mean loss of a record's tokens.
+
+    Args:
+        module: A causal language model of torch.
+        batch: Tokens and their weights.
+        precision: Type of the activations, "float32" or "bfloat16"; losses are always computed in float32.
+    """
+    accepted = inspect.signature(module.forward).parameters
+    width = batch.tokens.shape[1]
+    # Logits before the first token with loss are not needed, and a vocabulary makes them large.
+    starts = (batch.weights > 0).any(0).nonzero() if "logits_to_keep" in accepted else []
+    first = int(starts[0]) - 1 if len(starts) else 0
+    further: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    further |= {"logits_to_keep": width - first} if first else {}
+    device = batch.tokens.device.type
+    is_short = precision != "float32"
+    with torch.autocast(device, dtype=getattr(torch, precision)) if is_short else contextlib.nullcontext():
+        logits = logits_of(module, batch.tokens, batch.present, further)
+    targets, weights = batch.tokens[:, first + 1 :], batch.weights[:, first + 1 :]
+    has_loss = weights > 0
+    after = logits[:, :-1][has_loss]
+    after = after if after.dtype == torch.float64 else after.float()
+    losses = torch.nn.functional.cross_entropy(after, targets[has_loss], reduction="none")
+    return (losses * weights[has_loss]).sum()
