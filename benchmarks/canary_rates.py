@@ -27,7 +27,7 @@ SIZES = (300, 1000, 3000, 10_000, 30_000)
 CANARIES = {0.5: 320, 0.1: 640, 0.01: 1600}
 """Canaries in an audit, by the rate."""
 LENGTHS = 8
-EPSILON, DELTA, AUDITS = 1.0, 1e-5, 400
+EPSILON, DELTA, AUDITS = 1.0, 1e-5, 100
 
 Bits = NDArray[np.bool_]
 

@@ -1,4 +1,4 @@
-"""Check on one GPU, in at most six minutes, that trainings use it well and keep to their share of it.
+"""Check on one GPU, in at most nine minutes, that trainings use it well and keep to their share of it.
 
     python -m benchmarks.gpu                            # on the first GPU
     python -m benchmarks.gpu --size small               # in seconds; on the CPU if there is no GPU
@@ -12,6 +12,7 @@ scores    models trained on the CPU and on the GPU: difference of their scores, 
 data      four units on the same data: bytes that each copies to the GPU, seconds to copy them, and to standardise them
 memory    a stack that is too large for its share of the GPU: it is halved until it fits
 workers   two processes with half of the GPU each, at the same time: peak memory of each, and a limit that holds
+text      64 LoRA adapters trained on one language model as one stack and one after another, and scores of canaries
 
 Each part has its own time limit. If a part fails or runs too long, the next one starts. The exit code is 1 if a part
 failed or a check says no. Without a GPU all parts run on the CPU at small size; a GPU's limits are then simulated or
@@ -62,7 +63,7 @@ from dpaudit.mechanisms.training.train import bytes_per_model, train_stack
 
 CLASSES = 10
 TOLERANCE = 0.02  # largest difference of two probabilities that rounding may cause after a training
-TOTAL_S = 360.0  # seconds of all parts together
+TOTAL_S = 540.0  # seconds of all parts together
 TOO_LARGE = 8  # number of times that a stack exceeds its share in the part `memory`
 SCORED = 256  # images of which the scores are compared, at most
 COMPARED = 2  # models that are trained on the CPU and on the GPU
@@ -112,6 +113,11 @@ class Bench:
     def on_gpu(self) -> bool:
         """True if the work runs on a GPU."""
         return self.compute.device != "cpu"
+
+    @property
+    def is_small(self) -> bool:
+        """True if the amount of work is that of a test."""
+        return self.size == SIZES["small"]
 
     @property
     def resources(self) -> Resources:
@@ -457,6 +463,13 @@ def two_workers(bench: Bench) -> Iterator[Measured]:
         yield Measured("limit of memory", "left out on a CPU")
 
 
+def text(bench: Bench) -> Iterator[Measured]:
+    """Train adapters of a language model (packages transformers, peft and opacus)."""
+    from benchmarks.gpu_text import language_models
+
+    yield from language_models(bench)
+
+
 @dataclass(frozen=True)
 class Part:
     """A part and its time limit in seconds."""
@@ -472,6 +485,7 @@ PARTS = {
     "data": Part(data_on_device, 50.0),
     "memory": Part(too_large_stack, 50.0),
     "workers": Part(two_workers, 60.0),
+    "text": Part(text, 180.0),
 }
 
 
@@ -531,6 +545,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_good = run_parts(bench, options.only, record=record, total_s=options.seconds)
     if options.csv and options.csv.resolve().parent == DATA:
         command = f"python -m benchmarks.gpu --size {options.size} --device {options.device}"
+        command += "" if options.only == list(PARTS) else f" --only {' '.join(options.only)}"
         note_origin(measured_here(options.csv.name, command, gpu=name if bench.on_gpu else "no GPU"))
     return 0 if is_good else 1
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.text.estimating import estimate_text as estimate_text
     from dpaudit.engine.text.estimating import text_statistics as text_statistics
     from dpaudit.engine.text.making import canaries as canaries
-    from dpaudit.engine.text.trainer_callback import trainer_callback as trainer_callback
+    from dpaudit.engine.text.text_audit import TextAudit as TextAudit
     from dpaudit.errors import AuditError as AuditError
     from dpaudit.estimators.bound import Bound as Bound
     from dpaudit.estimators.finding import Validity as Validity
@@ -75,6 +75,7 @@ _HOMES = {
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "SyntheticAudit": "dpaudit.engine.synthetic.result",
+    "TextAudit": "dpaudit.engine.text.text_audit",
     "TextEstimate": "dpaudit.engine.text.estimating",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.reading.verdict",
@@ -99,7 +100,6 @@ _HOMES = {
     "synthetic": "dpaudit.engine.synthetic.auditing",
     "table": "dpaudit.engine.data.in_memory",
     "text_statistics": "dpaudit.engine.text.estimating",
-    "trainer_callback": "dpaudit.engine.text.trainer_callback",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

@@ -26,6 +26,7 @@ PAPERS = "papers"
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
     "model": "dpaudit.mechanisms",
+    "base-model": "dpaudit.mechanisms",
     "embedder": "dpaudit.mechanisms",
     "language-model": "dpaudit.mechanisms",
     "text-trainer": "dpaudit.mechanisms",

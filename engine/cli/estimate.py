@@ -18,7 +18,6 @@ from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
-    from dpaudit.estimators.counts import Reading
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -93,6 +92,7 @@ def estimate(
       longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
+    from dpaudit.engine.estimate.page import to_json, write_page
     from dpaudit.engine.estimate.slices import estimates_by
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
@@ -112,8 +112,6 @@ def estimate(
         slices = estimates_by(table, question, columns)
         readings = [reading for reading in slices.values() if isinstance(reading, Estimate)]
     if output is not None:
-        from dpaudit.engine.estimate.page import write_page  # slow to import
-
         write_page(output, table.name, readings, slices)
     if as_json:
         show_lines(to_json(table.name, readings, slices))
@@ -145,37 +143,6 @@ def _results_of(slices: Mapping[str, Any]) -> str:
     from dpaudit.estimators.extraction.shares import ExtractionTable
 
     return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
-
-
-def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
-    """Return all readings in JSON, slices by name; infinite numbers are the strings "inf" and "-inf"."""
-    from dpaudit.engine.report.plain_values import in_json
-
-    slice_values = {
-        name: {"error": reading} if isinstance(reading, str) else _values(reading) for name, reading in slices.items()
-    }
-    named = {"slices": slice_values} if slices else {"readings": [_values(reading) for reading in readings]}
-    return in_json({"source": source, **named})
-
-
-def _values(reading: Reading) -> dict[str, Any]:
-    """Return the fields of an estimate; of other readings, the lines of their text and their notes."""
-    from dpaudit.engine.estimate.estimating import Estimate
-    from dpaudit.engine.report.plain_values import attributes
-
-    if not isinstance(reading, Estimate):
-        return {"text": str(reading).splitlines(), "notes": reading.notes}
-    carried = ("lower", "upper", "delta", "confidence", "method", "selection", "validity")
-    return {
-        "verdict": reading.verdict,
-        "answer": reading.answer.to_dict(),
-        "claim": reading.claim and attributes(reading.claim, ("epsilon", "delta", "relation")),
-        **attributes(reading, carried),
-        "counts": dict(reading.counts),
-        "notes": reading.notes,
-        "under_family": reading.under_family,
-        "measures": reading.measures,
-    }
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:

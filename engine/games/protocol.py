@@ -151,6 +151,8 @@ LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `c
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 
+BLIND = "blind: "
+"""Prefix of a note of a training that states why the audit could not have rejected the claim."""
 NO_STATE = "The code keeps no state between calls; this is checked before a claim is rejected."
 
 

@@ -84,6 +84,22 @@ class CoinResponse(Response):
 
 
 @dataclass(frozen=True)
+class RareCoinResponse(Response):
+    """One answer about each coin that is heads with probability `rate`, correct with odds e^epsilon."""
+
+    rate: float  # probability of heads, in (0, 1)
+
+    def __post_init__(self) -> None:
+        require(0 < self.rate < 1, "the rate of coins must be in (0, 1)", rate=self.rate)
+
+    def levels(self, epsilon: float) -> GuessLevels:
+        """Return two levels: the answer is heads, or tails."""
+        correct, prior = float(special.expit(epsilon)), float(special.logit(self.rate))
+        heads = self.rate * correct + (1 - self.rate) * (1 - correct)
+        return GuessLevels(np.array([heads, 1 - heads]), np.array([prior + epsilon, prior - epsilon]))
+
+
+@dataclass(frozen=True)
 class _UniformLabels(Response):
     """K-ary randomised response on uniform labels."""
 

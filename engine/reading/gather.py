@@ -22,7 +22,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
-from dpaudit.engine.games.protocol import PlantedNoise, Reading
+from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
@@ -115,7 +115,9 @@ class _Finished:
                 scores, confidence=finding.confidence, seed=ROC_SEED, epsilon=finding.lower, delta=finding.delta
             )
         keys = entry.keys
-        notes = tuple(dict.fromkeys(note for report in self._reports(entry.trainings) for note in report.notes))
+        trainings = [key for key in entry.trainings if key not in entry.choices]
+        notes = tuple(dict.fromkeys(note for report in self._reports(trainings) for note in report.notes))
+        chosen = tuple(note for report in self._reports(entry.choices) for note in report.notes)
         return AuditResult(
             name=audit.name,
             mechanism=call_text(audit.mechanism),
@@ -142,7 +144,8 @@ class _Finished:
             failed_trials=self._failed_trials(),
             warnings=tuple(note for note in notes if not is_unreadable(note)),
             unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note)),
-            chosen=tuple(note for report in self._reports(entry.choices) for note in report.notes),
+            chosen=tuple(note for note in chosen if not note.startswith(BLIND)),
+            blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
             meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),

@@ -71,6 +71,7 @@ class AuditResult:
             estimated from the scores, or from planted noise of a mechanism that states its law. None if it cannot be
             estimated, inf if noise planted 8 times too small would not be detected.
         ceiling_lost: True if measuring the ceiling was planned and failed.
+        blind: Reason why the audit could not have rejected the claim, if the training shows that; else "".
         meaning_for_whole: Consequences of a finding about a part for the whole, and what was not tested, in sentences.
         stopped: Progress of a sequential audit; None for an audit that runs all its trials.
         warnings: Observations while the mechanism ran, in sentences.
@@ -115,6 +116,7 @@ class AuditResult:
     ceiling: Ceiling | None = None
     detectable_factor: float | None = None
     ceiling_lost: bool = False
+    blind: str = ""
     meaning_for_whole: tuple[str, ...] = ()
     stopped: SequentialProgress | None = None
     warnings: tuple[str, ...] = ()
@@ -151,6 +153,7 @@ class AuditResult:
                 reference_failed=self.ceiling_lost,
                 helps="" if ceiling is None else ceiling.helps,
                 tried="" if ceiling is None else ceiling.tried,
+                blind=self.blind,
             ),
             on_proxy=self.conditional,
             control=self.control,

@@ -97,7 +97,7 @@ class ShiftControl:
         return tuple(lines)
 
     def _size_in_words(self) -> str:
-        tried = f"the best of {self.distinguishers} distinguishers"
+        tried = "the attack" if self.distinguishers == 1 else f"the best of {self.distinguishers} distinguishers"
         if self.explained is None or self.beyond is None:
             return (
                 f"{tried} shows epsilon >= {format_lower(self.epsilon)}; how much of the bound it explains is unknown"

@@ -314,10 +314,14 @@ class AuditSpec:
             audit = replace(audit, game=game)
         claim = game.traits.compared(stated, audit=at).claim
         _require_compatible(audit, at)
+        if hasattr(game, "for_attack"):  # its scores depend on the attack
+            game = game.for_attack(audit.attack)
+            audit = replace(audit, game=game)
         defaults = {
             "delta": claim.delta,
             "confidence": self.error_budget(self._scope(audit)).first_pass,
             "sharing": _sharing(audit),
+            **getattr(game, "estimator_fields", {}),
         }
         chosen = game.traits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
@@ -556,6 +560,12 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: the "
             "claim makes no statement at a smaller delta"
         )
+    for name, value in getattr(audit.game, "estimator_fields", {}).items():
+        if getattr(estimator, name, None) != value:
+            raise SpecError(
+                f"{at}.estimator must have {name}: {value} for the scores of this game, got "
+                f"{_part_name(estimator)} with {getattr(estimator, name, None)}. Remove `estimator`"
+            )
     most, sharing = _sharing(audit), getattr(estimator, "sharing", None)
     if sharing is not None and (most is None or sharing % most):
         raise SpecError(

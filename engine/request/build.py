@@ -86,6 +86,7 @@ def named_part(kind: str, name: str) -> Any:
 _KIND_METHODS: Mapping[str, tuple[str, ...]] = {
     "mechanism": ("claim", "release", "fit"),
     "model": ("fit",),
+    "base-model": ("load",),
     "embedder": ("embed",),
     "language-model": ("complete",),
     "text-trainer": ("train",),

@@ -18,6 +18,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.text.plain_texts import MadeSentences
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -43,6 +44,7 @@ from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
+from dpaudit.mechanisms.language_models.fine_tuned_model import TextLearner
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
@@ -456,12 +458,15 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
 
 
 def default_data(mechanism: Any, claim: Claim) -> Any:
-    """Return small data for a mechanism: ten classes for labels, two for models, digits for networks of images.
+    """Return small data for a mechanism: ten classes for labels, two for models, digits for networks of images,
+    sentences for language models.
 
     Tests of a label claim need few trainings, so their data have more rows than data for a claim about records.
     """
     if isinstance(mechanism, SchemaGenerator):
         return SchemaRows(mechanism.schema)
+    if isinstance(mechanism, TextLearner):
+        return MadeSentences()
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
     table = GaussianMixture(classes=2, rows=10_000 if claim.relation is Relation.LABEL else 1_000)

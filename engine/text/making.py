@@ -27,6 +27,7 @@ def canaries(
     texts: Sequence[str] = (),
     base: Any = None,
     rate: float = 0.5,
+    chat: bool = False,
     seed: int | None = None,
     **options: object,
 ) -> Canaries:
@@ -51,6 +52,8 @@ def canaries(
         base: The model before training, from which "high-temperature" samples.
         rate: Probability that a canary is planted, in (0, 1/2]. A smaller one plants fewer of as many texts; those
             that are kept out cost a forward pass, and no training. For as many planted texts it gives larger bounds.
+        chat: True for data sets of `messages`: each text is written in the tokenizer's chat template, with the context
+            as the user's message and the secret as the answer. It is planted and scored in these tokens.
         seed: Seed of texts, coins and positions; by default a new random one, so that coins are unknown.
         options: Fields of the kind: `context=16`, `length=8`, `path="canaries.jsonl"`.
     Raises: InputError for an argument out of range, SpecError for an unknown kind or option.
@@ -69,8 +72,8 @@ def canaries(
     seed = secrets.randbits(63) if seed is None else seed
     text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
-    source = TextSource(tokenizer, tuple(texts), base)
+    source = TextSource(tokenizer, tuple(texts), base, chat)
     texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
     coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < rate
     repeats = np.resize(copies, len(texts_of_canaries))
-    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, rate, (kind,))
+    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, rate=rate, kinds=(kind,), chat=chat)

@@ -1,42 +1,87 @@
-"""A callback for the Trainer of transformers that records which canaries receive loss."""
+"""The callback of an audit for the trainers of transformers and TRL."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from dpaudit.engine.games.text.loss_record import LossRecord
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, require
+
+NAME = "DpauditCallback"
+"""Name under which the trainer saves the state of the audit in `trainer_state.json` of each checkpoint."""
 
 
-def trainer_callback(record: LossRecord) -> Any:
-    """Return a `TrainerCallback` that records every batch of the training in `record`.
+def trainer_callback(audit: Any) -> Any:
+    """Return the `TrainerCallback` of an audit; see `TextAudit.callback`.
 
-        record = dpaudit.LossRecord(canaries)
-        trainer = Trainer(model, args, train_dataset=dataset, callbacks=[dpaudit.trainer_callback(record)])
-        trainer.train()
-        dpaudit.estimate_text(model, base, canaries, training=record)
+    The state of the audit is saved in each checkpoint, and a resumed training goes on from there.
 
-    The labels must be arguments of the model, as the collators of transformers make them. Each process of a distributed
-    training records its own batches only.
-
+    Args:
+        audit: A `TextAudit`.
     Raises: InputError without transformers.
     """
     try:
         from transformers import TrainerCallback
+        from transformers.trainer_callback import ExportableState
     except ImportError as err:
-        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
+        raise InputError(
+            "the callback needs the package transformers; install it with `pip install dpaudit[finetuning]`"
+        ) from err
 
-    class RecordLoss(TrainerCallback):
-        """Records the batches between the begin and the end of a training."""
+    class DpauditCallback(TrainerCallback, ExportableState):
+        """Runs the audit at the events of a training."""
 
-        handle: Any = None
+        def on_train_begin(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            model: Any = None,
+            processing_class: Any = None,
+            train_dataloader: Any = None,
+            **more: Any,
+        ) -> None:
+            require(
+                not args.label_smoothing_factor,
+                "label smoothing keeps the labels from the model, so that masks cannot be seen",
+                do="set label_smoothing_factor=0",
+                label_smoothing_factor=args.label_smoothing_factor,
+            )
+            saved = _saved(state.stateful_callbacks, audit.canaries.digest)
+            if state.global_step > 0 and saved:
+                audit.restore(saved)
+            audit.begin(model, batches=train_dataloader, tokenizer=processing_class, resumed=state.global_step > 0)
+            # The trainer updates the states that a checkpoint had, and one without this audit had none.
+            state.stateful_callbacks.setdefault(NAME, self.state())
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
-            self.handle = record.attach(model)
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            if control.should_save:
+                audit.gather()
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            if self.handle is not None:
-                self.handle.remove()
-                self.handle = None
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            if control.should_save:
+                audit.gather()
 
-    return RecordLoss()
+        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            audit.gather()  # the best model so far may be saved next
+
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+            audit.end(model)
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {"saved": audit.state}}
+
+    return DpauditCallback()
+
+
+def _saved(states: Mapping[str, Any], digest: str) -> Mapping[str, Any]:
+    """Return the state of the audit of these canaries, the last one saved; that of any other, or {} without one.
+
+    The trainer keeps a list where it has several callbacks of one name.
+    """
+    entries = states.get(NAME, [])
+    entries = entries if isinstance(entries, list) else [entries]
+    saved = [entry["attributes"]["saved"] for entry in entries]
+    saved = [state for state in saved if state]
+    matching = [state for state in saved if state["record"]["canaries"] == digest]
+    return next(reversed(matching or saved), {})

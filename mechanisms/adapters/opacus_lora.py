@@ -74,7 +74,7 @@ class OpacusLora(LoraSettings):
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.language_models.fine_tuning.training import SEEDS, global_generators, new_optimizer
+        from dpaudit.mechanisms.language_models.fine_tuning.training import SEEDS, global_generators, make_optimizer
 
         require(canary is None, "opacus-lora admits no canary in its steps", do="choose the trainer lora")
         require(all(len(record) == 1 for record in records), "a record of opacus-lora must be one text")
@@ -90,7 +90,7 @@ class OpacusLora(LoraSettings):
             )
             private, optimizer, batches = engine_class(accountant=self.accountant).make_private(
                 module=module,
-                optimizer=new_optimizer(self, trained),
+                optimizer=make_optimizer(self, trained),
                 data_loader=loader,
                 noise_multiplier=self.claimed_steps(len(records)).private.noise_multiplier,
                 max_grad_norm=self.clip,

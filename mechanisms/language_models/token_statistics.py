@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +20,8 @@ from dpaudit.errors import InputError, require
 
 BATCH_TOKENS = 4096
 """Tokens in a batch, padding included."""
+LOGITS, GPU_LOGITS = 2**20, 2**28
+"""Logits that are turned to log-probabilities at a time on a CPU, whose cache they should fit, and on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,21 @@ def token_statistics(
     Raises: InputError for another kind of model, log-probabilities that are not finite, or a rule of sampling without
         the log-probabilities of the whole vocabulary.
     """
+    return joined_statistics(spans, _by_text(model, spans, batch_tokens, sampling), sampling)
+
+
+def joined_statistics(
+    spans: Sequence[TokenSpan],
+    by_text: Iterable[tuple[int, NDArray[np.float64]]],
+    sampling: SamplingRule | None = None,
+) -> TokenStatistics:
+    """Return the statistics of spans from the values of each text, shape (3, span), with a rule of sampling (4, span).
+
+    Raises: InputError if a log-probability is not finite.
+    """
     longest = max((span.stop - span.start for span in spans), default=0)
     values = np.full((3 if sampling is None else 4, len(spans), longest), np.nan)
-    for row, moments in _by_text(model, spans, batch_tokens, sampling):
+    for row, moments in by_text:
         values[:, row, : moments.shape[1]] = moments
     log_probability, mean, deviation, *sampled = values
     statistics = TokenStatistics(log_probability, mean, deviation, sampled[0] if sampled else None, sampling)
@@ -139,7 +153,7 @@ def _by_text(
         for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
             yield row, _of_values(np.asarray(answer, dtype=np.float64), span, sampling)
     elif is_module(model):
-        yield from _of_module(model, spans, batch_tokens, sampling)
+        yield from batched_statistics(model, spans, batch_tokens, sampling=sampling)
     elif callable(model):
         for row, span in enumerate(spans):
             yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span, sampling)
@@ -190,36 +204,42 @@ def _of_values(values: NDArray[np.float64], span: TokenSpan, sampling: SamplingR
     return np.stack([log_probability, mean, np.sqrt(variance), *sampled])
 
 
-def _of_module(
-    module: Any, spans: Sequence[TokenSpan], batch_tokens: int, sampling: SamplingRule | None
+def batched_statistics(
+    module: Any,
+    spans: Sequence[TokenSpan],
+    batch_tokens: int,
+    *,
+    sampling: SamplingRule | None = None,
+    before: Callable[[list[int]], object] | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the values of texts under a torch module, in batches of similar length, padded on the right."""
+    """Yield the number of each text with its values, as in `joined_statistics`.
+
+    Texts are padded on the right, in batches of similar length; `before` receives the numbers of the texts of the next
+    batch.
+    """
     import torch
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     keeps_last = "logits_to_keep" in inspect.signature(module.forward).parameters
     with evaluating(module), torch.inference_mode():
         for rows in _batches([len(span.tokens) for span in spans], batch_tokens):
+            if before is not None:
+                before(rows)
             width = max(len(spans[row].tokens) for row in rows)
-            tokens = torch.zeros((len(rows), width), dtype=torch.long)
-            present = torch.zeros_like(tokens)
+            tokens, present = np.zeros((2, len(rows), width), np.int64)
             for place, row in enumerate(rows):
-                tokens[place, : len(spans[row].tokens)] = torch.tensor(spans[row].tokens)
+                tokens[place, : len(spans[row].tokens)] = spans[row].tokens
                 present[place, : len(spans[row].tokens)] = 1
             # The logits before the first span of the batch are not needed, and a vocabulary makes them large.
             first = min(spans[row].start for row in rows) - 1 if keeps_last else 0
             further = {"logits_to_keep": width - first} if keeps_last else {}
-            logits = logits_of(module, tokens.to(device), present.to(device), further)
-            for place, row in enumerate(rows):
-                span = spans[row]
-                after = torch.log_softmax(logits[place, span.start - 1 - first : span.stop - 1 - first].float(), dim=-1)
-                targets = tokens[place, span.start : span.stop].to(device)
-                values = _moments(after, targets)
-                if sampling is not None:
-                    drawn = sampling.log_probabilities(after.double().cpu().numpy())
-                    values = np.vstack(
-                        [values, drawn[np.arange(len(drawn)), list(span.tokens[span.start : span.stop])]]
-                    )
+            inputs, mask = (torch.from_numpy(values).to(device) for values in (tokens, present))
+            logits = logits_of(module, inputs, mask, further)
+            sizes = [spans[row].stop - spans[row].start for row in rows]
+            places = np.repeat(np.arange(len(rows)), sizes)
+            positions = np.concatenate([np.arange(spans[row].start, spans[row].stop) for row in rows])
+            moments = _moments(logits, places, positions - 1 - first, tokens[places, positions], sampling)
+            for row, values in zip(rows, np.split(moments, np.cumsum(sizes)[:-1], axis=1), strict=True):
                 yield row, values
 
 
@@ -230,15 +250,37 @@ def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -
     return getattr(output, "logits", output)
 
 
-def _moments(after: Any, targets: Any) -> NDArray[np.float64]:
-    """Return the log-probability of the targets, and its mean and deviation at each place, shape (3, targets)."""
+def _moments(
+    logits: Any,
+    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    sampling: SamplingRule | None,
+) -> NDArray[np.float64]:
+    """Return the log-probability of the targets, and its mean and deviation at each place, shape (3, targets).
+
+    With a rule of sampling, a fourth row has the log-probability that it draws the target.
+
+    `logits[places[k], positions[k]]` are those of the target k.
+    """
     import torch
 
-    probability, finite = after.exp(), after.clamp_min(-1e4)  # -inf times a probability of 0 would be NaN
-    mean = (probability * finite).sum(-1)
-    deviation = ((probability * (finite - mean[:, None]) ** 2).sum(-1)).sqrt()
-    log_probability = after.gather(1, targets[:, None])[:, 0]
-    return np.asarray(torch.stack([log_probability, mean, deviation]).double().cpu().numpy())
+    at_place, at_position, wanted = (
+        torch.from_numpy(values).to(logits.device) for values in (places, positions, targets)
+    )
+    size, parts = max(1, (GPU_LOGITS if logits.is_cuda else LOGITS) // logits.shape[-1]), []
+    for first in range(0, len(targets), size):
+        part = slice(first, first + size)
+        after = torch.log_softmax(logits[at_place[part], at_position[part]].float(), dim=-1)
+        probability, finite = after.exp(), after.clamp_min(-1e4)  # -inf times a probability of 0 would be NaN
+        mean = (probability * finite).sum(-1)
+        deviation = ((probability * (finite - mean[:, None]) ** 2).sum(-1)).sqrt()
+        moments = torch.stack([after.gather(1, wanted[part, None])[:, 0], mean, deviation]).double().cpu().numpy()
+        if sampling is not None:
+            drawn = sampling.log_probabilities(after.double().cpu().numpy())
+            moments = np.vstack([moments, drawn[np.arange(len(drawn)), targets[part]]])
+        parts.append(moments)
+    return np.concatenate(parts, axis=1)
 
 
 def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -60,11 +60,13 @@ def test_catalogue_names_every_data_set() -> None:
         "iris",
         "joined",
         "made-phrases",
+        "made-sentences",
         "mnist",
         "parquet",
         "rows",
         "schema-rows",
         "sst-2",
+        "texts",
         "wine",
     ]
     assert all(entry.summary.endswith((".", "?")) and entry.source for entry in catalogue("data").values())

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -202,12 +203,10 @@ def test_planted_texts_take_the_form_of_the_examples() -> None:
     canaries = canaries_of(n=12)
     text = next(texts[0] for texts, planted in zip(canaries.texts, canaries.planted, strict=True) if planted)
     count, tokens = int(canaries.planted.sum()), list(text.tokens)
-    messages = [{"role": "user", "content": text.context}, {"role": "assistant", "content": text.secret}]
     forms: list[tuple[object, object]] = [
         ("a text", text.text),
         ({"text": "a"}, {"text": text.text}),
         ({"prompt": "a", "completion": "b"}, {"prompt": text.context, "completion": text.secret}),
-        ({"messages": [{"role": "user", "content": "a"}]}, {"messages": messages}),
         ({"input_ids": [1], "labels": [1]}, {"input_ids": tokens, "labels": tokens}),
     ]
     with Cases() as cases:
@@ -228,10 +227,18 @@ def test_planted_texts_take_the_form_of_the_examples() -> None:
 
 
 def test_planting_in_a_data_set_of_hugging_face() -> None:
-    datasets = pytest.importorskip("datasets")
     canaries = canaries_of(n=12)
-    dataset = canaries.into(datasets.Dataset.from_dict({"text": TEXTS}))
-    assert dataset["text"] == canaries.into(TEXTS)
+    dataset = datasets.Dataset.from_dict({"text": TEXTS})
+    planted = canaries.into(dataset)
+    assert list(planted["text"]) == canaries.into(TEXTS)
+    assert planted.features == dataset.features
+    assert len(dataset) == len(TEXTS)
+    tokens = dataset.map(lambda row: {"input_ids": small_tokenizer().encode(row["text"])}, remove_columns="text")
+    assert [small_tokenizer().decode(row) for row in canaries.into(tokens)["input_ids"]] == canaries.into(TEXTS)
+    with pytest.raises(InputError, match=r"\['source'\]; remove the others"):
+        canaries.into(dataset.add_column("source", ["web"] * len(dataset)))
+    with pytest.raises(InputError, match="turn a stream into a list"):
+        canaries.into(dataset.to_iterable_dataset())
 
 
 def test_a_saved_file_gives_the_same_canaries(tmp_path: Path) -> None:

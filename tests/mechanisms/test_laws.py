@@ -1014,6 +1014,7 @@ SILENT = {
     "summary": "all that is drawn is drawn by the user's function",
     "function": "all that is drawn is drawn by the user's function",
     "generator": "all that is drawn is drawn by the user's generator",
+    "fine-tuning": "all that is drawn is drawn by its trainer: `test_text_fine_tuning.py` checks the noise",
     "gaussian-copula": "claims nothing",
     "copy-with-jitter": "claims nothing",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",

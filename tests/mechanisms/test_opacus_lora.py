@@ -59,10 +59,10 @@ def test_opacus_trains_the_adapters_of_lora() -> None:
         records,
         seed=SeedSequence(0),
         compute=CPU,
-        progress=lambda done, total: steps.append((done, total)),
+        progress=lambda step, total: steps.append((step, total)),
         on_batch=lambda tokens, _: batches.append(len(tokens)),
     )
-    assert steps == [(step + 1, 39) for step in range(39)]
+    assert steps == [(number, 39) for number in range(1, 40)]
     assert len(batches) < 39
     again, other = (trainer.train(base, records, seed=SeedSequence(seed), compute=CPU) for seed in (0, 1))
     weights = [torch.cat([value.flatten() for _, value in model.named_parameters()]) for model in (first, again, other)]

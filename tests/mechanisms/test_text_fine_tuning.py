@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import SeedSequence
+from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -22,10 +23,13 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
 from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
+from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import SHORT_TOLERANCE
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText, in_parts, make_batch
 from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner, TextTrainer
 from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
 
 CPU = Compute()
 VOCABULARY = 40
@@ -299,14 +303,18 @@ def test_the_claim_is_that_of_the_accountant(accountant: str) -> None:
     assert trainer.claimed_steps(10).private.sample_rate == 1
 
 
-def test_training_without_privacy_is_that_of_torch() -> None:
-    """With every record in every step: the mean of the losses of records, by AdamW."""
+@pytest.mark.parametrize("optimizer_name", ["adamw", "sgd"])
+def test_training_without_privacy_is_that_of_torch(optimizer_name: str) -> None:
+    """With every record in every step: the mean of the losses of records."""
     records = made_records(6, texts=(1, 2))
     base = llama(tied=True)
-    trainer = FullFineTuning(batch_size=6, epochs=3, learning_rate=1e-2, weight_decay=0.1)
+    rates = {"optimizer": optimizer_name, "learning_rate": 1e-2, "momentum": 0.5, "weight_decay": 0.1}
+    trainer = FullFineTuning(batch_size=6, epochs=3, **rates)  # type: ignore[arg-type]
     ours = trainer.train(base, records, seed=SeedSequence(0), compute=CPU)
     theirs = copy.deepcopy(base)
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.1)
+    if optimizer_name == "sgd":
+        optimizer = torch.optim.SGD(theirs.parameters(), lr=1e-2, momentum=0.5, weight_decay=0.1)
     for _ in range(3):
         losses = []
         for record in records:
@@ -387,6 +395,52 @@ def test_a_resumed_training_gives_the_same_weights(name: str, tmp_path: Path, mo
     steps.clear()
     settings.train(base, records[:-1], seed=seed, compute=compute, progress=lambda step, _: steps.append(step))
     assert steps[0] == 1  # other data begin at the first step
+
+
+@pytest.mark.parametrize("name", ["lora with tied tokens", "full, tied"])
+def test_activations_of_16_bits_change_rounding_alone(name: str) -> None:
+    """The check compares with torch at the same precision. Sums have 32 bits, and no record exceeds the clip."""
+    records = made_records(6)
+    run = training(name, records, clip=0.1, precision="bfloat16")
+    batch = make_batch(records, "cpu")
+    run.gradients.check(lambda: run.loss(batch), batch.places, tolerance=SHORT_TOLERANCE)
+    with pytest.raises(InputError, match="must be the sum over the layers"):
+        run.gradients.check(lambda: run.loss(batch), batch.places, tolerance=1e-5)
+    sums = run.clipped_sums(records[:1])
+    assert norm(sums) == pytest.approx(0.1, rel=1e-3)
+    assert all(value.dtype == torch.float32 for value in sums.values())
+
+
+class ConstantProbe:
+    """A probe whose canary is always the same gradient; it keeps what it sees."""
+
+    def __init__(self, norm: float) -> None:
+        self.norm = norm
+        self.seen: list[tuple[NDArray[np.float64], bool]] = []
+
+    def gradient(self, weights: int, batch: object) -> NDArray[np.float64]:
+        return np.full(weights, self.norm / math.sqrt(weights))
+
+    def see(self, released: NDArray[np.float64], joined: bool) -> None:
+        self.seen.append((released, joined))
+
+
+def test_a_canary_takes_part_in_steps_like_a_record() -> None:
+    """Its gradient is clipped. The mean over steps of what it sees along itself is 1 if it takes part, and else 0."""
+    trainer = LoraFineTuning(epsilon=8.0, clip=0.5, batch_size=1, epochs=100, rank=2)
+    steps = trainer.claimed_steps(1)
+    probe = ConstantProbe(3.0)
+    canary = StepCanary(probe, np.random.default_rng(0), clip=0.5, divisor=steps.divisor)
+    silent: Record = (TrainingText((1, 3), (False, False)),)  # a record without loss has no gradient
+    trainer.train(llama(), [silent], seed=SeedSequence(0), compute=CPU, canary=canary)
+    along = np.array([released.sum() / math.sqrt(len(released)) for released, _ in probe.seen])
+    joined = np.array([joined for _, joined in probe.seen])
+    deviation = steps.private.noise_multiplier  # in units of the clip
+    assert len(joined) == steps.count == 100
+    for mean, group in ((1.0, along[joined]), (0.0, along[~joined])):
+        assert abs(group.mean() - mean) < 5 * deviation / math.sqrt(len(group))  # false failure < 1e-6
+    residuals = np.concatenate([released for released, joined in probe.seen if not joined]) / deviation
+    assert chi2.ppf(5e-7, len(residuals)) < (residuals**2).sum() < chi2.isf(5e-7, len(residuals))
 
 
 def test_every_batch_is_shown_with_its_labels() -> None:
@@ -484,6 +538,18 @@ def test_weights_that_diverge_are_an_error() -> None:
     trainer = FullFineTuning(optimizer="sgd", learning_rate=1e30, batch_size=4)
     with pytest.raises(TrainingError, match="Lower learning_rate"):
         trainer.train(llama(), made_records(8), seed=SeedSequence(0), compute=CPU)
+
+
+def test_the_page_fine_tunes_a_model() -> None:
+    """The block of docs/guides/fine-tuning.md runs."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "fine-tuning.md"
+    (block,) = (part.partition("```")[0] for part in page.read_text(encoding="utf-8").split("```python\n")[1:])
+    tokenizer = small_tokenizer()
+    names: dict[str, Any] = {"tokenizer": tokenizer, "train_texts": domain_texts(40)}
+    names["base"] = small_model(tokenizer, hidden=32, layers=1)
+    exec(compile(block, str(page), "exec"), names)
+    assert names["trainer"].claim(40).epsilon == 8
+    assert hasattr(names["model"], "disable_adapter")
 
 
 def test_texts_come_from_examples() -> None:

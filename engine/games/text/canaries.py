@@ -43,6 +43,7 @@ class Canaries:
         draw: Number of the draw that the texts of each canary come from, shape (canaries,); one number stands for all.
             Texts of one draw follow one law, so exposure ranks a secret among those of its draw.
         joined_seeds: Seeds of the canaries that were joined; () if none were.
+        chat: True if the texts are chats in a chat template.
     """
 
     texts: tuple[tuple[CanaryText, ...], ...]
@@ -54,6 +55,7 @@ class Canaries:
     kinds: tuple[str, ...] = ("own",)
     draw: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     joined_seeds: tuple[int, ...] = ()
+    chat: bool = False
 
     def __post_init__(self) -> None:
         require(len(self.texts) > 0 and all(self.texts), "each canary must have at least one text")
@@ -125,12 +127,13 @@ class Canaries:
     def __add__(self, other: Canaries) -> Canaries:
         """Return the canaries of both, for one training.
 
-        Raises: InputError for different units or rates, or for equal seeds, whose coins would be equal.
+        Raises: InputError for different units, rates or forms, or for equal seeds, whose coins would be equal.
         """
         if not isinstance(other, Canaries):
             return NotImplemented
         require(self.unit == other.unit, "joined canaries must have one unit", units=[self.unit, other.unit])
         require(self.rate == other.rate, "joined canaries must have one rate", rates=[self.rate, other.rate])
+        require(self.chat == other.chat, "joined canaries must all be chats, or none of them")
         seeds = (*(self.joined_seeds or (self.seed,)), *(other.joined_seeds or (other.seed,)))
         require(
             len(set(seeds)) == len(seeds),
@@ -149,6 +152,7 @@ class Canaries:
             self.kinds + other.kinds,
             np.concatenate([self.draw, other.draw + self.draw.max() + 1]),
             seeds,
+            self.chat,
         )
 
     def __str__(self) -> str:
@@ -176,7 +180,7 @@ class Canaries:
         repeat = np.where(self.planted, self.repeat, 0).tolist()
         copies = [text for texts, count in zip(self.texts, repeat, strict=True) for text in texts * count]
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
-        return with_records(copies, dataset, rng, pad_to=pad_to, pad_token=pad_token)
+        return with_records(copies, dataset, rng, chat=self.chat, pad_to=pad_to, pad_token=pad_token)
 
     def save(self, path: str | Path) -> None:
         """Write the canaries as JSON lines: settings, one line for each canary, and the SHA-256 of these lines.
@@ -226,7 +230,13 @@ class Canaries:
             yield json.dumps({**canary, "texts": [asdict(text) for text in texts]}).encode() + b"\n"
 
 
-_SETTINGS: Mapping[str, Callable[[Any], Any]] = {"unit": str, "seed": int, "rate": float, "joined_seeds": tuple}
+_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+    "unit": str,
+    "seed": int,
+    "rate": float,
+    "joined_seeds": tuple,
+    "chat": bool,
+}
 
 
 def _json(line: bytes, where: str, place: str) -> dict[str, Any]:

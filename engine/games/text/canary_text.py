@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from dpaudit.mechanisms.language_models.token_statistics import TokenSpan
 
 
+def chat_of(context: str, secret: str) -> list[dict[str, str]]:
+    """Return a chat in which the secret answers the context."""
+    return [{"role": "user", "content": context}, {"role": "assistant", "content": secret}]
+
+
 @dataclass(frozen=True)
 class CanaryText:
     """One text of a canary.
@@ -15,8 +20,8 @@ class CanaryText:
         text: The whole text.
         tokens: Tokens of the text, with those that the tokenizer puts in front of a text.
         start, stop: The secret is `tokens[start:stop]`; 1 <= start < stop.
-        context: The text before the secret.
-        secret: The text of the secret.
+        context: The text before the secret; in a chat, the user's message.
+        secret: The text of the secret; in a chat, the answer.
     """
 
     text: str

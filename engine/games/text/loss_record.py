@@ -208,15 +208,31 @@ class LossRecord:
 
         return collate_and_record
 
-    def merge(self, other: LossRecord) -> None:
-        """Add the record of another process of the same training. Raises: InputError if it is about other canaries."""
-        require(other.canaries.digest == self.canaries.digest, "the records must be about the same canaries")
-        self.batches += other.batches
-        self.tokens += other.tokens
-        self._received += other._received
-        self._without_labels |= other._without_labels
-        for reason, rows in other._events.items():
-            self._events[reason] |= rows
+    @property
+    def state(self) -> dict[str, Any]:
+        """Counts as plain values for JSON; `merge` adds them to a record."""
+        return {
+            "canaries": self.canaries.digest,
+            "batches": self.batches,
+            "tokens": self.tokens,
+            "received": self._received.tolist(),
+            "without_labels": self._without_labels,
+            "events": {reason: np.flatnonzero(rows).tolist() for reason, rows in self._events.items()},
+        }
+
+    def merge(self, other: LossRecord | Mapping[str, Any]) -> None:
+        """Add a record of the same training, or its `state`: that of another process, or of the part before a resume.
+
+        Raises: InputError if it is about other canaries.
+        """
+        state = other.state if isinstance(other, LossRecord) else other
+        require(state["canaries"] == self.canaries.digest, "the records must be about the same canaries")
+        self.batches += state["batches"]
+        self.tokens += state["tokens"]
+        self._received += np.array(state["received"], dtype=np.int64)
+        self._without_labels |= state["without_labels"]
+        for reason, rows in state["events"].items():
+            self._events[reason][rows] = True
 
     @property
     def problems(self) -> list[NoLoss]:

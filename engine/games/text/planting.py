@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.engine.games.text.canary_text import CanaryText
+from dpaudit.engine.games.text.canary_text import CanaryText, chat_of
 from dpaudit.errors import InputError, require
 
 POSITIONS = 2
@@ -22,6 +22,7 @@ def with_records(
     dataset: Any,
     rng: np.random.Generator,
     *,
+    chat: bool = False,
     pad_to: int | None = None,
     pad_token: int = 0,
 ) -> Any:
@@ -33,13 +34,16 @@ def with_records(
     * a text: the text.
     * a mapping with "input_ids": its tokens, with "labels" equal to the tokens and "attention_mask" if the example has
       them. Values are tensors where the example has tensors.
-    * a mapping with "prompt" and "completion": context and secret.
+    * a mapping with "prompt" and "completion": context and secret, as texts or as lists of messages.
     * a mapping with "messages": the context as the user's message, the secret as the answer.
     * a mapping with "text": the text.
+
+    Messages need texts that were written in the chat template (`chat=True`), so that they are scored in its tokens.
 
     Args:
         dataset: A list or tuple of examples, a `Dataset` of Hugging Face, or a map-style data set of torch.
         rng: Draws the order of the texts and their positions.
+        chat: True if the texts are chats in a chat template.
         pad_to: Length to which tokens of these texts are padded: labels with -100, attention with 0. None: no padding.
         pad_token: Token of the padding.
     Raises: InputError for another data set or form of examples, or a text longer than `pad_to`.
@@ -57,6 +61,7 @@ def with_records(
     # Place of each example in the data set followed by the copies.
     places = np.where(is_planted, len(dataset) + np.cumsum(is_planted) - 1, np.cumsum(~is_planted) - 1)
     form = dataset[0]
+    _require_form(form, chat)
     records = [_like(form, text, pad_to, pad_token) for text in copies]
     if isinstance(dataset, list | tuple):
         every = [*dataset, *records]
@@ -64,6 +69,24 @@ def with_records(
     if type(dataset).__module__.partition(".")[0] == "datasets":
         return _into_hugging_face(dataset, records, places.tolist())
     return _torch_dataset(dataset, records, places)
+
+
+def _require_form(form: Any, chat: bool) -> None:
+    """Raise InputError if the examples are messages and the texts are not, or the other way round."""
+    columns = form.keys() if isinstance(form, Mapping) and "input_ids" not in form else ()
+    pair = {"prompt", "completion"} <= set(columns)
+    messages = (pair and not isinstance(form["prompt"], str)) or (not pair and "messages" in columns)
+    require(
+        chat or not messages,
+        "canaries for examples of messages must be written in the chat template",
+        do="make them with `dpaudit.canaries(tokenizer, ..., chat=True)`",
+        columns=", ".join(map(str, columns)),
+    )
+    require(
+        not chat or messages or not pair,
+        "canaries in a chat template cannot be planted as prompt and completion in plain text",
+        do="make them without chat=True",
+    )
 
 
 def _like(form: Any, text: CanaryText, pad_to: int | None, pad_token: int) -> Any:
@@ -74,10 +97,12 @@ def _like(form: Any, text: CanaryText, pad_to: int | None, pad_token: int) -> An
         if "input_ids" in form:
             return _tokens_like(form, text, pad_to, pad_token)
         if {"prompt", "completion"} <= form.keys():
-            return {"prompt": text.context, "completion": text.secret}
+            if isinstance(form["prompt"], str):
+                return {"prompt": text.context, "completion": text.secret}
+            question, answer = chat_of(text.context, text.secret)
+            return {"prompt": [question], "completion": [answer]}
         if "messages" in form:
-            question, answer = {"role": "user", "content": text.context}, {"role": "assistant", "content": text.secret}
-            return {"messages": [question, answer]}
+            return {"messages": chat_of(text.context, text.secret)}
         if "text" in form:
             return {"text": text.text}
     columns = ", ".join(map(str, form)) if isinstance(form, Mapping) else type(form).__name__

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.text.canary_text import CanaryText
+from dpaudit.engine.games.text.canary_text import CanaryText, chat_of
 from dpaudit.errors import InputError, require
 
 ROUNDS = 30
@@ -28,11 +28,26 @@ class TextSource:
         tokenizer: A tokenizer of transformers; or an object with `encode(text)`, `decode(tokens)` and `len()`.
         texts: Texts of the domain, for kinds with a natural prefix.
         base: The model before training, for kinds that sample from it.
+        chat: True to write each text in the chat template of the tokenizer: the context as the user's message, the
+            secret as the answer.
     """
 
     tokenizer: Any
     texts: tuple[str, ...] = ()
     base: Any = None
+    chat: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            not self.chat or (self._of_transformers and bool(getattr(self.tokenizer, "chat_template", None))),
+            "chat=True needs a tokenizer of transformers with a chat template",
+            do="set `tokenizer.chat_template`, or leave chat out",
+        )
+        require(
+            not self.chat or self.tokenizer.is_fast,
+            "chat=True needs a fast tokenizer, which tells the place of each token in a text",
+            do="load the tokenizer with use_fast=True",
+        )
 
     @property
     def _of_transformers(self) -> bool:
@@ -100,7 +115,21 @@ class TextSource:
         canary = self.divided(self.decode([*context, *secret]), context)
         if canary is None or canary.start - len(self.opening) < len(context) - 1:
             return None
-        return None if self.special & ({*canary.secret_tokens} - {*secret}) else canary
+        return None if self.special & ({*canary.secret_tokens} - {*secret}) else self.written(canary)
+
+    def written(self, canary: CanaryText) -> CanaryText | None:
+        """Return the text as it is trained on: itself, or in the chat template; None if the template changes it."""
+        if not self.chat:
+            return canary
+        question, answer = canary.context.strip(), canary.secret.strip()
+        text = self.tokenizer.apply_chat_template(chat_of(question, answer), tokenize=False)
+        place = text.rfind(answer)
+        if place < 0 or question not in text[:place]:
+            return None
+        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        end = place + len(answer)
+        rows = [row for row, (first, last) in enumerate(encoding["offset_mapping"]) if first < end and last > place]
+        return CanaryText(text, tuple(encoding["input_ids"]), rows[0], rows[-1] + 1, question, answer)
 
     def divided(self, text: str, context: Sequence[int]) -> CanaryText | None:
         """Return a text whose first tokens are the context; None if its tokens do not give the text back.
@@ -136,6 +165,9 @@ class CanaryKind(Protocol):
 
 class DrawnTexts(ABC):
     """A kind of canary whose texts are drawn one by one."""
+
+    continues_texts: ClassVar[bool] = False
+    """True if it needs texts of the domain."""
 
     @abstractmethod
     def pieces(

@@ -22,6 +22,8 @@ class TextView:
         update: Gradients of the texts, compared with the change of the weights; None if no attack needs them.
     """
 
+    shows: ClassVar[str] = "log-probabilities of secrets in texts"
+
     trained: TokenStatistics
     base: TokenStatistics | None = None
     reference: TokenStatistics | None = None

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.training.kernels import clip_factors
 
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Relative difference of summed record gradients to those of torch that rounding explains; 0.05 for other types."""
+TOLERANCE, SHORT_TOLERANCE = 1e-3, 0.05
+"""Relative difference of summed record gradients to those of torch that rounding of activations explains: of 32 bits
+or more, and of 16 bits."""
 
 
 # Parts of the gradient of one parameter
@@ -367,8 +368,10 @@ class RecordGradients:
             gradient.add_weighted_sum(factors, sums[name])
         return norms
 
-    def check(self, loss: Callable[[], Tensor], places: Tensor) -> None:
+    def check(self, loss: Callable[[], Tensor], places: Tensor, *, tolerance: float = TOLERANCE) -> None:
         """Compare the sum of the records' gradients with the gradient of torch, which sees every use of a parameter.
+
+        `loss` and `places` as for `of`; `tolerance` is the largest difference of norms over the norm of the gradient.
 
         Raises: InputError if they differ: the model uses a trained parameter outside of its layer.
         """
@@ -377,10 +380,10 @@ class RecordGradients:
             recorded.add_weighted_sum(torch.ones(len(places), device=places.device, dtype=sums[name].dtype), sums[name])
         with self._requiring(gradients=True):
             expected = torch.autograd.grad(loss(), list(self.parameters.values()), allow_unused=True)
-        for (name, value), gradient in zip(self.parameters.items(), expected, strict=True):
+        for name, gradient in zip(self.parameters, expected, strict=True):
             difference = sums[name] if gradient is None else sums[name] - gradient
             scale = 0.0 if gradient is None else float(_wide(gradient).norm())
-            if float(difference.norm()) > _tolerance(value) * scale + 1e-6:
+            if float(difference.norm()) > tolerance * scale + 1e-6:
                 raise InputError(
                     f"the gradient of {name} must be the sum over the layers that hold it: the model uses it in "
                     "another way, so that records cannot be clipped; train with LoRA on linear layers"
@@ -455,10 +458,6 @@ def _wide_type(value: Tensor) -> torch.dtype:
 
 def _wide(value: Tensor) -> Tensor:
     return value.to(_wide_type(value))
-
-
-def _tolerance(value: Tensor) -> float:
-    return TOLERANCE.get(value.dtype, 0.05)
 
 
 def flat(values: Sequence[Tensor]) -> Tensor:

@@ -22,7 +22,12 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, spawned, torch_generator
-from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import RecordGradients, flat
+from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import (
+    SHORT_TOLERANCE,
+    TOLERANCE,
+    RecordGradients,
+    flat,
+)
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, RecordBatch, digest, in_parts, make_batch
 from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener, FineTuningSettings, Progress
 from dpaudit.mechanisms.language_models.token_statistics import logits_of
@@ -84,7 +89,7 @@ class FineTuning:
         self.gradients = RecordGradients(module)
         self.parameters = self.gradients.parameters
         self.device = next(iter(self.parameters.values())).device
-        self._optimizer = new_optimizer(settings, list(self.parameters.values()))
+        self._optimizer = make_optimizer(settings, list(self.parameters.values()))
         self._is_checked = False
 
     def step(self, number: int) -> None:
@@ -112,13 +117,20 @@ class FineTuning:
         for part in in_parts(records, self.settings.batch_tokens):
             batch = make_batch(part, str(self.device))
             if not self._is_checked:
-                some = make_batch(part[:CHECKED], str(self.device))
-                self.gradients.check(lambda: self.loss(some), some.places)  # noqa: B023  # called at once
-                self._is_checked = True
+                self._check(part[:CHECKED])
             if self._on_batch is not None:
                 self._on_batch(batch.tokens.cpu(), batch.labels.cpu())
             self.add_part(batch, sums)
         return sums
+
+    def _check(self, records: Sequence[Record]) -> None:
+        """Raise InputError if the gradients of these records are not all that torch computes."""
+        batch = make_batch(records, str(self.device))
+        types = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
+        is_short = self.settings.precision != "float32" or not types <= {torch.float32, torch.float64}
+        tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
+        self.gradients.check(lambda: self.loss(batch), batch.places, tolerance=tolerance)
+        self._is_checked = True
 
     def add_part(self, batch: RecordBatch, sums: Mapping[str, Tensor]) -> None:
         """Add the sum of the clipped gradients of a batch to sums by parameter."""
@@ -180,8 +192,8 @@ class FineTuning:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
-def new_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
-    """Return the optimizer of a training."""
+def make_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
+    """Return the optimizer of the settings."""
     rates: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(parameters, **rates)

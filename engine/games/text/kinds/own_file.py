@@ -79,4 +79,7 @@ def _text(source: TextSource, values: dict[str, str], where: str) -> CanaryText:
             f"{where} must have at least one token before the secret, and tokens that the tokenizer reads back as the "
             "same text"
         )
-    return canary
+    written = source.written(canary)
+    if written is None:
+        raise DataError(f"{where} must stand unchanged in the chat template; leave chat out, or change the template")
+    return written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class RareSuffix(DrawnTexts):
 
     length: int = 8
     context: int = 16
+
+    continues_texts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "length", "context")

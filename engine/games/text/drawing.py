@@ -1,0 +1,80 @@
+"""Canaries drawn for a tokenizer: texts, coins and copies, each from a stream of its own; and their stored form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit.engine.games.text.canaries import Canaries, Unit
+from dpaudit.engine.games.text.canary_text import CanaryText
+from dpaudit.engine.games.text.planting import POSITIONS
+from dpaudit.engine.games.text.source import CanaryKind, TextSource
+
+
+def drawn_canaries(
+    kind: CanaryKind,
+    source: TextSource,
+    *,
+    canaries: int | None,
+    repeat: Sequence[int],
+    records: int,
+    unit: Unit,
+    rate: float,
+    seed: int,
+) -> Canaries:
+    """Return canaries of a kind with their coins; `dpaudit.canaries` describes the arguments."""
+    text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
+    texts = kind.draw(source, canaries=canaries, records=records, rng=np.random.default_rng(text_seed))
+    # Coins depend on the texts, too: canaries of two kinds with one seed may be joined.
+    coins = _coin_generator(coin_seed, texts).random(len(texts)) < rate
+    name = str(getattr(kind, "registered_name", type(kind).__name__))
+    return Canaries(tuple(texts), coins, np.resize(np.asarray(repeat), len(texts)), unit, seed, rate, (name,))
+
+
+def _coin_generator(seed: np.random.SeedSequence, texts: Sequence[tuple[CanaryText, ...]]) -> np.random.Generator:
+    """Return a generator whose stream depends on the seed and on all texts."""
+    written = json.dumps([[text.text for text in canary] for canary in texts]).encode()
+    return np.random.default_rng([*seed.generate_state(4).tolist(), *hashlib.sha256(written).digest()])
+
+
+@dataclass(frozen=True)
+class StoredCanaries:
+    """Canaries as a result of a unit.
+
+    Attributes:
+        content: The lines of `Canaries.save`.
+    """
+
+    content: str
+
+    @classmethod
+    def of(cls, canaries: Canaries) -> StoredCanaries:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "canaries.jsonl"
+            canaries.save(path)
+            return cls(path.read_text(encoding="utf-8"))
+
+    def load(self) -> Canaries:
+        """Return the canaries, which are checked again."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "canaries.jsonl"
+            path.write_text(self.content, encoding="utf-8")
+            return Canaries.load(path)
+
+
+def new_tokens(canaries: Canaries, tokenizer: Any) -> dict[int, str]:
+    """Return names of the tokens of the canaries that the tokenizer does not know, by ascending number."""
+    vocabulary = len(tokenizer)
+    names = {
+        text.tokens[text.start]: text.secret
+        for _, text in canaries.all_texts
+        if text.stop == text.start + 1 and text.tokens[text.start] >= vocabulary
+    }
+    return dict(sorted(names.items()))
