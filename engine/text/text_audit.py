@@ -177,7 +177,8 @@ class TextAudit:
         self.record = LossRecord(self.canaries)
         if _is_first_process():  # the state is that of all processes
             self.record.merge(state["record"])
-        self.base = TokenStatistics(**{name: np.array(values) for name, values in state["base"].items()})
+        base = state["base"]
+        self.base = TokenStatistics(*(np.array(base[name]) for name in ("log_probability", "mean", "deviation")))
 
     def callback(self) -> Any:
         """Return a `TrainerCallback` for the trainers of transformers and TRL, also of PEFT models.
