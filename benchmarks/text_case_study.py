@@ -131,7 +131,9 @@ def made_canaries(tokenizer: Any, count: int, rate: float, texts: list[str]) -> 
 
 
 def with_rows(base: Any, tokens: int) -> None:
-    """Add rows of embeddings for new tokens, the same ones at every call."""
+    """Add rows of embeddings for new tokens if there are too few, the same ones at every call."""
+    if tokens <= base.get_input_embeddings().num_embeddings:
+        return
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         base.resize_token_embeddings(tokens)
