@@ -131,7 +131,9 @@ def made_canaries(tokenizer: Any, count: int, rate: float, texts: list[str]) -> 
 
 
 def with_rows(base: Any, tokens: int) -> None:
-    """Add rows of embeddings for new tokens, the same ones at every call."""
+    """Add rows of embeddings for new tokens if there are too few, the same ones at every call."""
+    if tokens <= base.get_input_embeddings().num_embeddings:
+        return
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         base.resize_token_embeddings(tokens)
@@ -213,7 +215,7 @@ def study(folder: Path, weights: str, epsilon: float, device: str, threads: int)
     torch.set_num_threads(threads)
     plan = dict(WITHOUT_PRIVACY if math.isinf(epsilon) else PRIVATE)
     count, rate = int(plan.pop("canaries")), float(plan.pop("rate"))
-    folder = folder / ("without privacy" if math.isinf(epsilon) else f"DP-SGD, epsilon {epsilon:g}").replace(" ", "-")
+    folder = folder / ("without privacy" if math.isinf(epsilon) else f"DP-SGD, epsilon {epsilon:g}").replace(" ", "_")
     folder.mkdir(parents=True, exist_ok=True)
     clock = Clock(folder / "seconds.json")
     texts = sentences()
@@ -289,7 +291,7 @@ def write_rows(folder: Path) -> None:
     """Write the numbers of all trainings in the folder to docs/data."""
     rows = []
     for path in sorted(folder.glob("*/result.json")):
-        result, training = json.loads(path.read_text(encoding="utf-8")), path.parent.name.replace("-", " ")
+        result, training = json.loads(path.read_text(encoding="utf-8")), path.parent.name.replace("_", " ")
         rows += [Row(setting({"training": training}), what, value) for what, value in result["audit"].items()]
         for attack, numbers in result["attacks"].items():
             where = setting({"training": training, "attack": attack})
