@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import csv
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
@@ -56,6 +56,7 @@ from dpaudit.mechanisms.language_models.token_statistics import (
     is_module,
     token_statistics,
 )
+from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +69,8 @@ BY = ("repeat", "kind", "length")
 """Values of a canary by which bounds of slices are given."""
 SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
 BY_COPIES = '`by="repeat"`, so that the claim about one record is compared at each number of copies on its own'
+ALL = "all canaries"
+"""Name of the bound of all canaries in a list of slices."""
 MORE_CANARIES = "more canaries (`n`), or for a large epsilon as many planted ones at a smaller `rate`"
 NEEDED = "`n={:,}` or more, with `rate={:g}` to plant about as many of them as of the present {:,}"
 UNCHECKED = (
@@ -126,13 +129,21 @@ class TextEstimate(Estimate):
 
         The files tell which canaries were planted. Raises: FileExistsError if the folder exists.
         """
-        from dpaudit.engine.estimate.page import write_page  # slow to import
+        Path(folder).mkdir(parents=True)
+        self.write(Path(folder))
 
-        folder = Path(folder)
-        folder.mkdir(parents=True)
+    def write(self, folder: Path) -> None:
+        """Write the files of `save` to an existing folder."""
+        from dpaudit.engine.estimate.page import to_json, write_page  # slow to import
+
         for name, table in {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}.items():
-            csv.write_csv(table, folder / f"{name}.csv")
-        (folder / "answer.txt").write_text(f"{self}\n\n{self.commands}\n", encoding="utf-8")
+            write_atomically(folder / f"{name}.parquet", partial(pq.write_table, table))
+        texts = {
+            "answer.txt": f"{self}\n\n{self.commands}\n",
+            "answer.json": to_json(self.name, [self], {ALL: self, **self.slices} if self.slices else {}),
+        }
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
         write_page(folder / "report.html", self.name, [], {"": self, **self.slices})
 
     @property
@@ -141,12 +152,12 @@ class TextEstimate(Estimate):
         claim = "" if self.claim is None else " --claim CLAIM"
         delta = "" if self.claim is not None and self.delta == self.claim.delta else f" --delta {self.delta!r}"
         signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
-        first = f"dpaudit estimate scores.csv{claim}{delta}{signed}"
+        first = f"dpaudit estimate scores.parquet{claim}{delta}{signed}"
         lines = [f"{first} --confidence {self.confidence!r}"]
         if self.slices:
             of_slices = 1 - len(self.slices) * (1 - self.confidence)
             lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
-        return "\n".join([*lines, "dpaudit estimate texts.csv"])
+        return "\n".join([*lines, "dpaudit estimate texts.parquet"])
 
     def __str__(self) -> str:
         lines = [super().__str__()]

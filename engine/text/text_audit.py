@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpaudit.claims import Claim
-from dpaudit.engine.estimate.page import to_json, write_page
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.loss_record import LossRecord, preflight
-from dpaudit.engine.text.estimating import TextEstimate, estimate_text, text_statistics
+from dpaudit.engine.request.build import build, build_dataclass
+from dpaudit.engine.text.estimating import ATTACKS, TextEstimate, estimate_text, text_statistics
 from dpaudit.errors import InputError, require
+from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, TokenStatistics
-from dpaudit.plain_files import write_atomically
 
-CANARIES, SCORES, ANSWER, PAGE = "canaries.jsonl", "scores.parquet", "estimate.json", "report.html"
-"""Files of the output folder."""
+CANARIES = "canaries.jsonl"
+"""File of the canaries in the output folder."""
 BEFORE = ("log_probability", "mean", "deviation")
 """Fields of the log-probabilities before training that a checkpoint holds."""
 PREFLIGHT_BATCH = 64
@@ -79,6 +78,8 @@ class TextAudit:
         self.base: TokenStatistics | None = None
         self.output = None if output is None else Path(output)
         self._check_data = check_data
+        if isinstance(options.get("sampling"), Mapping):
+            options["sampling"] = build_dataclass(Sampling, options["sampling"], location="sampling")
         self._claim, self._options = claim, options
         self._handle: Any = None
         self._trained_model: Any = None
@@ -129,8 +130,7 @@ class TextAudit:
             self._options["reference"] = self._statistics(self._options["reference"])
         if self.base is None and not resumed:
             self.base = self._statistics(model)
-            # Wrong options must be reported now, not after hours of training.
-            self._estimate(self.base, replace(self.base))
+            self._rehearse(self.base)
         elif self.base is None:
             self._late = LATE.format("that with the adapter off" if hasattr(model, "disable_adapter") else "unknown")
         self._stop_recording()  # a trainer that begins again with smaller batches has one already
@@ -231,13 +231,26 @@ class TextAudit:
                 f"{blind}. Nothing was trained yet; mend the data, or pass check_data=False"
             )
 
+    def _rehearse(self, base: TokenStatistics) -> None:
+        """Raise the error of an unsuitable option now, not after hours of training.
+
+        Attacks on the change of the weights are left out: there is none yet.
+        """
+        parts = [(build("text-attack", attack), attack) for attack in self._options.get("attacks", ATTACKS)]
+        usable = [attack for part, attack in parts if "update" not in part.needs]
+        later = {part.registered_name for part, _ in parts if "update" in part.needs}
+        order = self._options.get("order")
+        if usable:
+            self._estimate(base, replace(base), attacks=usable, order=None if order in later else order, sampling=None)
+
     def _statistics(self, model: Any) -> TokenStatistics:
         if isinstance(model, TokenStatistics):
             return model
         return text_statistics(model, self.canaries, batch_tokens=self._options.get("batch_tokens", BATCH_TOKENS))
 
-    def _estimate(self, model: Any, base: Any, training: LossRecord | None = None) -> TextEstimate:
-        return estimate_text(model, base, self.canaries, claim=self._claim, training=training, **self._options)
+    def _estimate(self, model: Any, base: Any, training: LossRecord | None = None, **changes: Any) -> TextEstimate:
+        options = {**self._options, **changes}
+        return estimate_text(model, base, self.canaries, claim=self._claim, training=training, **options)
 
     def _score(self) -> None:
         """Score the trained model, and write the folder in the first process."""
@@ -246,24 +259,17 @@ class TextAudit:
         if self._late:
             result = replace(result, notes=(*result.notes, self._late))
         if self.output is not None and _is_first_process():
-            _write(self.output, result, record, self._options.get("order"))
+            replace(result, scores=_scores(result, record)).write(self.output)
         self._result, self._trained_model = result, None
 
 
-def _write(output: Path, result: TextEstimate, record: LossRecord, order: str | None) -> None:
-    """Write scores, answer and page. `dpaudit estimate` reads the scores, also `--by repeat`."""
-    canaries, scores = record.canaries, result.attack_scores
-    columns = {
-        "canary": np.arange(len(canaries)),
-        "member": canaries.planted,
-        "score": scores.get(order or "", next(iter(scores.values()))),
-        "repeat": canaries.repeat,
-        "received": record.received,
-        **scores,
-    }
-    write_atomically(output / SCORES, lambda file: pq.write_table(pa.table(columns), file))
-    write_atomically(output / ANSWER, lambda file: file.write(to_json(SCORES, [result], {}).encode()))
-    write_page(output / PAGE, SCORES, [result], {})
+def _scores(result: TextEstimate, record: LossRecord) -> pa.Table:
+    """Return the score table with the score of each attack, and how often each canary received loss."""
+    table = result.scores
+    canaries = table["canary"].to_numpy()
+    for name, values in {"received": record.received, **result.attack_scores}.items():
+        table = table.append_column(name, pa.array(values[canaries]))
+    return table
 
 
 def from_all_processes(value: Any) -> list[Any]:

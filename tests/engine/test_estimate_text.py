@@ -188,7 +188,7 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names["result"].verdict is Verdict.VIOLATION
     assert names["slower"].lower > 0
     assert list(names["sliced"].slices) == ["repeat=1, kind=rare-suffix"]
-    assert (tmp_path / "audit" / "scores.csv").exists()
+    assert (tmp_path / "audit" / "scores.parquet").exists()
 
 
 def test_without_a_record_the_answer_says_that_nothing_was_checked() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
@@ -163,9 +165,14 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
     assert "kind=random-tokens, repeat=4: " in page
     assert "median exposure" in page
     assert str(audit) in (tmp_path / "audit" / "answer.txt").read_text()
-    exposure = (tmp_path / "audit" / "exposure.csv").read_text().splitlines()
-    assert exposure[0].replace('"', "") == "canary,rank,among,exposure,p_value"
-    assert len(exposure) == 1 + canaries.planted.sum()
+    exposure = pq.read_table(tmp_path / "audit" / "exposure.parquet")
+    assert exposure.column_names == ["canary", "rank", "among", "exposure", "p_value"]
+    assert exposure.num_rows == canaries.planted.sum()
+    slices = json.loads((tmp_path / "audit" / "answer.json").read_text())["slices"]
+    assert [bound["lower"] for bound in slices.values()] == [
+        audit.lower,
+        *(bound.lower for bound in audit.slice_bounds.values()),
+    ]
     with pytest.raises(FileExistsError):
         audit.save(tmp_path / "audit")
 

@@ -33,7 +33,7 @@ import dpaudit
 from dpaudit import Verdict
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.games.text.canaries import Canaries
-from dpaudit.engine.text.text_audit import ANSWER, CANARIES, PAGE, SCORES, TextAudit, gathered
+from dpaudit.engine.text.text_audit import CANARIES, TextAudit, gathered
 from dpaudit.errors import InputError
 from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
@@ -131,12 +131,12 @@ def test_the_guide_integrates_each_trainer_in_six_lines(
     assert f"received loss on their whole secret, {epochs} time(s)" in capsys.readouterr().out
     assert audit.output is not None
     assert Canaries.load(audit.output / CANARIES).digest == CANARIES_60.digest
-    (reading,) = json.loads((audit.output / ANSWER).read_text())["readings"]
+    (reading,) = json.loads((audit.output / "answer.json").read_text())["readings"]
     assert (reading["verdict"], reading["lower"]) == ("VIOLATION", audit.result.lower)
-    assert "VIOLATION" in (audit.output / PAGE).read_text()
-    table = pq.read_table(audit.output / SCORES)
+    assert "VIOLATION" in (audit.output / "report.html").read_text()
+    table = pq.read_table(audit.output / "scores.parquet")
     assert table["received"].to_pylist() == (CANARIES_60.planted * epochs).tolist()
-    command = ["estimate", str(audit.output / SCORES), "--claim", "1, 1e-5", "--json"]
+    command = ["estimate", str(audit.output / "scores.parquet"), "--claim", "1, 1e-5", "--json"]
     (reading,) = json.loads(CliRunner().invoke(main, command, catch_exceptions=False).output)["readings"]
     assert reading["lower"] == audit.result.lower
 
@@ -405,16 +405,16 @@ def test_an_error_of_the_scoring_does_not_lose_the_training(tmp_path: Path, monk
 
     class Fails(TrainerCallback):  # type: ignore[misc]
         def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            (tmp_path / "audit" / SCORES).mkdir()
+            (tmp_path / "audit" / "scores.parquet").mkdir()
 
     trainer.add_callback(Fails())
     with pytest.warns(UserWarning, match="tries again"):
         trainer.train()
-    with pytest.raises(OSError, match=re.escape(SCORES)):
+    with pytest.raises(OSError, match=re.escape("scores.parquet")):
         print(audit.result)
-    (tmp_path / "audit" / SCORES).rmdir()
+    (tmp_path / "audit" / "scores.parquet").rmdir()
     assert audit.result.claim is not None
-    assert (tmp_path / "audit" / PAGE).exists()
+    assert (tmp_path / "audit" / "report.html").exists()
 
 
 def test_arguments_are_checked_before_training(tmp_path: Path) -> None:
@@ -435,6 +435,20 @@ def test_arguments_are_checked_before_training(tmp_path: Path) -> None:
                 with pytest.raises(InputError, match=says):
                     trainer.train()
                 assert trainer.state.global_step == 0
+
+
+def test_attacks_on_weights_slices_and_sampling_work_in_a_trainer(tmp_path: Path) -> None:
+    options = {"attacks": ("loss-difference", "gradient-update"), "order": "gradient-update", "by": "kind"}
+    options |= {"sampling": {"temperature": 0.5, "top_k": 20}, "output": tmp_path / "audit"}
+    audit = TextAudit(FEW, claim=CLAIM, **options)  # type: ignore[arg-type]
+    adapted = get_peft_model(tiny(), LoraConfig(target_modules="all-linear"))
+    sft(tmp_path, FEW.into(rows()), audit, adapted).train()
+    assert "order of guesses: gradient-update" in str(audit.result)
+    assert "temperature 0.5, top-k 20" in str(audit.result)
+    table = pq.read_table(tmp_path / "audit" / "scores.parquet")
+    assert table["gradient-update"].to_pylist() == audit.result.attack_scores["gradient-update"].tolist()
+    slices = json.loads((tmp_path / "audit" / "answer.json").read_text())["slices"]
+    assert list(slices) == ["all canaries", "kind=random-tokens"]
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
