@@ -60,7 +60,7 @@ def works() -> Iterator[Work]:
                 lambda count=count: compute_eps_lo_hi(count, 1e-5, 0.1, "joint-beta"),
             )
     if _installed("jax_privacy"):
-        yield from _of_jax_privacy(_jax_auditing())
+        yield from _of_jax_privacy(jax_auditing())
     if _installed("privacy_guard"):
         from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
@@ -144,7 +144,7 @@ def _trainings() -> tuple[Callable[[], Answer], Callable[[], Answer]]:
     return partial(trained, ours), partial(trained, OpacusDpSgd(8.0, accountant="rdp", model=model))
 
 
-def _jax_auditing() -> Any:
+def jax_auditing() -> Any:
     """Return the required module alone, without its package, which needs JAX."""
     package = importlib.util.find_spec("jax_privacy")
     assert package is not None

@@ -138,10 +138,10 @@ class TextEstimate(Estimate):
     @property
     def commands(self) -> str:
         """Commands that compute the bounds and the extraction again from the files of `save`."""
-        shown = "" if self.claim is None else " --claim CLAIM"
-        delta = f" --delta {self.delta!r}" if self.claim is None else ""
+        claim = "" if self.claim is None else " --claim CLAIM"
+        delta = "" if self.claim is not None and self.delta == self.claim.delta else f" --delta {self.delta!r}"
         signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
-        first = f"dpaudit estimate scores.csv{shown}{delta}{signed}"
+        first = f"dpaudit estimate scores.csv{claim}{delta}{signed}"
         lines = [f"{first} --confidence {self.confidence!r}"]
         if self.slices:
             of_slices = 1 - len(self.slices) * (1 - self.confidence)
@@ -261,13 +261,13 @@ def estimate_text(
     shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
     (whole,) = estimates(table, shared)
     assert isinstance(whole, Estimate)
-    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind, order == LEARNED)
+    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order == LEARNED)
     of_slices = {
         name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
         for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
     }
     notes += [f"order of guesses: {order}; attacks: {', '.join(scores)}"]
-    notes += [UNCHECKED if training is None else str(training)]
+    notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
     finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
     values = {part.name: getattr(finished, part.name) for part in fields(Estimate) if part.init}
     return TextEstimate(

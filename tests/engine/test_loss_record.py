@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -122,11 +123,14 @@ def test_records_of_two_processes_are_one() -> None:
     assert len(first.problems) > len(whole.problems)
     first.merge(second)
     assert first.problems == whole.problems
-    assert str(first) == str(whole)
+    assert first.summary == whole.summary
     assert first.tokens == whole.tokens > 0
     restored = dpaudit.LossRecord(CANARIES)
     restored.merge(json.loads(json.dumps(first.state)))
-    assert (restored.problems, str(restored), restored.tokens) == (whole.problems, str(whole), whole.tokens)
+    assert (restored.problems, str(restored), restored.tokens) == (whole.problems, str(first), whole.tokens)
+    assert restored.steps == first.steps == (whole.batches + 1) // 2
+    restored.add(every[0])  # after a resume
+    assert restored.steps == first.steps + 1
     other = Canaries(CANARIES.texts, ~CANARIES.planted)
     with pytest.raises(InputError, match="about the same canaries"):
         first.merge(dpaudit.LossRecord(other))
@@ -201,3 +205,75 @@ def test_a_record_that_saw_nothing_or_no_labels_says_so() -> None:
         record.add({"text": TEXTS})
     with pytest.raises(InputError, match="labels must have the shape"):
         record.add([[1, 2, 3]], [[1, 2]])
+
+
+def poisson_batches(canaries: Canaries, rate: float, steps: int, seed: int) -> list[dict[str, Any]]:
+    """Return batches that each text joins by a coin of its own."""
+    dataset, rng = canaries.into(TEXTS), np.random.default_rng(seed)
+    rows_of_steps = [np.flatnonzero(rng.random(len(dataset)) < rate) for _ in range(steps)]
+    return [collated(TOKENIZER, [dataset[row] for row in rows]) for rows in rows_of_steps if rows.size]
+
+
+def test_canaries_that_poisson_sampling_never_drew_do_not_blind_the_audit() -> None:
+    record = dpaudit.LossRecord(CANARIES, sampling_rate=0.15)
+    for batch in poisson_batches(CANARIES, 0.15, 12, seed=3):
+        record.add(batch)
+    missed = np.count_nonzero(record.received[PLANTED] == 0)
+    assert 0 < missed < PLANTED.size / 2
+    assert record.problems == []
+    assert record.blind == ""
+    assert record.remarks == [f"{missed} planted canaries were never drawn, as Poisson sampling leaves out some"]
+    assert str(record).endswith("Poisson sampling leaves out some")
+    for batch in batches(CANARIES.into(TEXTS), mask):  # a reason beside chance
+        record.add(batch)
+    assert {problem.reason for problem in record.problems} <= {"masked"}
+    with pytest.raises(InputError, match=r"sampling_rate must be in \(0, 1\]"):
+        dpaudit.LossRecord(CANARIES, sampling_rate=1.5)
+
+
+def test_steps_are_those_of_the_optimizer() -> None:
+    model = small_model(TOKENIZER, hidden=16, layers=1).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    record = dpaudit.LossRecord(CANARIES)
+    with record.of(model, optimizer):
+        for number, batch in enumerate(poisson_batches(CANARIES, 0.3, 12, seed=0)):
+            model(**batch).loss.backward()
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert (record.batches, record.steps) == (12, 4)
+    assert "12 batches in 4 steps" in record.summary
+
+
+def test_the_answer_tells_what_the_private_optimizer_did_not_cover() -> None:
+    """Shuffled batches, weights outside the optimizer, gradients without noise, and a model that was not trained."""
+    base = small_model(TOKENIZER, hidden=16, layers=1)
+    model, copied = copy.deepcopy(base).train(), copy.deepcopy(base)
+    private = torch.optim.SGD([*model.model.layers.parameters(), model.model.embed_tokens.weight], lr=0.1)
+    other = torch.optim.SGD(model.lm_head.parameters(), lr=0.1)
+    dataset, rng = CANARIES.into(TEXTS), np.random.default_rng(0)
+    record = dpaudit.LossRecord(CANARIES)
+    with record.of(model, private):
+        for _ in range(6):
+            for rows in np.array_split(rng.permutation(len(dataset)), 5):
+                model.zero_grad()
+                model(**collated(TOKENIZER, [dataset[row] for row in rows])).loss.backward()
+                private.step()
+                other.step()
+    result = dpaudit.estimate_text(model.eval(), base, CANARIES, claim=(1.0, 1e-5), training=record)
+    lines = "\n".join(result.notes)
+    for remark in (
+        "Batches were shuffled, so an accountant that assumes Poisson sampling does not apply",
+        "not Poisson sampling: each of 30 batches held",
+        "1 parameters (lm_head.weight) changed and are not in the optimizer that was given",
+        "model.embed_tokens.weight) had entries of exactly 0 in a step",
+    ):
+        assert remark in lines, remark
+    assert "differs from the trained one" not in lines
+    scored = dpaudit.estimate_text(copied, base, CANARIES, claim=(1.0, 1e-5), training=record)
+    assert scored.verdict is dpaudit.Verdict.INCONCLUSIVE
+    assert "the scored model has the weights from before the training" in str(scored)
+    idle = dpaudit.LossRecord(CANARIES)
+    with idle.of(model.train()):
+        model(**collated(TOKENIZER, dataset))
+    assert idle.blind.startswith("no parameter of the recorded model changed")

@@ -222,7 +222,7 @@ def test_each_way_to_lose_canaries_stops_before_training_or_is_inconclusive(
 
 def test_a_sound_training_is_conclusive(tmp_path: Path) -> None:
     audit = TextAudit(FEW, claim=CLAIM)
-    sft(tmp_path, FEW.into(rows()), audit, learning_rate=0.0).train()
+    sft(tmp_path, FEW.into(rows()), audit, learning_rate=1e-6).train()
     assert audit.result.verdict is Verdict.NO_VIOLATION
     assert audit.record.problems == []
 

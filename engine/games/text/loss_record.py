@@ -12,13 +12,16 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.text.batch_sampling import BatchSampling, by_step
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.planting import NO_LOSS
+from dpaudit.engine.games.text.weight_changes import WeightChanges
 from dpaudit.errors import InputError, require
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it mixes all bits
@@ -62,7 +65,14 @@ class LossRecord:
     dpaudit.estimate_text(model, base, canaries, training=record)
     """
 
-    def __init__(self, canaries: Canaries, *, tokenizer: Any = None, shifted: bool = False) -> None:
+    def __init__(
+        self,
+        canaries: Canaries,
+        *,
+        tokenizer: Any = None,
+        shifted: bool = False,
+        sampling_rate: float | None = None,
+    ) -> None:
         """Start an empty record.
 
         Args:
@@ -70,7 +80,15 @@ class LossRecord:
             tokenizer: Tokenizer of the batches; with it, texts that arrive as other tokens are recognised.
             shifted: True if the label at a place is the next token; False if it is the token at this place, as in
                 transformers, whose models shift the labels.
+            sampling_rate: Probability with which a record joins a step, as the accountant assumes it, in (0, 1]; with
+                it, a training that uses records more or less often is reported. None: not stated.
         """
+        require(
+            sampling_rate is None or 0 < sampling_rate <= 1,
+            "sampling_rate must be in (0, 1]",
+            do="give the rate of a step",
+            sampling_rate=sampling_rate,
+        )
         self.canaries = canaries
         self.batches = 0
         self.tokens = 0
@@ -94,6 +112,17 @@ class LossRecord:
             for reason in ("masked", "first", "labels", "cut", "retokenised")
         }
         self._without_labels = False
+        self._sampling_rate = sampling_rate
+        self._sizes: list[int] = []
+        self._times: list[tuple[int, int]] = []
+        self._known_sampling: BatchSampling | None = None
+        self._weights: WeightChanges | None = None
+        self._first_step = 0
+
+    @property
+    def steps(self) -> int:
+        """Number of steps with a batch: those of the optimizer, if it was given; else of batches."""
+        return len(self._sizes)
 
     @property
     def received(self) -> NDArray[np.int64]:
@@ -127,12 +156,13 @@ class LossRecord:
             batch = batch["input_ids"]
         rows, label_rows = _rows(batch), None if labels is None else _rows(labels)
         self._without_labels |= label_rows is None
+        step, self._known_sampling = self._begin_step(), None
         self.batches += 1
         for place, tokens in enumerate(rows):
             row_labels = tokens if label_rows is None else label_rows[place]
             if len(tokens) != len(row_labels):
                 raise InputError(f"labels must have the shape of the tokens, got {len(row_labels)} of {len(tokens)}")
-            self._add_sequence(tokens, self._aligned(row_labels) if label_rows is not None else row_labels)
+            self._add_sequence(tokens, self._aligned(row_labels) if label_rows is not None else row_labels, step)
         if self._tokenizer is not None:
             self._find_text(rows)
 
@@ -140,8 +170,17 @@ class LossRecord:
         """Return labels at the place of their own token."""
         return np.append(NO_LOSS, labels[:-1]) if self._shifted else labels
 
-    def _add_sequence(self, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-        self.tokens += int(np.count_nonzero(labels[1:] != NO_LOSS))
+    def _begin_step(self) -> int:
+        """Return the number of the step to which the next batch belongs."""
+        watched = self._weights is not None and self._weights.has_optimizer
+        step = self._first_step + self._weights.steps if watched else len(self._sizes)  # type: ignore[union-attr]
+        self._sizes += [0] * (step + 1 - len(self._sizes))
+        return step
+
+    def _add_sequence(self, tokens: NDArray[np.int64], labels: NDArray[np.int64], step: int) -> None:
+        with_loss = int(np.count_nonzero(labels[1:] != NO_LOSS))
+        self.tokens += with_loss
+        self._sizes[step] += with_loss > 0
         for sequences in self._secrets:
             for row, place in sequences.occurrences(tokens):
                 span = slice(place, place + sequences.length)
@@ -153,6 +192,7 @@ class LossRecord:
                     self._events["labels"][row] = True
                 else:
                     self._received[row] += 1
+                    self._times.append((step, row))
         used = np.flatnonzero(labels != NO_LOSS)
         for tail in {len(tokens), int(used[-1]) + 1 if used.size else 0}:  # with and without padding
             last = tuple(tokens[max(0, tail - self._start_lengths[-1]) : tail].tolist())
@@ -168,19 +208,27 @@ class LossRecord:
                 self._events["retokenised"][row] = True
 
     @contextlib.contextmanager
-    def of(self, model: Any) -> Iterator[LossRecord]:
+    def of(self, model: Any, optimizer: Any = None) -> Iterator[LossRecord]:
         """Record every batch that a torch module receives in training mode, until the block ends.
 
+            with record.of(model, optimizer):
+                train(model, dataset)
+
         The labels must be arguments of the model, as in transformers. Batches in evaluation mode or without gradients
-        are not recorded.
+        are not recorded. The parameters at the end of the block are compared with those at its beginning.
+
+        Args:
+            model: The model that the training calls.
+            optimizer: The optimizer that clips and adds noise, of torch or Opacus. With it, parameters that change
+                outside of it, gradients without noise, and steps of several batches are seen.
         """
-        handle = self.attach(model)
+        handle = self.attach(model, optimizer)
         try:
             yield self
         finally:
             handle.remove()
 
-    def attach(self, model: Any) -> Any:
+    def attach(self, model: Any, optimizer: Any = None) -> Any:
         """Start recording the batches of a torch module, as `of`; return a handle whose `remove` ends it."""
         import torch
 
@@ -190,7 +238,9 @@ class LossRecord:
                 if tokens is not None:
                     self.add(tokens, named.get("labels"))
 
-        return model.register_forward_pre_hook(hook, with_kwargs=True)
+        self._first_step = len(self._sizes)
+        self._weights = WeightChanges(model, optimizer)
+        return _Handles(model.register_forward_pre_hook(hook, with_kwargs=True), self._weights)
 
     def around(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches unchanged and record each."""
@@ -218,10 +268,14 @@ class LossRecord:
             "received": self._received.tolist(),
             "without_labels": self._without_labels,
             "events": {reason: np.flatnonzero(rows).tolist() for reason, rows in self._events.items()},
+            "sizes": self._sizes,
+            "times": self._times,
         }
 
     def merge(self, other: LossRecord | Mapping[str, Any]) -> None:
         """Add a record of the same training, or its `state`: that of another process, or of the part before a resume.
+
+        Steps with the same number are one step. So the part before a resume must be added before the next batch.
 
         Raises: InputError if it is about other canaries.
         """
@@ -233,21 +287,57 @@ class LossRecord:
         self._without_labels |= state["without_labels"]
         for reason, rows in state["events"].items():
             self._events[reason][rows] = True
+        self._sizes = [sum(sizes) for sizes in zip_longest(self._sizes, state["sizes"], fillvalue=0)]
+        self._times += [(step, row) for step, row in state["times"]]
+        self._known_sampling = None
 
     @property
     def problems(self) -> list[NoLoss]:
-        """Canaries that were not trained on as planned, one reason each."""
-        received, problems = self.received, []
-        events = {reason: self._owner[rows] for reason, rows in self._events.items()}
+        """Canaries that were not trained on as planned, one reason each.
+
+        Canaries that Poisson sampling never drew are no problem.
+        """
+        received, problems, sampling = self.received, [], self._sampling()
+        events = list(self._events)
         for canary, (planted, count) in enumerate(zip(self.canaries.planted, received.tolist(), strict=True)):
             if planted and count == 0:
-                reason = next((name for name, rows in events.items() if self._untrained(canary, name)), "absent")
-                problems.append(NoLoss(canary, reason))
+                reason = next((name for name in events if self._untrained(canary, name)), "absent")
+                if reason != "absent" or not sampling.explains_missing_texts:
+                    problems.append(NoLoss(canary, reason))
             elif planted and count < self.canaries.repeat[canary]:
-                problems.append(NoLoss(canary, "rare"))
+                if not sampling.explains_missing_texts:
+                    problems.append(NoLoss(canary, "rare"))
             elif not planted and self._received[self._owner == canary].any():
                 problems.append(NoLoss(canary, "not planted"))
         return problems
+
+    def _sampling(self) -> BatchSampling:
+        """Return the steps in which the texts of planted canaries received loss."""
+        if self._known_sampling is None:
+            copies = np.where(self.canaries.planted, self.canaries.repeat, 0)[self._owner]
+            self._known_sampling = by_step(self._times, self._sizes, copies)
+        return self._known_sampling
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on batches and parameters that a claim of differential privacy may not allow.
+
+        They are no part of the verdict: the record does not know what the accountant assumed.
+        """
+        sampling = self._sampling()
+        absent = self.canaries.planted & (self.received == 0)
+        absent[[problem.canary for problem in self.problems]] = False
+        missed = np.count_nonzero(absent)
+        by_chance = (
+            [f"{missed} planted canaries were never drawn, as Poisson sampling leaves out some"] if missed else []
+        )
+        weights = [] if self._weights is None else self._weights.remarks
+        return [*by_chance, *sampling.remarks(self._sampling_rate), *weights]
+
+    def remarks_on(self, model: Any) -> list[str]:
+        """Return the remarks, and whether a torch module has other weights than those at the end of the training."""
+        unlike = "" if self._weights is None else self._weights.unlike(model)
+        return [*self.remarks, *([unlike] if unlike else [])]
 
     def _untrained(self, canary: int, reason: str) -> bool:
         """True if the reason applies to a text of the canary that received no loss."""
@@ -268,16 +358,44 @@ class LossRecord:
                 numbers = [str(problem.canary) for problem in problems if problem.reason == reason]
                 listed = ", ".join(numbers[:LISTED]) + (", ..." if len(numbers) > LISTED else "")
                 sentences.append(f"{len(numbers)} of {len(self.canaries)} canaries ({listed}): {REASONS[reason]}")
+        if not sentences and self._weights is not None and self._weights.nothing_changed:
+            return "no parameter of the recorded model changed: the training changed another model, or none"
         return "; ".join(sentences)
 
-    def __str__(self) -> str:
+    def blind_to(self, model: Any) -> str:
+        """Return the reason why the training cannot be judged by the scores of this model; "" if it can be."""
+        if not self.blind and self._weights is not None and self._weights.is_untrained(model):
+            return "the scored model has the weights from before the training: score the model that was trained"
+        return self.blind
+
+    @property
+    def summary(self) -> str:
+        """Number of planted canaries that received loss, and the reasons of those that did not."""
         planted = int(self.canaries.planted.sum())
         trained = int(np.count_nonzero(self.received[self.canaries.planted]))
+        has_optimizer = self._weights is not None and self._weights.has_optimizer
+        in_steps = f" in {self.steps} steps" if has_optimizer else ""
         first = (
             f"{trained} of {planted} planted canaries received loss on their whole secret, {self.epochs:g} time(s) a "
-            f"copy (median); {self.batches} batches"
+            f"copy (median); {self.batches} batches{in_steps}"
         )
         return f"{first}. {self.blind}" if self.blind else first
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *self.remarks])
+
+
+@dataclass(frozen=True)
+class _Handles:
+    """Ends a recording."""
+
+    batches: Any
+    weights: WeightChanges
+
+    def remove(self) -> None:
+        """Stop recording batches, and compare the parameters."""
+        self.batches.remove()
+        self.weights.end()
 
 
 def preflight(canaries: Canaries, batches: Iterable[Any], *, tokenizer: Any = None) -> LossRecord:

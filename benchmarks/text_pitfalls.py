@@ -1,0 +1,149 @@
+"""Ways to audit a language model that do not work, measured.
+
+    python -m benchmarks.text_pitfalls [--small]
+
+The program writes the numbers that `docs/guides/text-pitfalls.md` quotes to `docs/data/text-pitfalls.csv`, in a minute
+of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import beta, binom
+
+import dpaudit
+from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from benchmarks.text_defects import adapted, base_model
+from benchmarks.text_honest import without_canaries
+from tests.engine.small_language_models import collated, domain_texts, small_tokenizer
+
+DELTA, CANARIES = 1e-5, 200
+RATES = (0.05, 0.2, 0.5)
+SIDE = 0.025
+
+
+def ignored_controls(members: int, controls: int, rate: float) -> float:
+    """Return the exact probability that a valid lower limit of the members' rate exceeds the rate among controls.
+
+    The two true rates are equal, so an interval that stated its error would do so with probability `SIDE` at most.
+    """
+    successes = np.arange(members + 1)
+    lower = np.where(successes > 0, beta.ppf(SIDE, successes, members - successes + 1), 0.0)
+    below = binom.cdf(np.ceil(lower * controls - 1e-9) - 1, controls, rate)  # fewer alarms than the limit
+    return float((binom.pmf(successes, members, rate) * below).sum())
+
+
+def best_of_attacks(audits: int) -> tuple[int, int]:
+    """Return how many audits exceed 0 by the first attack, and by the best attack, where nothing leaks."""
+    base, model = without_canaries(len(small_tokenizer()))
+    first = best = 0
+    for number in range(audits):
+        kind: dict[str, Any] = {"length": 6, "context": 3, "seed": 5_000 + number}
+        canaries = dpaudit.canaries(small_tokenizer(), CANARIES, "random-tokens", **kind)
+        after, before = (dpaudit.text_statistics(source, canaries) for source in (model, base))
+        attacks = dpaudit.estimate_text(after, before, canaries, delta=DELTA).attack_scores
+        bounds = [dpaudit.estimate(scores, canaries.planted, delta=DELTA).lower for scores in attacks.values()]
+        first += bounds[0] > 0
+        best += max(bounds) > 0
+    return first, best
+
+
+def fine_tuned(model: Any, tokenizer: Any, texts: Sequence[str], *, epochs: int, seed: int) -> Any:
+    """Return the model after training what it allows to train, without privacy."""
+    optimizer = torch.optim.Adam([value for value in model.parameters() if value.requires_grad], lr=5e-3)
+    rng = np.random.default_rng(seed)
+    for _ in range(epochs):
+        for rows in np.array_split(rng.permutation(len(texts)), max(1, len(texts) // 32)):
+            optimizer.zero_grad()
+            model(**collated(tokenizer, [texts[row] for row in rows])).loss.backward()
+            optimizer.step()
+    return model.eval()
+
+
+def new_tokens(seed: int, *, are_trained: bool) -> float:
+    """Return the bound from new tokens, whose embeddings are trained or frozen, in a LoRA fine-tuning."""
+    torch.manual_seed(seed)
+    tokenizer = small_tokenizer()
+    texts = domain_texts(400, seed=7)
+    canaries = dpaudit.canaries(tokenizer, CANARIES, "new-token", texts=texts, context=6, seed=seed)
+    base = copy.deepcopy(base_model("llama", 64))
+    base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model = adapted(base)
+    for name, value in model.named_parameters():
+        value.requires_grad_(value.requires_grad or (are_trained and ("embed_tokens" in name or "lm_head" in name)))
+    fine_tuned(model, tokenizer, canaries.into(domain_texts(50, seed=seed)), epochs=8, seed=seed)
+    return dpaudit.estimate_text(model, base, canaries, delta=DELTA).lower
+
+
+def contexts(seed: int, *, are_training_texts: bool) -> float:
+    """Return the bound from rare suffixes after the beginnings of training texts, or of other texts of the domain."""
+    torch.manual_seed(seed)
+    tokenizer, training_texts = small_tokenizer(), domain_texts(200, seed=seed)
+    texts = training_texts if are_training_texts else domain_texts(200, seed=1_000 + seed)
+    canaries = dpaudit.canaries(tokenizer, CANARIES, "rare-suffix", texts=texts, context=6, length=2, seed=seed)
+    base = base_model("llama", 64)
+    model = fine_tuned(adapted(base), tokenizer, canaries.into(training_texts), epochs=6, seed=seed)
+    return dpaudit.estimate_text(model, base, canaries, delta=DELTA).lower
+
+
+def measurements(small: bool) -> Iterator[Row]:
+    """Yield the rows of the data file."""
+    for count in (100, 200, 500, 1_000, 2_000, 4_000):
+        canaries = dpaudit.canaries(_Numbers(), count, "random-tokens", length=8, seed=0)
+        yield _row("claims too large", f"{count:,} canaries", "maximum epsilon", canaries.maximum_epsilon(delta=DELTA))
+    for rate in RATES:
+        error = 100 * ignored_controls(100, 100, rate)
+        yield _row("controls taken as exact", f"rate {rate:g}", "error of a side of 2.5 %", error, unit=" %")
+    audits, seeds = (4, 1) if small else (100, 3)
+    for name, count in zip(("the first", "the best of four"), best_of_attacks(audits), strict=True):
+        yield Row(
+            setting({"pitfall": "attack chosen afterwards", "case": name}), "above 0", str(count), "", str(audits)
+        )
+    for name, are_trained in (("trained", True), ("frozen", False)):
+        bounds = [new_tokens(seed, are_trained=are_trained) for seed in range(seeds)]
+        yield _row("new tokens", f"embeddings {name}", "mean bound", float(np.mean(bounds)), trials=seeds)
+    for name, are_training_texts in (("other texts", False), ("training texts", True)):
+        bounds = [contexts(seed, are_training_texts=are_training_texts) for seed in range(seeds)]
+        yield _row("contexts", name, "mean bound", float(np.mean(bounds)), trials=seeds)
+
+
+def _row(pitfall: str, case: str, what: str, value: float, *, unit: str = "", trials: int | None = None) -> Row:
+    conditions = setting({"pitfall": pitfall, "case": case})
+    return Row(conditions, what, f"{value:.2f}{unit}", "", "" if trials is None else str(trials))
+
+
+class _Numbers:
+    """A tokenizer whose tokens are numbers, so that thousands of canaries are made at once."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+    def __len__(self) -> int:
+        return 1_000
+
+
+def main() -> None:
+    """Measure and write the data file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="few audits; no data file is written")
+    options = parser.parse_args()
+    rows = []
+    for row in measurements(options.small):
+        rows.append(row)
+        print(row, flush=True)
+    if not options.small:
+        write(DATA / "text-pitfalls.csv", rows)
+        note_origin(measured_here("text-pitfalls.csv", "python -m benchmarks.text_pitfalls"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Tests of how the batches of a training were drawn, from the steps in which planted canaries came.
+
+An accountant of DP-SGD with Poisson sampling assumes that each record joins each step by a coin of its own. Then the
+numbers of steps of different records vary, and so do the sizes of batches. Shuffled batches, and batches of one size,
+give a weaker amplification (Chua et al., 2024, arXiv:2403.17673), which no attack on the loss can show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+DRAWS = 1_999
+"""Simulated trainings of the test of the spread; its smallest p-value is 1 / (DRAWS + 1)."""
+SAID_BELOW = 1e-3
+"""P-value below which a deviation is reported."""
+LARGEST_RATIO = 0.5
+"""Spread, as a multiple of that of Poisson sampling, below which texts count as shuffled.
+
+If a step has several batches and its end is not known, honest counts spread less than expected, but not by so much.
+"""
+FEWEST_STEPS, FEWEST_TEXTS = 10, 10
+"""Steps and planted texts below which sampling is not judged."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Spread of the times that texts came, compared with Poisson sampling.
+
+    Attributes:
+        ratio: Chi-square statistic of the counts over its mean under Poisson sampling.
+        below, above: P-values of spreads so small and so large.
+        zeros: P-value of so many texts that never came.
+    """
+
+    ratio: float
+    below: float
+    above: float
+    zeros: float
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSampling:
+    """Steps in which texts received loss.
+
+    Attributes:
+        sizes: Number of sequences with loss in each step, shape (steps,).
+        steps: Number of the step of each time that a text received loss, shape (times,).
+        texts: Number of the text of each time, in [0, texts), shape (times,).
+        copies: Copies of each text in the data set, shape (texts,).
+    """
+
+    sizes: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    texts: NDArray[np.int64]
+    copies: NDArray[np.int64]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of times that each text received loss, shape (texts,)."""
+        return np.bincount(self.texts, minlength=self.copies.size).astype(np.int64)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if there are enough steps and texts, and each copy came at most once in each step."""
+        return (
+            self.sizes.size >= FEWEST_STEPS
+            and self.copies.size >= FEWEST_TEXTS
+            and self.texts.size > 0
+            and bool((self.counts <= self.copies * self.sizes.size).all())
+        )
+
+    @cached_property
+    def spread(self) -> Spread:
+        """The spread of the counts, compared with independent coins of one unknown rate.
+
+        Given the total, such counts have the multivariate hypergeometric law for every rate. So the ranks of the
+        chi-square statistic and of the number of zeros among simulated ones are exact p-values.
+        """
+        slots = self.copies * self.sizes.size
+        total = int(self.counts.sum())
+        expected = total * slots / slots.sum()
+        rng = np.random.default_rng([total, self.sizes.size, self.copies.size])
+        simulated = rng.multivariate_hypergeometric(slots, total, DRAWS, method="marginals")
+        spreads = ((simulated - expected) ** 2 / expected).sum(axis=1)
+        spread = ((self.counts - expected) ** 2 / expected).sum()
+        zeros = (simulated == 0).sum(axis=1)
+        tolerance = 1e-9 * (1 + spread)
+
+        def share(at_least_as_extreme: NDArray[np.bool_]) -> float:
+            return float(1 + np.count_nonzero(at_least_as_extreme)) / (DRAWS + 1)
+
+        return Spread(
+            float(spread / spreads.mean()),
+            share(spreads <= spread + tolerance),
+            share(spreads >= spread - tolerance),
+            share(zeros >= np.count_nonzero(self.counts == 0)),
+        )
+
+    def rate_p_value(self, sampling_rate: float) -> float:
+        """Return the exact two-sided p-value of the total number of times at this rate of Poisson sampling."""
+        trials = int(self.copies.sum()) * self.sizes.size
+        return float(binomtest(int(self.counts.sum()), trials, sampling_rate).pvalue)
+
+    @property
+    def has_one_order(self) -> bool:
+        """True if every text with more than one time came again after one and the same number of steps."""
+        order = np.lexsort((self.steps, self.texts))
+        gaps = np.diff(self.steps[order])[np.diff(self.texts[order]) == 0]
+        return gaps.size >= FEWEST_TEXTS and bool((gaps == gaps[0]).all()) and int(self.copies.max()) == 1
+
+    @cached_property
+    def explains_missing_texts(self) -> bool:
+        """True if Poisson sampling explains the texts that never came, and they are fewer than half."""
+        return bool(
+            self.is_judged
+            and 2 * np.count_nonzero(self.counts < self.copies) < self.copies.size
+            and not self.is_shuffled
+            and min(self.spread.above, self.spread.zeros) > SAID_BELOW
+        )
+
+    @property
+    def is_shuffled(self) -> bool:
+        """True if the counts of the texts are far more equal than Poisson sampling makes them."""
+        return self.is_judged and 2 * self.spread.below <= SAID_BELOW and self.spread.ratio < LARGEST_RATIO
+
+    def remarks(self, sampling_rate: float | None = None) -> list[str]:
+        """Return sentences on what contradicts Poisson sampling, at the stated rate if there is one."""
+        if not self.is_judged:
+            return []
+        remarks, counts, steps = [], self.counts, self.sizes.size
+        if self.is_shuffled:
+            by_copy = counts / self.copies
+            rate = counts.sum() / (self.copies.sum() * steps)
+            usual = np.sqrt(np.mean(rate * (1 - rate) * steps / self.copies))
+            times = " to ".join(f"{end:g}" for end in sorted({by_copy.min(), by_copy.max()}))
+            order = ", in the same order each time" if self.has_one_order else ""
+            remarks.append(
+                f"not Poisson sampling (p <= {2 * self.spread.below:.1g}): each copy of a planted text came {times} "
+                f"times in {steps} steps{order}; under Poisson sampling these numbers vary by about {usual:.2g}. "
+                "Batches were shuffled, so an accountant that assumes Poisson sampling does not apply"
+            )
+        if sizes := self._fixed_sizes():
+            remarks.append(
+                f"not Poisson sampling: each of {steps} batches held {sizes} sequences; under Poisson sampling the "
+                f"sizes vary by about {np.sqrt(self.sizes.mean()):.2g}, so an accountant that assumes it does not apply"
+            )
+        if sampling_rate is not None and (chance := self.rate_p_value(sampling_rate)) <= SAID_BELOW:
+            expected = sampling_rate * self.copies.sum() * steps
+            remarks.append(
+                f"not the stated sampling rate of {sampling_rate:g} (p = {chance:.1g}): planted texts came "
+                f"{counts.sum():,} times in {steps} steps; {expected:,.0f} times are expected"
+            )
+        return remarks
+
+    def _fixed_sizes(self) -> str:
+        """Return the size of all batches, or both sizes if there are two, such as that of the last batch; else ""."""
+        sizes = np.unique(self.sizes)
+        # The most probable size of a binomial law of this mean, and a rate of at most 1/2, has about this probability.
+        most_probable = 1 / np.sqrt(np.pi * max(self.sizes.mean(), 1.0))
+        by_chance = min(1.0, sizes.size * most_probable) ** (self.sizes.size - sizes.size)
+        return " or ".join(map(str, sizes.tolist())) if sizes.size <= 2 and by_chance <= SAID_BELOW else ""
+
+
+def by_step(times: Sequence[tuple[int, int]], sizes: Sequence[int], copies: NDArray[np.int64]) -> BatchSampling:
+    """Return the sampling of texts with at least one copy, from pairs of step and text.
+
+    Args:
+        times: Step and text of each time that a text received loss.
+        sizes: Number of sequences with loss in each step.
+        copies: Copies of each text; texts with none are left out.
+    """
+    pairs = np.array(times, dtype=np.int64).reshape(-1, 2)
+    numbers = np.cumsum(copies > 0) - 1
+    pairs = pairs[copies[pairs[:, 1]] > 0]
+    return BatchSampling(np.asarray(sizes, dtype=np.int64), pairs[:, 0], numbers[pairs[:, 1]], copies[copies > 0])

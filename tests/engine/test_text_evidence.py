@@ -1,0 +1,102 @@
+"""Small versions of the benchmarks of text audits: honest and defective fine-tunings, known leaks, pitfalls."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom, norm
+
+import dpaudit
+from benchmarks import text_defects, text_honest, text_peers
+from benchmarks.text_defects import CASES, HONEST, play, remarks_in
+from benchmarks.text_pitfalls import SIDE, ignored_controls
+
+CLAIM = dpaudit.Claim(1.0, 1e-5)
+SMALL: dict[str, Any] = {"claim": CLAIM, "canaries": 80, "hidden": 32, "epochs": 14}
+
+
+def test_a_correct_training_keeps_its_claim_and_nothing_is_said() -> None:
+    estimate = play(CASES[HONEST]["own DP-SGD"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.NO_VIOLATION
+    assert remarks_in(estimate) == []
+
+
+def test_noise_on_half_of_the_adapter_and_an_unused_engine_are_rejected() -> None:
+    estimate = play(CASES["noise"]["noise on the matrices A only"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.VIOLATION
+    estimate = play(CASES["engine not used"]["a copy is trained"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.VIOLATION
+    assert "no batch reached the recorded model" in remarks_in(estimate)
+
+
+def test_shuffled_batches_are_said_and_masked_secrets_are_inconclusive() -> None:
+    estimate = play(CASES["sampling"]["one order for all epochs"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.NO_VIOLATION
+    assert "shuffled batches" in remarks_in(estimate)
+    estimate = play(CASES["no loss"]["secrets masked"], 0, **SMALL)
+    assert estimate.verdict is dpaudit.Verdict.INCONCLUSIVE
+    assert remarks_in(estimate) == ["secrets masked"]
+
+
+def test_parameters_outside_the_engine_are_trained_and_named() -> None:
+    estimate = play(CASES["outside the engine"]["head"], 0, **SMALL)
+    assert "parameters outside the optimizer" in remarks_in(estimate)
+    assert "lm_head" in str(estimate)
+
+
+def test_opacus_and_the_own_engine_agree() -> None:
+    """Both clip gradients of records and add the same noise, so that models with one seed are equal."""
+    by_hand, opacus = (play(training, 1, **SMALL) for training in CASES[HONEST].values())
+    for name, scores in by_hand.attack_scores.items():
+        assert np.allclose(scores, opacus.attack_scores[name], atol=1e-2), name
+
+
+def test_rows_count_verdicts_and_remarks() -> None:
+    line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "remarks": ["a"]}
+    lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "remarks": []}]
+    values = {row.what: row.value for row in text_defects.rows(lines)}
+    assert values == {"VIOLATION": "1 of 2", "INCONCLUSIVE": "0 of 2", "mean bound": "0.25", "remarks": "a (1)"}
+    honest = [{"game": f"never planted, new-token, {number}", "truth": 0.0, "bound": number / 2} for number in range(4)]
+    counts = {row.what: row.value for row in text_honest.rows(honest)}
+    assert counts == {
+        "bound above the truth": "3 of 4",
+        "bound above 0.1": "3 of 4",
+        "bound above 1": "1 of 4",
+        "largest bound": "1.50",
+    }
+
+
+def test_audits_by_new_tokens_that_were_never_planted() -> None:
+    """False failure < 1e-6: the limit is a quantile of Binomial(8, 0.05)."""
+    bounds = [text_honest.never_planted("new-token", number)["bound"] for number in range(8)]
+    assert np.count_nonzero(bounds) <= binom.ppf(1 - 1e-6, 8, 0.05)
+
+
+def test_the_truth_of_the_known_leaks() -> None:
+    """Delta at the stated epsilon, from the laws themselves."""
+    laws = text_peers.leaks()
+    keep = 1 / (1 + math.exp(-1))
+    at = laws["randomised response, epsilon 1"].truth
+    assert keep - math.exp(at) * (1 - keep) == pytest.approx(text_peers.DELTA, rel=1e-6)
+    grid = np.linspace(-12, 16, 400_001)
+    for mu in (0.5, 2.0):
+        inside, outside = norm.pdf(grid, mu), norm.pdf(grid)
+        excess = np.maximum(inside - math.exp(laws[f"Gaussian, mu {mu:g}"].truth) * outside, 0)
+        assert np.trapezoid(excess, grid) == pytest.approx(text_peers.DELTA, rel=1e-3)
+    rng = np.random.default_rng(0)
+    coins = rng.random(20_000) < 0.5
+    answers = laws["randomised response, epsilon 1"].score(coins, rng)
+    assert np.mean(answers == coins) == pytest.approx(keep, abs=0.02)
+
+
+def test_an_interval_that_ignores_its_controls_errs_more_than_it_states() -> None:
+    """The exact error agrees with a simulation to five standard errors."""
+    rng = np.random.default_rng(0)
+    members, controls = rng.binomial(100, 0.2, 20_000), rng.binomial(100, 0.2, 20_000)
+    lower = np.where(members > 0, beta.ppf(SIDE, members, 101 - members), 0.0)
+    exact = ignored_controls(100, 100, 0.2)
+    assert np.mean(controls / 100 < lower) == pytest.approx(exact, abs=5 * math.sqrt(exact / 20_000))
+    assert exact > 2 * SIDE
