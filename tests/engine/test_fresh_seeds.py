@@ -36,6 +36,11 @@ SPECS["text-canaries"] = {
     "game": {"name": "text-canaries", "canaries": 20, "trainings": 2},
     "mechanism": {"name": "fine-tuning", "trainer": {"name": "full", "epsilon": 8}},
 }
+SPECS["text-worlds"] = {
+    "data": {"name": "made-sentences", "rows": 50},
+    "game": {"name": "text-worlds", "trials": 4, "stack": 2},
+    "mechanism": {"name": "fine-tuning", "trainer": {"name": "lora", "epsilon": 8}},
+}
 # These share coins or calls on purpose: the same replays without privacy, or by a weaker attack.
 SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show", "releases without noise")
 # Parts of one training, which draw from different children of its seed.

@@ -1,4 +1,4 @@
-"""Stacked adapters have the numbers of single trainings, whatever their neighbours, and fail one by one."""
+"""Stacked adapters have the numbers of single trainings, do not depend on their neighbours, and fail one by one."""
 
 from __future__ import annotations
 
