@@ -51,8 +51,8 @@ def exceeds(rate: float, order: str, rng: np.random.Generator, seed: int) -> boo
     """Return True if a bound of one audit is above the truth: epsilon, or 0 for the learned order on useless scores."""
     planted = rng.random(CANARIES[rate]) < rate
     truth = 0.0 if order == "learned" else EPSILON
-    kept = rng.random(planted.size) < 1 / (1 + np.exp(-truth))
-    score = (planted == kept) - 5.0 + 0.1 * rng.random(planted.size)
+    is_true = rng.random(planted.size) < 1 / (1 + np.exp(-truth))
+    score = (planted == is_true) - 5.0 + 0.1 * rng.random(planted.size)
     audit = estimate_text(
         statistics_of(score),
         statistics_of(np.zeros(score.size)),

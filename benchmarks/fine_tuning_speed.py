@@ -57,7 +57,7 @@ def step_of_torch(training: FineTuning, optimizer: torch.optim.Optimizer, record
 def rates(way: FineTuner, base: Any, records: list[Record], device: str) -> list[float]:
     """Return tokens a second of a plain loop, of the same training without privacy, and of a private one."""
     tokens = sum(len(text.tokens) for record in records for text in record)
-    values = []
+    values: list[float] = []
     for epsilon in (np.inf, way.epsilon):
         settings = replace(way, epsilon=epsilon, batch_size=len(records), epochs=100, batch_tokens=tokens)
         training = FineTuning(

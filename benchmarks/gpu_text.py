@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,21 +103,28 @@ def language_models(bench: Bench) -> Iterator[Measured]:
                     stack = f"{words}, a stack of {size.adapters}, {batch_tokens:,} tokens a pass"
                     stack += ", compiled" if compiled else ""
                     with reported(f"{stack}: failed") as failures:
-                        step = stack_loop(
-                            bench, model, size, batch_tokens=batch_tokens, private=private, compiled=compiled
+                        step = partial(stack_loop, bench, model, size, private=private, compiled=compiled)
+                        yield from stack_speeds(
+                            bench, stack, partial(step, batch_tokens=batch_tokens), operations, peak, alone.get(private)
                         )
-                        began = time.perf_counter()
-                        step()
-                        bench.finish()
-                        yield Measured(f"{stack}: seconds of the first step", f"{time.perf_counter() - began:.2f}")
-                        together = rate(bench, step, size.seconds)
-                        yield from speeds(stack, together, operations, peak)
-                        if private in alone:
-                            yield Measured(f"{stack}: speed-up", f"{together / alone[private]:.1f}")
                     yield from failures
-                    step = None
-                    if bench.on_gpu:
-                        yield Measured(f"{stack}: peak memory, GiB", f"{peak_gib(bench):.1f}")
+
+
+def stack_speeds(
+    bench: Bench, words: str, build: Callable[[], Callable[[], int]], operations: int, peak: float, alone: float | None
+) -> Iterator[Measured]:
+    """Yield speeds and memory of a stack; `alone` are the tokens a second of one adapter after another."""
+    step = build()
+    began = time.perf_counter()
+    step()
+    bench.finish()
+    yield Measured(f"{words}: seconds of the first step", f"{time.perf_counter() - began:.2f}")
+    together = rate(bench, step, (SMALL if bench.is_small else FULL).seconds)
+    yield from speeds(words, together, operations, peak)
+    if alone:
+        yield Measured(f"{words}: speed-up", f"{together / alone:.1f}")
+    if bench.on_gpu:
+        yield Measured(f"{words}: peak memory, GiB", f"{peak_gib(bench):.1f}")
 
 
 @contextlib.contextmanager
@@ -151,9 +159,9 @@ def random_model(size: TextSize) -> Any:
             num_key_value_heads=size.groups,
             max_position_embeddings=2048,
             tie_word_embeddings=True,
-            attn_implementation="sdpa",
         )
-        return LlamaForCausalLM(config).eval()
+        model: Any = LlamaForCausalLM(config)
+        return model.eval()
 
 
 def operations_per_token(base: nn.Module, size: TextSize) -> int:
@@ -219,7 +227,7 @@ def plain_loop(base: Any, size: TextSize, device: str, *, private: bool) -> Call
         optimizer.zero_grad()
         model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
         optimizer.step()
-        return tokens.numel()
+        return int(tokens.numel())
 
     return step
 
@@ -303,8 +311,8 @@ def difference(
 ) -> Iterator[Measured]:
     """Yield the largest difference of a token's log-probability, and if rounding explains it or it is `at_least`."""
     largest = max(
-        float(np.nanmax(np.abs(one.log_probability - other.log_probability)))
-        for one, other in zip(first, second, strict=True)
+        float(np.nanmax(np.abs(score.log_probability - expected.log_probability)))
+        for score, expected in zip(first, second, strict=True)
     )
     yield Measured(f"{words}: largest difference of a token's log-probability", f"{largest:.1e}")
     if at_least is None:

@@ -59,23 +59,23 @@ class RareLevels:
         return planted / planted.sum(), others / others.sum()
 
     @property
-    def found(self) -> float:
+    def share_captured(self) -> float:
         """Expected share of planted canaries among as many highest scores as there are planted ones."""
         planted, others = self.laws
         expected = (planted * self.planted)[::-1]
         rows = np.cumsum(expected + (others * self.others)[::-1])
         return float(np.interp(self.planted, np.append(0.0, rows), np.append(0.0, np.cumsum(expected)))) / self.planted
 
-    def weakened(self, found: float) -> RareLevels:
-        """Return the levels with ratios scaled down until at most this share of planted canaries is found."""
-        if self.found <= found:
+    def weakened(self, limit: float) -> RareLevels:
+        """Return the levels with ratios scaled down until the share captured is at most `limit`."""
+        if self.share_captured <= limit:
             return self
-        scale = last_true(lambda scale: self.scaled(scale).found <= found, 0.0, 1.0)
+        scale = last_true(lambda scale: self.scaled(scale).share_captured <= limit, 0.0, 1.0)
         return self.scaled(scale)
 
     def typical(self, z: float) -> Scores:
-        """Return scores of a game in which the share found is `z` standard deviations above its mean."""
-        mean = self.found
+        """Return scores of a game in which the share captured is `z` standard deviations above its mean."""
+        mean = self.share_captured
         planted, others = self.weakened(mean + z * np.sqrt(mean * (1 - mean) / self.planted)).laws
         counts = [_apportioned(planted, self.planted), _apportioned(others, self.others)]
         level = np.concatenate([np.repeat(np.arange(self.share.size), count) for count in counts])

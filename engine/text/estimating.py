@@ -138,10 +138,10 @@ class TextEstimate(Estimate):
     @property
     def commands(self) -> str:
         """Commands that compute the bounds and the extraction again from the files of `save`."""
-        shown = "" if self.claim is None else " --claim CLAIM"
-        delta = f" --delta {self.delta!r}" if self.claim is None else ""
+        claim = "" if self.claim is None else " --claim CLAIM"
+        delta = "" if self.claim is not None and self.delta == self.claim.delta else f" --delta {self.delta!r}"
         signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
-        first = f"dpaudit estimate scores.csv{shown}{delta}{signed}"
+        first = f"dpaudit estimate scores.csv{claim}{delta}{signed}"
         lines = [f"{first} --confidence {self.confidence!r}"]
         if self.slices:
             of_slices = 1 - len(self.slices) * (1 - self.confidence)

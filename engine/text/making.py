@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.games.text.canaries import Canaries, Unit
-from dpaudit.engine.games.text.planting import POSITIONS
+from dpaudit.engine.games.text.drawing import drawn_canaries
 from dpaudit.engine.games.text.source import TextSource
 from dpaudit.engine.request.build import build
 from dpaudit.errors import require
@@ -70,10 +70,8 @@ def canaries(
     require(not isinstance(texts, str), "texts must be a list of texts, got one text")
     seed = checked_argument("seed", seed, int | None)
     seed = secrets.randbits(63) if seed is None else seed
-    text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
     source = TextSource(tokenizer, tuple(texts), base, chat)
-    texts_of_canaries = canary_kind.draw(source, canaries=n, records=records, rng=np.random.default_rng(text_seed))
-    coins = np.random.default_rng(coin_seed).random(len(texts_of_canaries)) < rate
-    repeats = np.resize(copies, len(texts_of_canaries))
-    return Canaries(tuple(texts_of_canaries), coins, repeats, unit, seed, rate=rate, kinds=(kind,), chat=chat)
+    return drawn_canaries(
+        canary_kind, source, canaries=n, repeat=copies.tolist(), records=records, unit=unit, rate=rate, seed=seed
+    )

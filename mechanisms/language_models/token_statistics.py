@@ -277,8 +277,8 @@ def _moments(
         deviation = ((probability * (finite - mean[:, None]) ** 2).sum(-1)).sqrt()
         moments = torch.stack([after.gather(1, wanted[part, None])[:, 0], mean, deviation]).double().cpu().numpy()
         if sampling is not None:
-            drawn = sampling.log_probabilities(after.double().cpu().numpy())
-            moments = np.vstack([moments, drawn[np.arange(len(drawn)), targets[part]]])
+            by_token = sampling.log_probabilities(after.double().cpu().numpy())
+            moments = np.vstack([moments, by_token[np.arange(len(by_token)), targets[part]]])
         parts.append(moments)
     return np.concatenate(parts, axis=1)
 

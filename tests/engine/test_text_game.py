@@ -294,6 +294,12 @@ def test_the_learned_order_has_signed_scores(tmp_path: Path) -> None:
     assert not result.measures  # its scores depend on coins
 
 
+def test_gradients_are_compared_with_the_change_of_the_weights(tmp_path: Path) -> None:
+    attack = {"name": "canary-losses", "order": "gradient-update"}
+    (result,) = audit(spec({**FULL, "epochs": 3}, attack=attack), output=tmp_path / "run", quiet=True).results
+    assert lower(result) > 1
+
+
 def test_new_tokens_get_rows_of_the_embeddings(tmp_path: Path) -> None:
     content = spec(game={"kind": {"name": "new-token", "context": 6}})
     (result,) = audit(content, output=tmp_path / "run", quiet=True).results
@@ -304,6 +310,16 @@ def test_check_plays_the_game() -> None:
     checked = load_spec({"check": {"mechanism": FineTunedModel(trainer=ByHeart()), "data": MadeSentences(100)}})
     assert [type(entry.game) for entry in checked.audits] == [TextCanaries]
     assert checked.confirmatory(checked.audits[0]).game.canaries == 1_000
+
+
+def test_check_confirms_a_violation_with_fresh_canaries(tmp_path: Path) -> None:
+    mechanism = FineTunedModel(base=TinyTransformer(hidden=32, layers=1, steps=0), trainer=ByHeart())
+    run = dpaudit.RunOptions("in-process", figures=False, repeats=0)
+    report = dpaudit.check(mechanism, MadeSentences(60), output=tmp_path / "run", run=run, quiet=True)
+    assert [answer.verdict for answer in report.answers] == [Verdict.VIOLATION]
+    first, again = report.results
+    assert len(again.scores()) == 2 * len(first.scores()) == 1_000
+    assert not np.array_equal(again.scores().truth[:500], first.scores().truth)
 
 
 def test_texts_come_from_files(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
@@ -26,6 +27,7 @@ from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
 from tests import nightly
+from tests.engine.small_language_models import small_model, small_tokenizer
 from tests.engine.test_text_canaries import Characters
 from tests.loops import Cases
 
@@ -60,12 +62,12 @@ def audit_of(score: NDArray[np.float64], canaries: Canaries, **options: object) 
 
 def randomised_response(planted: NDArray[np.bool_], epsilon: object, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return released bits as scores, ties broken at random: exactly epsilon-DP for adding or removing a canary."""
-    kept = rng.random(planted.size) < 1 / (1 + np.exp(-np.asarray(epsilon)))
-    return (planted == kept) - 5.0 + 0.1 * rng.random(planted.size)
+    is_true = rng.random(planted.size) < 1 / (1 + np.exp(-np.asarray(epsilon)))
+    return np.asarray((planted == is_true) - 5.0 + 0.1 * rng.random(planted.size), np.float64)
 
 
-@pytest.mark.parametrize(("rate", "canaries"), [(0.5, 320), (0.1, 640), (0.01, 1600)])
-def test_slices_of_every_rate_exceed_the_truth_as_rarely_as_stated(rate: float, canaries: int) -> None:
+@pytest.mark.parametrize(("rate", "count"), [(0.5, 320), (0.1, 640), (0.01, 1600)])
+def test_slices_of_every_rate_exceed_the_truth_as_rarely_as_stated(rate: float, count: int) -> None:
     """At most 5 % of audits have any bound above the truth; false failure < 1e-6.
 
     Randomised response is the worst mechanism of its epsilon, so bounds come as close to it as they may.
@@ -73,9 +75,9 @@ def test_slices_of_every_rate_exceed_the_truth_as_rarely_as_stated(rate: float, 
     epsilon, audits, rng = 1.0, nightly.by_day(40, by_night=1000), np.random.default_rng(0)
     exceeded = 0
     for seed in range(audits):
-        coins = rng.random(canaries) < rate
-        drawn = numbered(coins, (3, 4, 5, 6, 7, 8, 9, 10), rate=rate, seed=seed)
-        audit = audit_of(randomised_response(coins, epsilon, rng), drawn, by="length")
+        coins = rng.random(count) < rate
+        canaries = numbered(coins, (3, 4, 5, 6, 7, 8, 9, 10), rate=rate, seed=seed)
+        audit = audit_of(randomised_response(coins, epsilon, rng), canaries, by="length")
         assert len(audit.slices) == 8
         bounds = [audit.lower, *(bound.lower for bound in audit.slice_bounds.values())]
         exceeded += max(bounds) > epsilon
@@ -89,8 +91,8 @@ def test_the_learned_order_may_be_sliced() -> None:
     for seed in range(audits):
         coins = rng.random(240) < 0.5
         score = rng.normal(-5, 1, 240)
-        drawn = numbered(coins, (3, 4, 5), seed=seed)
-        audit = audit_of(score, drawn, by="length", order="learned", attacks=["loss-difference", "largest-token"])
+        canaries = numbered(coins, (3, 4, 5), seed=seed)
+        audit = audit_of(score, canaries, by="length", order="learned", attacks=["loss-difference", "largest-token"])
         exceeded += max([audit.lower, *(bound.lower for bound in audit.slice_bounds.values())]) > 0
     assert exceeded <= binom.ppf(1 - 1e-6, audits, 0.05)
     leaking = numbered(coins, (3, 4, 5))
@@ -108,9 +110,9 @@ def with_copies(rng: np.random.Generator, canaries: int = 1200, rate: float = 0.
 def test_each_number_of_copies_is_compared_with_its_own_claim() -> None:
     """A mechanism with three times the claimed epsilon is convicted by secrets planted once, not by all together."""
     rng, claim = np.random.default_rng(2), Claim(0.8, 0.0, ADDING)
-    drawn = with_copies(rng)
-    leaking = randomised_response(drawn.planted, 2.4, rng)
-    audit = audit_of(leaking, drawn, claim=claim, by="repeat")
+    canaries = with_copies(rng)
+    leaking = randomised_response(canaries.planted, 2.4, rng)
+    audit = audit_of(leaking, canaries, claim=claim, by="repeat")
     claims = {name: bound.claim.epsilon for name, bound in audit.slice_bounds.items() if bound.claim is not None}
     assert claims == {"repeat=1": 0.8, "repeat=4": 3.2, "repeat=16": 12.8}
     assert audit.claim is not None
@@ -127,18 +129,23 @@ def test_each_number_of_copies_is_compared_with_its_own_claim() -> None:
     text = str(audit)
     assert "slices; all 4 bounds hold together with confidence 0.9875 each" in text
     assert "  repeat=1: VIOLATION, epsilon >=" in text
-    honest = audit_of(randomised_response(drawn.planted, 0.8 * drawn.repeat, rng), drawn, claim=claim, by="repeat")
+    honest = audit_of(
+        randomised_response(canaries.planted, 0.8 * canaries.repeat, rng), canaries, claim=claim, by="repeat"
+    )
     assert honest.verdict is Verdict.NO_VIOLATION
-    together = audit_of(leaking, drawn, claim=claim)
+    together = audit_of(leaking, canaries, claim=claim)
     assert together.verdict is Verdict.INCONCLUSIVE
     assert '`by="repeat"`' in together.answer.next_step
 
 
 def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
-    drawn = with_copies(rng)
+    canaries = with_copies(rng)
     audit = audit_of(
-        randomised_response(drawn.planted, 3.0, rng), drawn, claim=Claim(1.5, 1e-6, ADDING), by=("kind", "repeat")
+        randomised_response(canaries.planted, 3.0, rng),
+        canaries,
+        claim=Claim(1.5, 1e-6, ADDING),
+        by=("kind", "repeat"),
     )
     audit.save(tmp_path / "audit")
     whole, sliced, extraction = audit.commands.replace("CLAIM", "'1.5, 1e-6'").splitlines()
@@ -151,14 +158,14 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
     assert printed[1].splitlines()[:3] == [
         f"{name}: {bound.verdict}, {bound.headline}" for name, bound in audit.slice_bounds.items()
     ]
-    assert f"{drawn.planted.sum()} planted texts, {(~drawn.planted).sum()} never trained on" in printed[2]
+    assert f"{canaries.planted.sum()} planted texts, {(~canaries.planted).sum()} never trained on" in printed[2]
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "kind=random-tokens, repeat=4: " in page
     assert "median exposure" in page
     assert str(audit) in (tmp_path / "audit" / "answer.txt").read_text()
     exposure = (tmp_path / "audit" / "exposure.csv").read_text().splitlines()
     assert exposure[0].replace('"', "") == "canary,rank,among,exposure,p_value"
-    assert len(exposure) == 1 + drawn.planted.sum()
+    assert len(exposure) == 1 + canaries.planted.sum()
     with pytest.raises(FileExistsError):
         audit.save(tmp_path / "audit")
 
@@ -252,20 +259,20 @@ def test_ranks_are_those_among_texts_of_the_same_law_that_were_never_planted() -
         assert rank == 1 + sum(other >= score[canary] for other in others)
         assert among == len(others) + 1
         assert (bits, p_value) == pytest.approx((np.log2(among / rank), rank / among))
-    own = audit_of(score, replace(joined, kinds=("file",) * 80))
-    assert own.exposures.canary.size == 0
+    of_file = audit_of(score, replace(joined, kinds=("file",) * 80))
+    assert of_file.exposures.canary.size == 0
 
 
 def test_p_values_and_intervals_of_exposure_hold_without_a_leak() -> None:
     """Mean share of p-values <= 0.1 and share of wrong intervals; deterministic by the seed."""
     rng, small, missed, audits = np.random.default_rng(8), [], 0, 40
     for _ in range(audits):
-        drawn = numbered(rng.random(200) < 0.25, rate=0.25)
+        canaries = numbered(rng.random(200) < 0.25, rate=0.25)
         score = rng.normal(-5, 1, 200)
-        audit = audit_of(score, drawn, confidence=0.8)
+        audit = audit_of(score, canaries, confidence=0.8)
         small.append(np.mean(audit.exposures.p_value <= 0.1))
         median = next(measure for measure in audit.measures if measure.name == "median exposure")
-        secrets = np.sort(score[drawn.planted])
+        secrets = np.sort(score[canaries.planted])
         truth = -norm.logsf(secrets[(secrets.size - 1) // 2], -5, 1) / np.log(2)
         missed += not median.lower <= truth <= median.upper
     assert np.mean(small) < 0.13
@@ -285,8 +292,8 @@ def test_extraction_probabilities_are_those_of_all_texts_that_sampling_can_write
     """The probabilities of all 125 texts of 3 tokens sum to 1, and each one equals the product of its steps."""
     secrets = list(itertools.product(range(5), repeat=3))
     texts = tuple((CanaryText("x", (2, *secret), 1, 4, "", str(secret)),) for secret in secrets)
-    drawn = Canaries(texts, np.arange(125) % 2 == 0, kinds=("random-tokens",))
-    audit = dpaudit.estimate_text(word_model, None, drawn, sampling=sampling)
+    canaries = Canaries(texts, np.arange(125) % 2 == 0, kinds=("random-tokens",))
+    audit = dpaudit.estimate_text(word_model, None, canaries, sampling=sampling)
     logs = audit.texts.column("log_probability").to_numpy()
     assert np.exp(logs).sum() == pytest.approx(1)
     rule = Sampling(**(sampling or {}))  # type: ignore[arg-type]
@@ -295,28 +302,48 @@ def test_extraction_probabilities_are_those_of_all_texts_that_sampling_can_write
         assert log == pytest.approx(sum(steps[before, after] for before, after in itertools.pairwise((2, *secret))))
     name = "extracted, n=100"
     measure = next(measure for measure in audit.measures if measure.name == name)
-    extracted = 1 - (1 - np.exp(logs[drawn.planted])) ** 100 >= 0.5
+    extracted = 1 - (1 - np.exp(logs[canaries.planted])) ** 100 >= 0.5
     assert measure.value == pytest.approx(extracted.mean())
     assert measure.lower < measure.value < measure.upper
-    statistics = dpaudit.text_statistics(word_model, drawn)
+    statistics = dpaudit.text_statistics(word_model, canaries)
     if sampling is not None:
         assert f"n samples, {'temperature 0.7, top-k 3' if 'top_k' in sampling else 'temperature 1, top-p 0.8'}" in str(
             audit
         )
         with pytest.raises(InputError, match=r"text_statistics\(model, canaries, sampling"):
-            dpaudit.estimate_text(statistics, None, drawn, sampling=sampling)
+            dpaudit.estimate_text(statistics, None, canaries, sampling=sampling)
         with pytest.raises(InputError, match="log-probabilities of the whole vocabulary"):
-            dpaudit.estimate_text(lambda tokens: np.zeros(len(tokens)), None, drawn, sampling=sampling)
+            dpaudit.estimate_text(lambda tokens: np.zeros(len(tokens)), None, canaries, sampling=sampling)
+
+
+def test_a_torch_module_and_a_function_give_the_same_extraction_probabilities() -> None:
+    tokenizer = small_tokenizer()
+    model = small_model(tokenizer, hidden=16, layers=1)
+    canaries = dpaudit.canaries(tokenizer, 12, "random-tokens", length=3, seed=0)
+
+    def function(tokens: list[int]) -> NDArray[np.float64]:
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0].double()
+        return np.asarray(torch.log_softmax(logits, -1))
+
+    rule = {"temperature": 0.5, "top_k": 200, "top_p": 0.99}
+    of_module, of_function = (dpaudit.text_statistics(source, canaries, sampling=rule) for source in (model, function))
+    assert of_module.sampled is not None
+    assert of_function.sampled is not None
+    finite = np.isfinite(of_function.sampled)
+    assert 0 < finite.sum() < finite.size
+    assert np.allclose(of_module.sampled, of_function.sampled, atol=1e-4)
+    assert (of_module.sampled[finite] > of_module.log_probability[finite]).any()
 
 
 def test_measures_decide_nothing() -> None:
     """Secrets that are known by heart without any training on them: exposure 0 bits of evidence for the claim."""
     rng = np.random.default_rng(10)
-    drawn = numbered(rng.random(400) < 0.5)
-    audit = audit_of(rng.normal(-0.001, 1e-5, 400), drawn, claim=Claim(1.0, 0.0, ADDING))
+    canaries = numbered(rng.random(400) < 0.5)
+    audit = audit_of(rng.normal(-0.001, 1e-5, 400), canaries, claim=Claim(1.0, 0.0, ADDING))
     shares = {measure.name: measure for measure in audit.measures}
     assert shares["extracted, n=1"].value == 1.0
-    assert f"never planted: {(~drawn.planted).sum()} of {(~drawn.planted).sum()}, p = 1" in str(audit)
+    assert f"never planted: {(~canaries.planted).sum()} of {(~canaries.planted).sum()}, p = 1" in str(audit)
     assert audit.verdict is Verdict.NO_VIOLATION
 
 
@@ -358,21 +385,26 @@ def test_canaries_of_several_kinds_are_joined(tmp_path: Path) -> None:
 
 
 def test_wrong_rates_and_slices_are_explained(tmp_path: Path) -> None:
-    drawn = numbered(np.arange(40) % 2 == 0)
+    canaries = numbered(np.arange(40) % 2 == 0)
     (tmp_path / "old.jsonl").write_text(
         '{"format": "dpaudit-canaries-1"}\n'
         '{"sha256": "87f9ad0d0bbc4a5b64e4d4a2ae1fd0b1fcf7e3b5d36d1d2d6d4de8a7a8b0c7e4"}\n'
     )
+    calls: list[tuple[str, type[Exception], Callable[[], object]]] = [
+        ("rate must be in", InputError, lambda: rare_canaries(rate=0.6)),
+        ("rate must be in", InputError, lambda: replace(canaries, rate=0.0)),
+        (
+            "`by` must be among repeat, kind, length",
+            InputError,
+            lambda: audit_of(np.zeros(40), canaries, by="size"),
+        ),
+        ("has no field 'top'", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top": 3})),
+        ("top_k must be >= 1", SpecError, lambda: audit_of(np.zeros(40), canaries, sampling={"top_k": 0})),
+        ("kinds and draw must be one value", InputError, lambda: replace(canaries, kinds=("a", "b"))),
+        ("must end with the checksum", DataError, lambda: Canaries.load(tmp_path / "old.jsonl")),
+    ]
     with Cases() as cases:
-        for message, error, call in [
-            ("rate must be in", InputError, lambda: rare_canaries(rate=0.6)),
-            ("rate must be in", InputError, lambda: replace(drawn, rate=0.0)),
-            ("`by` must be among repeat, kind, length", InputError, lambda: audit_of(np.zeros(40), drawn, by="size")),
-            ("has no field 'top'", SpecError, lambda: audit_of(np.zeros(40), drawn, sampling={"top": 3})),
-            ("top_k must be >= 1", SpecError, lambda: audit_of(np.zeros(40), drawn, sampling={"top_k": 0})),
-            ("kinds and draw must be one value", InputError, lambda: replace(drawn, kinds=("a", "b"))),
-            ("must end with the checksum", DataError, lambda: Canaries.load(tmp_path / "old.jsonl")),
-        ]:
+        for message, error, call in calls:
             with cases.case(message), pytest.raises(error, match=message):
                 call()
 

@@ -22,7 +22,7 @@ from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 
 HERE = "tests.engine.test_text_worlds"
-LORA = {"epsilon": 1.0, "rank": 2, "epochs": 3, "batch_size": 4, "learning_rate": 0.02}
+LORA = {"epsilon": 1.0, "rank": 4, "epochs": 4, "batch_size": 4, "learning_rate": 0.03}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class OwnSteps(FineTuning):
 
 @dataclass(frozen=True, kw_only=True)
 class OneByOne(LoraFineTuning):
-    """The same training, whose steps cannot be stacked."""
+    """Training with equal numbers, whose steps cannot be stacked."""
 
     def training_type(self) -> type[FineTuning]:
         return OwnSteps
@@ -63,11 +63,14 @@ def result_of(folder: Path, trainer: str, game: Mapping[str, Any], **settings: A
     return result
 
 
-def test_missing_noise_is_a_violation_and_noise_is_none(tmp_path: Path) -> None:
+def test_missing_noise_is_a_violation(tmp_path: Path) -> None:
     defect = result_of(tmp_path / "defect", f"{HERE}:WithoutNoise", {"trials": 32, "stack": 16})
     assert defect.verdict is Verdict.VIOLATION
-    assert defect.finding.lower > 1.5
+    assert defect.finding.lower > 1
     assert dict(defect.choices)["secret"]
+
+
+def test_a_private_training_is_no_violation(tmp_path: Path) -> None:
     honest = result_of(tmp_path / "honest", "lora", {"trials": 32, "stack": 16})
     assert honest.verdict is Verdict.NO_VIOLATION
     assert honest.claimed == LoraFineTuning(**LORA).claim(21)  # type: ignore[arg-type]

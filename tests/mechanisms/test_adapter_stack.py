@@ -1,4 +1,4 @@
-"""Stacked adapters have the numbers of single trainings, whoever shares the stack, and fail one by one."""
+"""Stacked adapters have the numbers of single trainings, whatever their neighbours, and fail one by one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def test_a_stack_has_the_numbers_of_single_trainings(settings: LoraFineTuning, b
         for name, value in state.items():
             torch.testing.assert_close(value, expected[name], atol=ROUNDING, rtol=0)
     assert (
-        min(np.abs(one - other).max() for one, other in zip(weights(outcomes), weights(outcomes)[1:], strict=False))
+        min(
+            np.abs(first - second).max()
+            for first, second in zip(weights(outcomes), weights(outcomes)[1:], strict=False)
+        )
         > 3e-3
     )
 
@@ -143,7 +146,7 @@ def test_gradients_of_records_are_those_of_a_loop() -> None:
         state = TrainedAdapter(stack.layout, stack.weights[owner].numpy()).state()
         peft.set_peft_model_state_dict(model, state)
         model.zero_grad()
-        losses = []
+        losses: list[torch.Tensor] = []
         for text in RECORDS[row]:
             logits = model(torch.tensor([text.tokens])).logits[0, :-1]
             each = functional.cross_entropy(logits, torch.tensor(text.tokens[1:]), reduction="none")
@@ -158,12 +161,12 @@ def test_an_adapter_that_fails_does_not_touch_the_others(
     settings: LoraFineTuning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second adapter begins with a number that is not finite."""
-    expected, initial, drawn = trained(settings, tasks()), AdapterLayout.initial, [0]
+    expected, initial, calls = trained(settings, tasks()), AdapterLayout.initial, [0]
 
     def spoiled(layout: AdapterLayout, generator: torch.Generator) -> torch.Tensor:
-        drawn[0] += 1
+        calls[0] += 1
         values = initial(layout, generator)
-        return values.fill_(float("nan")) if drawn[0] == 2 else values
+        return values.fill_(float("nan")) if calls[0] == 2 else values
 
     monkeypatch.setattr(AdapterLayout, "initial", spoiled)
     outcomes = trained(settings, tasks())
@@ -238,7 +241,12 @@ def test_compiled_parts_are_the_blocks_and_the_loss(monkeypatch: pytest.MonkeyPa
     """Compilation itself is left out, because it takes longer than all tests."""
     compiled: list[Any] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(module))
-    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+
+    def remembered(function: Any) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", remembered)
     assert largest_difference(trained(PRIVATE, tasks(), compiled=True), trained(PRIVATE, tasks())) < ROUNDING
     assert [type(part).__name__ for part in compiled] == ["function", "LlamaDecoderLayer", "LlamaDecoderLayer"]
 
@@ -266,7 +274,8 @@ def gemma() -> Any:
             head_dim=8,
             final_logit_softcapping=0.5,
         )
-        return Gemma2ForCausalLM(config).eval()
+        model: Any = Gemma2ForCausalLM(config)
+        return model.eval()
 
 
 @pytest.fixture
@@ -283,10 +292,13 @@ def test_losses_of_tokens_and_their_gradients(build: Any, in_chunks: bool, small
     losses, shares = TokenLosses(model), torch.rand(3, 6, generator=torch.Generator().manual_seed(1))
     shares[0, :3] = 0
     assert losses.in_chunks is in_chunks
-    block = next(module for name, module in model.named_modules() if name.endswith(("q_proj", "c_attn")))
+    weight: torch.Tensor = next(
+        value for name, value in model.named_parameters() if name.endswith(("q_proj.weight", "c_attn.weight"))
+    )
 
     def gradient(values: torch.Tensor) -> torch.Tensor:
-        return torch.autograd.grad((values * shares).sum(), block.weight)[0]
+        (slope,) = torch.autograd.grad((values * shares).sum(), weight)
+        return slope
 
     logits = model(tokens).logits[:, :-1]
     expected = functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")

@@ -494,9 +494,23 @@ class Normalises(Convolves):
         self.mix = nn.BatchNorm1d(8)  # type: ignore[assignment]
 
 
+class Averages(Convolves):
+    """A model whose logits depend on all texts of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.LayerNorm(8)  # type: ignore[assignment]
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        states = self.mix(self.embed(input_ids))
+        logits: Tensor = self.out(states + states.mean(0, keepdim=True))
+        return logits
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (Averages, "the gradient of a record must not depend on the other records of its batch"),
         (SharesItsOutputWeights, "the gradient of embed.weight must be the sum over the layers that hold it"),
         (Convolves, r"gradients of single records are not known for Conv1d \(mix\)"),
         (Normalises, "BatchNorm1d mixes the records of a batch"),
@@ -522,10 +536,16 @@ def test_wrong_settings_are_refused() -> None:
             LoraFineTuning(**changes)
     for trainer, message in (
         (LoraFineTuning(target_modules=("no_such",)), "target_modules must be linear layers"),
-        (LoraFineTuning(trained_tokens=(VOCABULARY,)), "call resize_token_embeddings"),
+        (LoraFineTuning(trained_tokens=(VOCABULARY,)), "trained_tokens must be below the 40 tokens"),
     ):
         with pytest.raises(InputError, match=message):
             trainer.train(llama(), made_records(2), seed=SeedSequence(0), compute=CPU)
+    for text, message in (
+        (TrainingText((1, VOCABULARY)), "tokens must be below the 40 of the base model"),
+        (TrainingText((1,) * 65), "a text must fit in the 64 tokens of the base model"),
+    ):
+        with pytest.raises(InputError, match=message):
+            FullFineTuning().train(llama(), [(text,)], seed=SeedSequence(0), compute=CPU)
     with pytest.raises(InputError, match="a base model must be the path"):
         FullFineTuning().train(3, made_records(2), seed=SeedSequence(0), compute=CPU)
     with pytest.raises(InputError, match="path must be the folder"):

@@ -64,8 +64,8 @@ def gradients(model: Any, change: Mapping[str, Tensor], texts: Sequence[Training
     for text in texts:
         tokens = torch.tensor([text.tokens])
         loss = middle(input_ids=tokens, labels=tokens).loss
-        found = torch.autograd.grad(loss, [parameters[name] for name in change])
-        rows.append(torch.cat([gradient.flatten() for gradient in found]))
+        parts = torch.autograd.grad(loss, [parameters[name] for name in change])
+        rows.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(rows)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.games.text.canaries import Canaries, Unit
-from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.planting import POSITIONS
 from dpaudit.engine.games.text.source import CanaryKind, TextSource
 
@@ -32,16 +29,10 @@ def drawn_canaries(
     """Return canaries of a kind with their coins; `dpaudit.canaries` describes the arguments."""
     text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
     texts = kind.draw(source, canaries=canaries, records=records, rng=np.random.default_rng(text_seed))
-    # Coins depend on the texts, too: canaries of two kinds with one seed may be joined.
-    coins = _coin_generator(coin_seed, texts).random(len(texts)) < rate
+    coins = np.random.default_rng(coin_seed).random(len(texts)) < rate
     name = str(getattr(kind, "registered_name", type(kind).__name__))
-    return Canaries(tuple(texts), coins, np.resize(np.asarray(repeat), len(texts)), unit, seed, rate, (name,))
-
-
-def _coin_generator(seed: np.random.SeedSequence, texts: Sequence[tuple[CanaryText, ...]]) -> np.random.Generator:
-    """Return a generator whose stream depends on the seed and on all texts."""
-    written = json.dumps([[text.text for text in canary] for canary in texts]).encode()
-    return np.random.default_rng([*seed.generate_state(4).tolist(), *hashlib.sha256(written).digest()])
+    repeats = np.resize(np.asarray(repeat), len(texts))
+    return Canaries(tuple(texts), coins, repeats, unit, seed, rate=rate, kinds=(name,), chat=source.chat)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, Text
     texts = np.bincount(owner)
     scores = {}
     for name, attack in attacks.items():
-        if set(attack.needs) <= view.known and (view.trained.has_moments or not attack.needs_moments):
+        if set(attack.needs) <= view.available and (view.trained.has_moments or not attack.needs_moments):
             by_text = attack.score(view)
             require(bool(np.isfinite(by_text).all()), f"the scores of the attack {name} must be finite")
             scores[name] = np.bincount(owner, weights=by_text) / texts

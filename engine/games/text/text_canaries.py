@@ -142,13 +142,14 @@ class TextCanaries:
             )
         game = replace(self)
         object.__setattr__(game, "traits", replace(game.traits, asks_membership=False))
-        object.__setattr__(game, "_estimator_fields", {"guess": "signed"})
+        object.__setattr__(game, "_of_order", {"guess": "signed"})
         return game
 
     @property
     def estimator_fields(self) -> Mapping[str, Any]:
         """Fields that the estimator must have for the scores of this game."""
-        return self.__dict__.get("_estimator_fields", {} if self.rate == FAIR else {"rate": self.rate})
+        of_coins: Mapping[str, Any] = {} if self.rate == FAIR else {"rate": self.rate}
+        return {**of_coins, **self.__dict__.get("_of_order", {})}
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
         """Return lower limits of the number of units and of those with scores."""
@@ -230,6 +231,7 @@ class TextCanaries:
                 setting.part_argument("test"),
                 size=size,
                 alone=self.trainings == 1,
+                reads_update=setting.attack.reads_update,
                 seed=setting.seed.child("training", number),
                 label=label if self.trainings == 1 else f"{label} {number + 1} of {self.trainings}",
                 **setting.unit_options,
@@ -252,7 +254,6 @@ class TextCanaries:
             canary_sets,
             base,
             tuned,
-            seed=setting.seed.child("order"),
             label=label,
             resources=setting.resources.without_gpu,
         )

@@ -28,6 +28,11 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel, BaseModelSource
 from dpaudit.mechanisms.language_models.fine_tuned_model import TextLearner, training_texts
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
+from dpaudit.mechanisms.language_models.fine_tuning.update_products import (
+    UpdateProducts,
+    known_change,
+    update_products,
+)
 from dpaudit.mechanisms.language_models.texts import Texts
 from dpaudit.mechanisms.language_models.token_statistics import TokenSpan, TokenStatistics, token_statistics
 
@@ -58,6 +63,7 @@ class TunedLosses:
     """Losses of the canaries after a training."""
 
     statistics: TokenStatistics | None  # of all texts under the trained model; None if the training failed
+    update: UpdateProducts | None = None  # of all texts; None if no attack reads it
 
 
 @unit
@@ -105,6 +111,7 @@ def fine_tune(
     *,
     size: int,
     alone: bool,
+    reads_update: bool,
     seed: Seed,
 ) -> Outcome[TunedLosses]:
     """Plant the canaries, fine-tune, and score all canaries next to the weights.
@@ -112,6 +119,7 @@ def fine_tune(
     Args:
         size: Public number of records.
         alone: True if no other training yields evidence; its failure then fails the unit.
+        reads_update: True if the attack reads gradients of the texts and the change of the weights.
     """
     canaries = stored.load()
     model = loaded_for(mechanism.base, canaries, compute)
@@ -139,9 +147,13 @@ def fine_tune(
             raise
         return Outcome(TunedLosses(None), failures=(str(err),))
     statistics = token_statistics(trained, [text.span for _, text in canaries.all_texts])
+    update = None
+    if reads_update:
+        texts_of_canaries = [TrainingText(text.tokens[:longest]) for _, text in canaries.all_texts]
+        update = update_products(trained, known_change(trained, model.module), texts_of_canaries)
     blind = preflight.blind or blind_in_training(record)
     return Outcome(
-        TunedLosses(statistics),
+        TunedLosses(statistics, update),
         notes=(loss_note(record), *([f"{BLIND}{blind}"] if blind else [])),
         metrics={} if test is None or not len(test) else perplexity(trained, model, test, longest),
     )
@@ -217,14 +229,12 @@ def score_canaries(
     canary_sets: tuple[StoredCanaries, ...],
     base: list[TokenStatistics],
     tuned: tuple[TunedLosses, ...],
-    *,
-    seed: Seed,
 ) -> Iterator[Scores]:
     """Yield the scores of the canaries of all trainings in one table."""
     canaries = [stored.load() for stored in canary_sets]
     scores = scores_by_attack(attack, canaries, base, tuned)
     coins = np.concatenate([each.planted for each in canaries])
-    yield ordered(attack, scores, coins, seed)
+    yield ordered(attack, scores, coins)
 
 
 @unit
@@ -241,7 +251,7 @@ def toss_coins_again(
     scores = scores_by_attack(attack, [stored.load() for stored in canary_sets], base, tuned)
     for replay in range(replays):
         coins = seed.child(replay).rng().random(next(iter(scores.values())).size) < 0.5
-        guesses = ordered(attack, scores, coins, seed.child(replay, "order"))
+        guesses = ordered(attack, scores, coins)
         yield Scores(guesses.score, guesses.truth, replay, guesses.canary)
 
 
@@ -259,7 +269,9 @@ def scores_by_attack(
         if after.statistics is None:
             by_training.append(len(some))
         else:
-            by_training.append(attack_scores(some, TextView(after.statistics, before), attack.parts))
+            by_training.append(
+                attack_scores(some, TextView(after.statistics, before, update=after.update), attack.parts)
+            )
     finished = [scores for scores in by_training if isinstance(scores, dict)]
     if not finished:
         raise TrainingError("every training failed")
@@ -271,8 +283,8 @@ def scores_by_attack(
     return joined
 
 
-def ordered(attack: CanaryLosses, scores: dict[str, Floats], coins: NDArray[np.bool_], seed: Seed) -> Scores:
+def ordered(attack: CanaryLosses, scores: dict[str, Floats], coins: NDArray[np.bool_]) -> Scores:
     """Return the scores of the order of guesses."""
     if attack.is_learned:
-        return order_of_all(scores, coins, seed=int(seed.sequence().generate_state(1)[0]))
+        return order_of_all(scores, coins)
     return Scores(scores[attack.order], coins)

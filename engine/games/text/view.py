@@ -44,8 +44,8 @@ class TextView:
         return {name: values for name, values in models.items() if values is not None}
 
     @property
-    def known(self) -> frozenset[str]:
-        """Names of the attributes that are known."""
+    def available(self) -> frozenset[str]:
+        """Names of the attributes that are not None."""
         return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
 

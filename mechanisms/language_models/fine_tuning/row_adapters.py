@@ -104,8 +104,8 @@ def _widths(name: str, module: nn.Module) -> tuple[int, int]:
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int):  # GPT-2: weight (in, out)
-        inputs, outputs = module.weight.shape
-        return int(inputs), int(outputs)
+        weight: Any = module.weight
+        return int(weight.shape[0]), int(weight.shape[1])
     raise InputError(
         f"adapters need linear layers, but {name} is a {type(module).__name__}. Name layers of type Linear or Conv1D"
     )
@@ -147,7 +147,7 @@ class RowAdapters:
 
 
 def row_adapters(module: nn.Module, layout: AdapterLayout, *, compiled: bool = False) -> RowAdapters:
-    """Put adapters into a frozen model that nobody else uses; its blocks are compiled if `compiled`."""
+    """Put adapters into a frozen model with no other user; its blocks are compiled if `compiled`."""
     dtype = next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
     layers = []
     for layer in layout.layers:

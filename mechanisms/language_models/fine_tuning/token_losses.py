@@ -11,7 +11,7 @@ from torch.nn import functional
 CHUNK_LOGITS = 2**28
 """Largest number of logits at a time on a GPU: 1 GiB as 32-bit floats."""
 CHUNK_LOGITS_CPU = 2**22
-"""The same on a CPU, where small blocks stay in its cache."""
+"""Largest number of logits at a time on a CPU, where small blocks stay in its cache."""
 
 
 class TokenLosses:
@@ -44,9 +44,8 @@ class TokenLosses:
             logits = _logits(self._base(tokens, use_cache=False))[:, :-1]
             return functional.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
         hidden = self._backbone(tokens, use_cache=False).last_hidden_state[:, :-1]
-        losses: Tensor = _ChunkedLoss.apply(
-            hidden[wanted], self._head.weight, self._head.bias, targets[wanted], self._slope
-        )
+        chunked_loss: Any = _ChunkedLoss.apply
+        losses: Tensor = chunked_loss(hidden[wanted], self._head.weight, self._head.bias, targets[wanted], self._slope)
         return torch.zeros_like(targets, dtype=losses.dtype).masked_scatter(wanted, losses)
 
 
@@ -77,7 +76,7 @@ def _explains(base: Any, backbone: Any, head: Any) -> bool:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Cross-entropy of a frozen linear layer, with the gradient of its inputs computed beside it."""
+    """Cross-entropy of a frozen linear layer, with the gradient of its inputs, from the same logits."""
 
     @staticmethod
     def forward(
@@ -101,7 +100,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None, None]:
         """Return the gradient of the hidden states for the slope of each loss."""
         (gradient,) = ctx.saved_tensors
         return gradient * slope[:, None].to(gradient.dtype), None, None, None, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.errors import require
+from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, spawned, torch_generator
 from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import (
     SHORT_TOLERANCE,
@@ -28,7 +29,14 @@ from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import (
     RecordGradients,
     flat,
 )
-from dpaudit.mechanisms.language_models.fine_tuning.records import Record, RecordBatch, digest, in_parts, make_batch
+from dpaudit.mechanisms.language_models.fine_tuning.records import (
+    Record,
+    RecordBatch,
+    digest,
+    in_parts,
+    longest,
+    make_batch,
+)
 from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener, FineTuningSettings, Progress
 from dpaudit.mechanisms.language_models.token_statistics import logits_of
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint
@@ -89,8 +97,29 @@ class FineTuning:
         self.gradients = RecordGradients(module)
         self.parameters = self.gradients.parameters
         self.device = next(iter(self.parameters.values())).device
+        self._place = str(self.device)
+        self._require_fitting()
         self._optimizer = make_optimizer(settings, list(self.parameters.values()))
         self._is_checked = False
+
+    def _require_fitting(self) -> None:
+        """Raise InputError for texts that are too long for the model, or have tokens that it does not know."""
+        config = getattr(self.module, "config", None)
+        vocabulary, most = (
+            getattr(config, name, None) or math.inf for name in ("vocab_size", "max_position_embeddings")
+        )
+        texts = [text for record in self.records for text in record]
+        tokens, length = (
+            max((max(text.tokens) for text in texts), default=0),
+            max(map(longest, self.records), default=0),
+        )
+        require(
+            tokens < vocabulary,
+            f"tokens must be below the {vocabulary} of the base model",
+            do="call resize_token_embeddings on the base model, or use its own tokenizer",
+            largest=tokens,
+        )
+        require(length <= most, f"a text must fit in the {most} tokens of the base model", do="cut it", tokens=length)
 
     def step(self, number: int) -> None:
         """Run step `number`. Raises: TrainingError if a gradient is not finite."""
@@ -115,7 +144,7 @@ class FineTuning:
         """Return the sum of the clipped gradients of records, by parameter."""
         sums = self.gradients.zeros()
         for part in in_parts(records, self.settings.batch_tokens):
-            batch = make_batch(part, str(self.device))
+            batch = make_batch(part, self._place)
             if not self._is_checked:
                 self._check(part[:CHECKED])
             if self._on_batch is not None:
@@ -125,12 +154,25 @@ class FineTuning:
 
     def _check(self, records: Sequence[Record]) -> None:
         """Raise InputError if the gradients of these records are not all that torch computes."""
-        batch = make_batch(records, str(self.device))
+        batch = make_batch(records, self._place)
         types = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
         is_short = self.settings.precision != "float32" or not types <= {torch.float32, torch.float64}
         tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
         self.gradients.check(lambda: self.loss(batch), batch.places, tolerance=tolerance)
+        if not is_short:  # rounding of 16 bits depends on the shape of a batch
+            alone, together = (float(self._norms(other)[0]) for other in (make_batch(records[:1], self._place), batch))
+            if abs(together - alone) > tolerance * alone + 1e-6:
+                raise InputError(
+                    "the gradient of a record must not depend on the other records of its batch, which the model "
+                    "mixes, so that they cannot be clipped; train another model"
+                )
         self._is_checked = True
+
+    def _norms(self, batch: RecordBatch) -> Tensor:
+        """Return the norm of each record's gradient, shape (records,)."""
+        gradients = self.gradients.of(lambda: self.loss(batch), batch.places)
+        norms = self.gradients.add_clipped(gradients, 1.0, self.gradients.zeros())
+        return torch.zeros(len(batch.places)) if norms is None else norms
 
     def add_part(self, batch: RecordBatch, sums: Mapping[str, Tensor]) -> None:
         """Add the sum of the clipped gradients of a batch to sums by parameter."""
@@ -177,7 +219,7 @@ class FineTuning:
         hasher.update(digest(self.records).encode())
         for name, value in self.module.state_dict().items():
             hasher.update(name.encode())
-            hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            hasher.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
     def state(self) -> dict[str, Any]:
@@ -211,8 +253,8 @@ def summed_loss(module: Any, batch: RecordBatch, *, precision: str = "float32") 
     accepted = inspect.signature(module.forward).parameters
     width = batch.tokens.shape[1]
     # Logits before the first token with loss are not needed, and a vocabulary makes them large.
-    starts = (batch.weights > 0).any(0).nonzero() if "logits_to_keep" in accepted else []
-    first = int(starts[0]) - 1 if len(starts) else 0
+    has_start = "logits_to_keep" in accepted and bool((batch.weights > 0).any())
+    first = int((batch.weights > 0).any(0).nonzero()[0]) - 1 if has_start else 0
     further: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
     further |= {"logits_to_keep": width - first} if first else {}
     device = batch.tokens.device.type

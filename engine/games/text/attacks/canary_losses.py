@@ -46,6 +46,11 @@ class CanaryLosses:
         """Attacks whose scores are needed, by name."""
         return {name: load("text-attack", name)() for name in (self.attacks if self.is_learned else [self.order])}
 
+    @property
+    def reads_update(self) -> bool:
+        """True if an attack reads gradients of the texts and the change of the weights."""
+        return any("update" in part.needs for part in self.parts.values())
+
     def score(self, view: TextView) -> Floats:
         """Return the scores of all texts by the first attack, shape (texts,)."""
         return next(iter(self.parts.values())).score(view)

@@ -51,8 +51,8 @@ def _separated(products: Floats, cosine: Floats) -> Floats:
     the noise has covariance ratio * cosine. In the eigenvectors of `cosine` all terms are independent.
     """
     eigenvalues, vectors = np.linalg.eigh(cosine)
-    kept = eigenvalues > SMALLEST * eigenvalues[-1]
-    eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+    is_large = eigenvalues > SMALLEST * eigenvalues[-1]
+    eigenvalues, vectors = eigenvalues[is_large], vectors[:, is_large]
     values, ones = vectors.T @ products, eigenvalues * vectors.sum(axis=0)
     best, score = -np.inf, products
     for ratio in SHARES:
