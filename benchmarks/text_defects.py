@@ -148,7 +148,7 @@ CASES: dict[str, dict[str, Training]] = {
         "the batch mean is clipped": Training(clip="batch", others=400, batch=128),
         "the batch mean is clipped, small batches, mostly canaries": Training(clip="batch"),
         "the mean of each micro-batch is clipped": Training(clip="micro-batch", others=400, batch=128),
-        "norm ten times too large": Training(norm=10),
+        "norm ten times too large": Training(norm=10, others=400, batch=128),
         "no clipping": Training(clip="none"),
     },
     "sampling": {

@@ -103,7 +103,10 @@ def measurements(small: bool) -> Iterator[Row]:
     audits, seeds = (4, 1) if small else (100, 3)
     for name, count in zip(("the first", "the best of four"), best_of_attacks(audits), strict=True):
         yield Row(
-            setting({"pitfall": "attack chosen afterwards", "case": name}), "above 0", str(count), "", str(audits)
+            setting({"pitfall": "attack chosen afterwards", "case": name}),
+            "above 0",
+            f"{count} of {audits}",
+            trials=str(audits),
         )
     for name, are_trained in (("trained", True), ("frozen", False)):
         bounds = [new_tokens(seed, are_trained=are_trained) for seed in range(seeds)]
