@@ -311,8 +311,8 @@ def difference(
 ) -> Iterator[Measured]:
     """Yield the largest difference of a token's log-probability, and if rounding explains it or it is `at_least`."""
     largest = max(
-        float(np.nanmax(np.abs(one.log_probability - other.log_probability)))
-        for one, other in zip(first, second, strict=True)
+        float(np.nanmax(np.abs(score.log_probability - expected.log_probability)))
+        for score, expected in zip(first, second, strict=True)
     )
     yield Measured(f"{words}: largest difference of a token's log-probability", f"{largest:.1e}")
     if at_least is None:

@@ -26,6 +26,8 @@ from dpaudit.plain_files import write_atomically
 
 CANARIES, SCORES, ANSWER, PAGE = "canaries.jsonl", "scores.parquet", "estimate.json", "report.html"
 """Files of the output folder."""
+BEFORE = ("log_probability", "mean", "deviation")
+"""Fields of the log-probabilities before training that a checkpoint holds."""
 PREFLIGHT_BATCH = 64
 """Examples that the check before training collates at once."""
 LATE = (
@@ -161,7 +163,7 @@ class TextAudit:
         """Record and log-probabilities before training as plain values for JSON; empty before the training began."""
         if self.base is None:
             return {}
-        base = {name: getattr(self.base, name).tolist() for name in ("log_probability", "mean", "deviation")}
+        base = {name: getattr(self.base, name).tolist() for name in BEFORE}
         return {"record": (self._whole or self.record).state, "base": base}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -177,8 +179,8 @@ class TextAudit:
         self.record = LossRecord(self.canaries)
         if _is_first_process():  # the state is that of all processes
             self.record.merge(state["record"])
-        base = state["base"]
-        self.base = TokenStatistics(*(np.array(base[name]) for name in ("log_probability", "mean", "deviation")))
+        log_probability, mean, deviation = (np.array(state["base"][name]) for name in BEFORE)
+        self.base = TokenStatistics(log_probability, mean, deviation)
 
     def callback(self) -> Any:
         """Return a `TrainerCallback` for the trainers of transformers and TRL, also of PEFT models.

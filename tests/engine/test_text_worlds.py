@@ -43,7 +43,7 @@ class OwnSteps(FineTuning):
 
 @dataclass(frozen=True, kw_only=True)
 class OneByOne(LoraFineTuning):
-    """The same training, whose steps cannot be stacked."""
+    """Training with equal numbers, whose steps cannot be stacked."""
 
     def training_type(self) -> type[FineTuning]:
         return OwnSteps

@@ -1,4 +1,4 @@
-"""Stacked adapters have the numbers of single trainings, whoever shares the stack, and fail one by one."""
+"""Stacked adapters have the numbers of single trainings, whatever their neighbours, and fail one by one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def test_a_stack_has_the_numbers_of_single_trainings(settings: LoraFineTuning, b
         for name, value in state.items():
             torch.testing.assert_close(value, expected[name], atol=ROUNDING, rtol=0)
     assert (
-        min(np.abs(one - other).max() for one, other in zip(weights(outcomes), weights(outcomes)[1:], strict=False))
+        min(
+            np.abs(first - second).max()
+            for first, second in zip(weights(outcomes), weights(outcomes)[1:], strict=False)
+        )
         > 3e-3
     )
 
@@ -158,12 +161,12 @@ def test_an_adapter_that_fails_does_not_touch_the_others(
     settings: LoraFineTuning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second adapter begins with a number that is not finite."""
-    expected, initial, drawn = trained(settings, tasks()), AdapterLayout.initial, [0]
+    expected, initial, calls = trained(settings, tasks()), AdapterLayout.initial, [0]
 
     def spoiled(layout: AdapterLayout, generator: torch.Generator) -> torch.Tensor:
-        drawn[0] += 1
+        calls[0] += 1
         values = initial(layout, generator)
-        return values.fill_(float("nan")) if drawn[0] == 2 else values
+        return values.fill_(float("nan")) if calls[0] == 2 else values
 
     monkeypatch.setattr(AdapterLayout, "initial", spoiled)
     outcomes = trained(settings, tasks())

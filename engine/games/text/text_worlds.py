@@ -144,7 +144,7 @@ def draw_secret(
 
 @dataclass(frozen=True, eq=False)
 class WorldTrials:
-    """What T fine-tunings show of the secret."""
+    """Coins of T fine-tunings, and the log-probability of the secret under each model."""
 
     number: NDArray[np.int64]  # number of the trial, shape (T,)
     truth: NDArray[np.bool_]  # True if the secret was among the texts, shape (T,)

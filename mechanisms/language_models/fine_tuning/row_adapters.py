@@ -147,7 +147,7 @@ class RowAdapters:
 
 
 def row_adapters(module: nn.Module, layout: AdapterLayout, *, compiled: bool = False) -> RowAdapters:
-    """Put adapters into a frozen model that nobody else uses; its blocks are compiled if `compiled`."""
+    """Put adapters into a frozen model with no other user; its blocks are compiled if `compiled`."""
     dtype = next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
     layers = []
     for layer in layout.layers:

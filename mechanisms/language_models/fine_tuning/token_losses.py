@@ -11,7 +11,7 @@ from torch.nn import functional
 CHUNK_LOGITS = 2**28
 """Largest number of logits at a time on a GPU: 1 GiB as 32-bit floats."""
 CHUNK_LOGITS_CPU = 2**22
-"""The same on a CPU, where small blocks stay in its cache."""
+"""Largest number of logits at a time on a CPU, where small blocks stay in its cache."""
 
 
 class TokenLosses:
@@ -76,7 +76,7 @@ def _explains(base: Any, backbone: Any, head: Any) -> bool:
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Cross-entropy of a frozen linear layer, with the gradient of its inputs computed beside it."""
+    """Cross-entropy of a frozen linear layer, with the gradient of its inputs, from the same logits."""
 
     @staticmethod
     def forward(

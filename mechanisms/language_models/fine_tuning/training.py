@@ -105,15 +105,17 @@ class FineTuning:
     def _require_fitting(self) -> None:
         """Raise InputError for texts that are too long for the model, or have tokens that it does not know."""
         config = getattr(self.module, "config", None)
-        known, most = (getattr(config, name, None) or math.inf for name in ("vocab_size", "max_position_embeddings"))
+        vocabulary, most = (
+            getattr(config, name, None) or math.inf for name in ("vocab_size", "max_position_embeddings")
+        )
         texts = [text for record in self.records for text in record]
         tokens, length = (
             max((max(text.tokens) for text in texts), default=0),
             max(map(longest, self.records), default=0),
         )
         require(
-            tokens < known,
-            f"tokens must be below the {known} of the base model",
+            tokens < vocabulary,
+            f"tokens must be below the {vocabulary} of the base model",
             do="call resize_token_embeddings on the base model, or use its own tokenizer",
             largest=tokens,
         )
