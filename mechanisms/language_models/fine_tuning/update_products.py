@@ -114,13 +114,13 @@ def update_products(
             norms.append(norm)
             sketches.append(sketch)
     back = np.argsort(rows)
-    product_of_texts, norm_of_texts = (torch.cat(parts).double().cpu().numpy()[back] for parts in (products, norms))
+    with_change, norms_of_texts = (torch.cat(parts).double().cpu().numpy()[back] for parts in (products, norms))
     if len(texts) > MOST_COMPARED:
-        return UpdateProducts(product_of_texts, norm_of_texts)
+        return UpdateProducts(with_change, norms_of_texts)
     directions = torch.cat(sketches)
     directions /= directions.norm(dim=1, keepdim=True).clamp_min(torch.finfo(directions.dtype).tiny)
     cosine = (directions @ directions.T).double().cpu().numpy()[np.ix_(back, back)]
-    return UpdateProducts(product_of_texts, norm_of_texts, cosine)
+    return UpdateProducts(with_change, norms_of_texts, cosine)
 
 
 def _small_parts(
