@@ -40,7 +40,8 @@ def llama() -> Any:
             max_position_embeddings=64,
             tie_word_embeddings=True,
         )
-        return LlamaForCausalLM(config).eval()
+        model: Any = LlamaForCausalLM(config)
+        return model.eval()
 
 
 def texts_of(count: int, seed: int = 0) -> list[TrainingText]:
