@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/developers/extending.md": "tests/test_extending.py",
     "docs/guides/fine-tuning.md": "tests/mechanisms/test_text_fine_tuning.py",
     "docs/guides/language-models.md": "tests/engine/test_estimate_text.py",
+    "docs/tutorials/lora.md": "tests/engine/test_tutorial.py",
     "docs/guides/python.md": "tests/engine/test_python_page.py",
     "docs/quickstart.md": "tests/engine/test_quickstart.py",
     "docs/reference/estimators.md": "tests/engine/test_documented.py",

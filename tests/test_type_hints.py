@@ -69,6 +69,6 @@ def test_fields_of_arrays_are_checked() -> None:
 
 
 def test_the_package_works_where_arrays_are_an_alias() -> None:
-    done = subprocess.run([sys.executable, "-c", WITH_ALIAS], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "epsilon" in done.stdout
+    program = subprocess.run([sys.executable, "-c", WITH_ALIAS], capture_output=True, text=True, check=False)
+    assert program.returncode == 0, program.stderr
+    assert "epsilon" in program.stdout

@@ -91,6 +91,7 @@ def test_texts_that_poisson_sampling_missed_are_explained_and_others_are_not() -
     filtered = [rows[rows >= 5] for rows in many]
     with Cases() as cases:
         for name, batches in {
+            "a third of an epoch": poisson(rng, rate=0.005, steps=60),
             "five of forty filtered": filtered,
             "most texts filtered": [rows[rows >= TEXTS // 2 + 2] for rows in few],
             "shuffled, half an epoch": list(epochs(rng))[:14],

@@ -166,7 +166,7 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sections = page.read_text(encoding="utf-8").split("\n## ")
     own_loop = [text for text in sections if not text.startswith(("In a trainer", "Chat templates"))]
     blocks = [part.partition("```")[0] for text in own_loop for part in text.split("```python\n")[1:]]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)
     model = small_model(TOKENIZER, hidden=64, layers=2)
 
@@ -187,6 +187,7 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names["record"].problems == []
     assert names["result"].verdict is Verdict.VIOLATION
     assert names["slower"].lower > 0
+    assert names["changed"].lower > 0
     assert list(names["sliced"].slices) == ["repeat=1, kind=rare-suffix"]
     assert (tmp_path / "audit" / "scores.parquet").exists()
 

@@ -24,6 +24,8 @@ LARGEST_RATIO = 0.5
 
 If a step has several batches and its end is not known, honest counts spread less than expected, but not by so much.
 """
+FEWEST_EPOCHS = 0.5
+"""Mean number of times of a copy below which no missing text is explained."""
 FEWEST_STEPS, FEWEST_TEXTS = 10, 10
 """Steps and planted texts below which sampling is not judged."""
 
@@ -116,9 +118,13 @@ class BatchSampling:
 
     @cached_property
     def explains_missing_texts(self) -> bool:
-        """True if Poisson sampling explains the texts that never came, and they are fewer than half."""
+        """True if Poisson sampling explains the texts that never came, and they are fewer than half.
+
+        In less than half an epoch nothing is explained: removed duplicates would look the same.
+        """
         return bool(
             self.is_judged
+            and self.counts.sum() >= FEWEST_EPOCHS * self.copies.sum()
             and 2 * np.count_nonzero(self.counts < self.copies) < self.copies.size
             and not self.is_shuffled
             and min(self.spread.above, self.spread.zeros) > SAID_BELOW
