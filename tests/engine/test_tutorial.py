@@ -1,4 +1,4 @@
-"""The notebook of the tutorial runs, and its page shows what it holds."""
+"""The notebook of the tutorial runs, and its page lora.md shows what it holds."""
 
 from __future__ import annotations
 
