@@ -268,7 +268,14 @@ def evidence_line(test: TestRecord) -> str:
         return guesses.rstrip(".")
     if test.deciding_finding is None:
         return ""
-    return ", ".join(f"{name} {value:,}" for name, value in test.deciding_finding.counts)
+    counts = dict(test.deciding_finding.counts)
+    members, named = counts.get("members", 0), counts.get("members among as many highest scores")
+    if named is not None and counts.get("replays", 1) == 1:
+        return (
+            f"Of the {members:,} records with the highest scores, {named:,} were members; of all "
+            f"{members + counts['others']:,} records, {members:,} were"
+        )
+    return ", ".join(f"{name} {value:,}" for name, value in counts.items())
 
 
 def p_value_line(test: TestRecord) -> str:

@@ -137,7 +137,7 @@ def test_rare_coins_and_a_random_subset_from_scores(estimate: Callable[..., Resu
     table = score_table(50, 4950)
     rare = estimate(table, "--method", "rare-canaries", "--option", "rate=0.01", "--claim", "8, 1e-6")
     assert "NO VIOLATION FOUND" in rare.output or "INCONCLUSIVE" in rare.output
-    assert "members among as many highest scores 50" in rare.output
+    assert "Of the 50 records with the highest scores, 50 were members; of all 5,000 records, 50 were" in rare.output
     assert "a separate coin made each canary a member with probability 0.01" in rare.output
     subset = estimate(table, "--method", "random-subset", "--claim", 2)
     assert subset.output.startswith("VIOLATION")
