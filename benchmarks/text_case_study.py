@@ -276,7 +276,7 @@ def write_result(
         "canaries": f"{len(canaries):,}",
         "planted": f"{int(canaries.planted.sum()):,}",
         "tokens trained on": f"{settings.epochs * sum(len(text.tokens) for record in records for text in record):,}",
-        "maximum detectable": f"{canaries.maximum_epsilon(delta=DELTA):.3f}",
+        "maximum detectable": f"{canaries.maximum_epsilon(delta=DELTA, confidence=0.95):.3f}",
         "bound for a Gaussian mechanism": f"{gaussian_bound(canaries, settings, len(records)):.3f}"
         if settings.is_private
         else "",

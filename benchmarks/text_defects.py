@@ -33,7 +33,7 @@ from tests.engine.small_language_models import collated, domain_texts, small_mod
 
 TOKENIZER = small_tokenizer()
 CLAIM = dpaudit.Claim(2.0, 1e-5)
-CANARIES, OTHER_TEXTS, BATCH, EPOCHS = 200, 50, 32, 20
+CANARIES, OTHER_TEXTS, BATCH, EPOCHS = 400, 100, 64, 20
 SECRET, CONTEXT = 6, 3
 NORM, LEARNING_RATE, MICRO_BATCH = 0.1, 5e-3, 8
 Batch = Mapping[str, Any]

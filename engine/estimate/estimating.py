@@ -17,7 +17,7 @@ from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
-from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
@@ -187,6 +187,7 @@ class Estimate(Bound):
         under_family: Bound from the same scores under a family of curves; None if no family was named. It is
             `conditional-on-family` and no part of the verdict.
         helps: Advice on raising the sensitivity; "" for none.
+        convicting: Bound at the higher confidence that a violation needs; None if that of the bound is enough.
         name: Name of the scores in the printed answer.
     """
 
@@ -199,6 +200,7 @@ class Estimate(Bound):
     p_value: float | None = None
     under_family: FamilyBound | None = None
     helps: str = ""
+    convicting: Bound | None = None
     name: str = "estimate"
 
     @classmethod
@@ -218,11 +220,20 @@ class Estimate(Bound):
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
         sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
+        exceeds = self.claim is not None and self.violation_point(self.claim.curve) is not None
+        finding: Bound = self
+        confirmation = Confirmation.NOT_PLANNED
+        if exceeds and self.convicting is not None:
+            if self.convicting.violation_point(claim.curve) is None:
+                confirmation = Confirmation.LESS_CONFIDENT
+            else:
+                finding = self.convicting
         return TestRecord(
             name=name,
             claim=claim,
             compared=ConvertedClaim(claim),
-            finding=self,
+            finding=finding,
+            confirmation=confirmation,
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,

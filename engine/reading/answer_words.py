@@ -484,7 +484,7 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
     if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
-        return _MORE_ROWS
+        return f"More evidence may decide it: {test.sensitivity.helps}." if test.sensitivity.helps else _MORE_ROWS
     if test is not None and verdict == "VIOLATION" and test.repetition:
         return f"{_SUSPECTS}{test.repetition}."
     usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])

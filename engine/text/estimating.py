@@ -30,7 +30,7 @@ from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
-from dpaudit.engine.games.text.rates import FAIR, canaries_needed
+from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed
 from dpaudit.engine.games.text.view import TextView
 from dpaudit.engine.reading.record import Record
 from dpaudit.engine.reading.verdict import Answer, decide
@@ -148,15 +148,20 @@ class TextEstimate(Estimate):
 
     @property
     def commands(self) -> str:
-        """Commands that compute the bounds and the extraction again from the files of `save`."""
+        """Commands that compute the bounds and the extraction again from the files of `save`.
+
+        With a claim, the last bounds are those that a violation needs.
+        """
         claim = "" if self.claim is None else " --claim CLAIM"
         delta = "" if self.claim is not None and self.delta == self.claim.delta else f" --delta {self.delta!r}"
         signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
         first = f"dpaudit estimate scores.parquet{claim}{delta}{signed}"
-        lines = [f"{first} --confidence {self.confidence!r}"]
-        if self.slices:
-            of_slices = 1 - len(self.slices) * (1 - self.confidence)
-            lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
+        lines = []
+        for bound in (self, self.convicting) if self.convicting else (self,):
+            lines.append(f"{first} --confidence {bound.confidence!r}")
+            if self.slices:
+                of_slices = 1 - len(self.slices) * (1 - bound.confidence)
+                lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
         return "\n".join([*lines, "dpaudit estimate texts.parquet"])
 
     def __str__(self) -> str:
@@ -233,7 +238,8 @@ def estimate_text(
         sampling: Rule by which an attacker samples, for the extraction probabilities: a mapping with `temperature`,
             `top_k` and `top_p`. Default: plain sampling.
         delta: Delta of the bound, in [0, 1). Default: that of the claim, else 0.
-        confidence: Smallest probability with which all bounds are below the true epsilon, in (0, 1).
+        confidence: Smallest probability with which all bounds are below the true epsilon, in (0, 1). The verdict is
+            VIOLATION only if a bound exceeds its claim at 99.9 % too; else it is UNDECIDED.
         batch_tokens: Tokens in a batch of a torch module, padding included.
     Returns: The bound with its verdict, AUC, true-positive rates, exposure and extraction; `print` shows all of them.
     Raises: InputError for an argument out of range, SpecError for an unknown attack or a claim about something else.
@@ -272,11 +278,18 @@ def estimate_text(
     shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
     (whole,) = estimates(table, shared)
     assert isinstance(whole, Estimate)
+    convicting = None
+    if promise is not None and confidence < CONVICTING:
+        convicting = replace(question, confidence=1 - (1 - CONVICTING) / (len(slices) + 1))
+        whole = _with_convicting(whole, table, convicting)
     audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order == LEARNED)
-    of_slices = {
-        name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
-        for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
-    }
+    of_slices: dict[str, Estimate | str] = {}
+    for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True):
+        if isinstance(bound, Estimate):
+            stricter = bound if convicting is None else _with_convicting(bound, rows, convicting)
+            of_slices[name] = audit.finished(stricter, audit.rows_of(rows), ())
+        else:
+            of_slices[name] = str(bound)
     notes += [f"order of guesses: {order}; attacks: {', '.join(scores)}"]
     notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
     finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
@@ -291,6 +304,13 @@ def estimate_text(
         by=columns,
         signed=order == LEARNED,
     )
+
+
+def _with_convicting(bound: Estimate, table: SourceTable, question: Question) -> Estimate:
+    """Return the bound with that of a stricter question, which a violation needs and whose sensitivity counts."""
+    (strict,) = estimates(table, question)
+    assert isinstance(strict, Estimate)
+    return replace(bound, convicting=strict, maximum=strict.maximum, detectable=strict.detectable)
 
 
 @dataclass(frozen=True)
@@ -362,7 +382,7 @@ class _TextAudit:
             canaries=count,
             rate=self.canaries.rate,
             delta=bound.delta,
-            confidence=bound.confidence,
+            confidence=(bound.convicting or bound).confidence,
         )
         return MORE_CANARIES if needed is None else NEEDED.format(*needed, count)
 

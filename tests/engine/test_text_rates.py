@@ -150,9 +150,9 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
         by=("kind", "repeat"),
     )
     audit.save(tmp_path / "audit")
-    whole, sliced, extraction = audit.commands.replace("CLAIM", "'1.5, 1e-6'").splitlines()
+    whole, sliced, strict, _, extraction = audit.commands.replace("CLAIM", "'1.5, 1e-6'").splitlines()
     printed = []
-    for command in (whole, sliced, extraction):
+    for command in (whole, sliced, extraction, strict):
         words = [word.strip("'") for word in command.replace("'1.5, 1e-6'", "1.5,1e-6").split()[1:]]
         words[1] = str(tmp_path / "audit" / words[1])
         printed.append(CliRunner().invoke(main, words, catch_exceptions=False).output)
@@ -161,6 +161,8 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
         f"{name}: {bound.verdict}, {bound.headline}" for name, bound in audit.slice_bounds.items()
     ]
     assert f"{canaries.planted.sum()} planted texts, {(~canaries.planted).sum()} never trained on" in printed[2]
+    assert audit.convicting is not None
+    assert f"{audit.convicting.headline} (0.99975 confidence" in printed[3]
     page = (tmp_path / "audit" / "report.html").read_text()
     assert "kind=random-tokens, repeat=4: " in page
     assert "median exposure" in page
@@ -175,6 +177,20 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
     ]
     with pytest.raises(FileExistsError):
         audit.save(tmp_path / "audit")
+
+
+def test_a_bound_that_exceeds_the_claim_by_chance_convicts_nobody() -> None:
+    """The bound exceeds the claim at 95 % and not at 99.9 %: UNDECIDED, with advice that fits texts."""
+    rng = np.random.default_rng(0)
+    drawn = numbered(rng.random(400) < 0.5)
+    audit = audit_of(randomised_response(drawn.planted, 1.5, rng), drawn, claim=Claim(1.2, 1e-6, ADDING))
+    assert audit.convicting is not None
+    assert audit.convicting.lower < 1.2 < audit.lower
+    assert audit.verdict is Verdict.UNDECIDED
+    assert audit.answer.next_step.startswith("More evidence may decide it: more canaries")
+    strict = audit_of(randomised_response(drawn.planted, 4.0, rng), drawn, claim=Claim(1.2, 1e-6, ADDING))
+    assert strict.verdict is Verdict.VIOLATION
+    assert "99.9 % confidence" in strict.answer.line("lower bound")
 
 
 def test_tables_state_the_rate_of_their_coins() -> None:
@@ -197,12 +213,14 @@ def test_a_claim_of_8_is_rejected_with_500_planted_texts() -> None:
     few = audit_of(40 * fair.planted + rng.normal(-50, 1, 1000), fair, claim=claim)
     assert few.verdict is Verdict.INCONCLUSIVE
     assert "dpaudit plan" not in few.answer.next_step
-    assert "`n=11,000` or more, with `rate=0.045`" in few.answer.next_step
-    rare = numbered(rng.random(25_000) < 0.02, rate=0.02)
-    assert 450 < rare.planted.sum() < 550
-    many = audit_of(40 * rare.planted + rng.normal(-50, 1, 25_000), rare, claim=claim)
+    assert "`n=26,000` or more, with `rate=0.019`" in few.answer.next_step
+    rare = numbered(rng.random(30_000) < 0.016, rate=0.016)
+    assert 430 < rare.planted.sum() < 530
+    many = audit_of(40 * rare.planted + rng.normal(-50, 1, 30_000), rare, claim=claim)
     assert many.verdict is Verdict.VIOLATION
-    assert many.lower == rare.maximum_epsilon(delta=1e-5) > 8.5
+    assert many.convicting is not None
+    assert many.convicting.lower == rare.maximum_epsilon(delta=1e-5) > 8
+    assert many.lower == rare.maximum_epsilon(delta=1e-5, confidence=0.95) > 8.5
 
 
 def test_advice_is_enough_to_reject_the_claim_in_perfect_order() -> None:
@@ -225,7 +243,7 @@ def test_the_maximum_depends_on_the_number_of_canaries_and_little_on_the_rate() 
         for rate in (0.5, 0.1, 0.02):
             planted = np.random.default_rng(0).random(canaries) < rate
             most = Canaries(numbered(planted).texts, planted, rate=rate).maximum_epsilon(delta=1e-5)
-            assert np.log(canaries) - 1.7 < most < np.log(canaries) - 0.9, (canaries, rate)
+            assert np.log(canaries) - 2.6 < most < np.log(canaries) - 1.9, (canaries, rate)
 
 
 def test_less_noise_at_the_detectable_factor_is_detected() -> None:

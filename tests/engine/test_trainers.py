@@ -216,14 +216,16 @@ def test_each_way_to_lose_canaries_stops_before_training_or_is_inconclusive(
     audit = TextAudit(canaries, claim=CLAIM, check_data=False)
     sft(tmp_path, dataset, audit, **changes).train()
     assert audit.result.verdict is Verdict.INCONCLUSIVE
-    assert says in str(audit.result)
+    assert says in audit.result.answer.line("reason")
     assert {problem.reason for problem in audit.record.problems} == reasons
 
 
 def test_a_sound_training_is_conclusive(tmp_path: Path) -> None:
-    audit = TextAudit(FEW, claim=CLAIM)
-    sft(tmp_path, FEW.into(rows()), audit, learning_rate=1e-6).train()
-    assert audit.result.verdict is Verdict.NO_VIOLATION
+    canaries = dpaudit.canaries(TOKENIZER, 60, "random-tokens", length=5, context=3, seed=4)
+    audit = TextAudit(canaries, claim=CLAIM)
+    sft(tmp_path, canaries.into(rows()), audit, learning_rate=1e-6).train()
+    assert audit.result.blind == ""
+    assert audit.result.verdict is not Verdict.INCONCLUSIVE
     assert audit.record.problems == []
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.planting import POSITIONS, with_records
-from dpaudit.engine.games.text.rates import maximum_bound
+from dpaudit.engine.games.text.rates import CONVICTING, maximum_bound
 from dpaudit.errors import DataError, printable, require, shortened
 from dpaudit.plain_files import open_to_read, read_all
 
@@ -164,10 +164,10 @@ class Canaries:
             f"{' or '.join(map(str, np.unique(self.repeat)))} time(s) each; secrets of {secret:.3g} tokens on average"
         )
 
-    def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = 0.95) -> float:
+    def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = CONVICTING) -> float:
         """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
 
-        A claim above it cannot be rejected: make more canaries. It is about log(canaries) - 1.4 for every `rate`, and
+        A claim above it cannot be rejected: make more canaries. It is about log(canaries) - 2.4 for every `rate`, and
         does not grow with `repeat`.
         """
         return maximum_bound(self.planted, self.rate, delta=delta, confidence=confidence).lower

@@ -25,6 +25,8 @@ MOST_NEEDED = 1_000_000
 """Number of canaries above which no advice is given."""
 GROWTH = 1.2
 """Factor between the numbers of canaries that are tried."""
+CONVICTING = 0.999
+"""Confidence that a violation needs: a verdict from one training cannot be confirmed by another run."""
 
 
 def coin_estimator(rate: float, *, delta: float, confidence: float) -> SimultaneousGuessCount | RareCanaries:
