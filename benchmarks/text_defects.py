@@ -145,10 +145,10 @@ CASES: dict[str, dict[str, Training]] = {
         "noise on the last layer only": Training(noiseless=("layers.0.",)),
     },
     "clipping": {
-        "the batch mean is clipped": Training(clip="batch", others=400, batch=128),
+        "the batch mean is clipped": Training(clip="batch", others=800, batch=256),
         "the batch mean is clipped, small batches, mostly canaries": Training(clip="batch"),
-        "the mean of each micro-batch is clipped": Training(clip="micro-batch", others=400, batch=128),
-        "norm ten times too large": Training(norm=10, others=400, batch=128),
+        "the mean of each micro-batch is clipped": Training(clip="micro-batch", others=800, batch=256),
+        "norm ten times too large": Training(norm=10, others=800, batch=256),
         "no clipping": Training(clip="none"),
     },
     "sampling": {

@@ -96,7 +96,12 @@ def measurements(small: bool) -> Iterator[Row]:
     """Yield the rows of the data file."""
     for count in (100, 200, 500, 1_000, 2_000, 4_000):
         canaries = dpaudit.canaries(_Numbers(), count, "random-tokens", length=8, seed=0)
-        yield _row("claims too large", f"{count:,} canaries", "maximum epsilon", canaries.maximum_epsilon(delta=DELTA, confidence=0.95))
+        yield _row(
+            "claims too large",
+            f"{count:,} canaries",
+            "maximum epsilon",
+            canaries.maximum_epsilon(delta=DELTA, confidence=0.95),
+        )
     for rate in RATES:
         error = 100 * ignored_controls(100, 100, rate)
         yield _row("controls taken as exact", f"rate {rate:g}", "error of a side of 2.5 %", error, unit=" %")

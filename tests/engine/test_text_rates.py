@@ -182,13 +182,17 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path)
 def test_a_bound_that_exceeds_the_claim_by_chance_convicts_nobody() -> None:
     """The bound exceeds the claim at 95 % and not at 99.9 %: UNDECIDED, with advice that fits texts."""
     rng = np.random.default_rng(0)
-    drawn = numbered(rng.random(400) < 0.5)
-    audit = audit_of(randomised_response(drawn.planted, 1.5, rng), drawn, claim=Claim(1.2, 1e-6, ADDING))
+    some_canaries = numbered(rng.random(400) < 0.5)
+    audit = audit_of(
+        randomised_response(some_canaries.planted, 1.5, rng), some_canaries, claim=Claim(1.2, 1e-6, ADDING)
+    )
     assert audit.convicting is not None
     assert audit.convicting.lower < 1.2 < audit.lower
     assert audit.verdict is Verdict.UNDECIDED
     assert audit.answer.next_step.startswith("More evidence may decide it: more canaries")
-    strict = audit_of(randomised_response(drawn.planted, 4.0, rng), drawn, claim=Claim(1.2, 1e-6, ADDING))
+    strict = audit_of(
+        randomised_response(some_canaries.planted, 4.0, rng), some_canaries, claim=Claim(1.2, 1e-6, ADDING)
+    )
     assert strict.verdict is Verdict.VIOLATION
     assert "99.9 % confidence" in strict.answer.line("lower bound")
 
