@@ -15,7 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-APART = {"docs"}  # extras with a separate Python
+APART = {"docs", "finetuning"}  # extras with a separate Python, or with exact versions
 NO_SUCH_BUILD = {"torch"}  # on Linux an index has its lowest version with CUDA alone
 PACKAGE = ("actors", "cluster", "dpaudit", "engine", "estimators", "mechanisms")
 CLICK_8_1 = {
