@@ -413,6 +413,7 @@ def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
             shares = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
             result += [
                 Row(conditions, "VIOLATION", f"{verdicts.count('VIOLATION')} of {trials}", trials=trials),
+                Row(conditions, "UNDECIDED", f"{verdicts.count('UNDECIDED')} of {trials}", trials=trials),
                 Row(conditions, "INCONCLUSIVE", f"{verdicts.count('INCONCLUSIVE')} of {trials}", trials=trials),
                 Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials),
                 Row(conditions, "remarks", ", ".join(shares) or "nothing", trials=trials),
