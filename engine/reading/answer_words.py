@@ -48,7 +48,6 @@ _NEXT_BY_RULE = {
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
 _MORE_TRIALS = "More trials (a larger `effort`) detect smaller leaks."
-_MORE_ROWS = "More rows in both files may decide it: hold out more rows, and fit the generator again on a random part."
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
     Validity.EXACT: "computed exactly",
@@ -484,7 +483,8 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
     if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
-        return f"More evidence may decide it: {test.sensitivity.helps}." if test.sensitivity.helps else _MORE_ROWS
+        more = test.sensitivity.helps or "more records"
+        return f"More evidence may decide it: {more}. For that, {test.repetition}."
     if test is not None and verdict == "VIOLATION" and test.repetition:
         return f"{_SUSPECTS}{test.repetition}."
     usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])

@@ -145,7 +145,7 @@ def test_the_strict_confidence_decides() -> None:
         if answer.verdict is Verdict.UNDECIDED:
             assert test.confirmation is Confirmation.LESS_CONFIDENT
             assert "stricter confidence" in answer.line("reason")
-            assert "More rows in both files" in answer.next_step
+            assert "more rows in both files. For that, split the records anew" in answer.next_step
     order = [Verdict.NO_VIOLATION, Verdict.UNDECIDED, Verdict.VIOLATION]
     places = [order.index(verdict) for verdict in verdicts.values()]
     assert places == sorted(places)

@@ -25,7 +25,7 @@ def test_a_correct_training_keeps_its_claim_and_nothing_is_said() -> None:
 
 
 def test_noise_on_half_of_the_adapter_and_an_unused_engine_are_rejected() -> None:
-    estimate = play(CASES["noise"]["noise on the matrices A only"], 0, **SMALL)
+    estimate = play(CASES["noise"]["noise on the matrices A only"], 0, **{**SMALL, "canaries": 160})
     assert estimate.verdict is dpaudit.Verdict.VIOLATION
     estimate = play(CASES["engine not used"]["a copy is trained"], 0, **SMALL)
     assert estimate.verdict is dpaudit.Verdict.VIOLATION
@@ -58,7 +58,13 @@ def test_rows_count_verdicts_and_remarks() -> None:
     line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "remarks": ["a"]}
     lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "remarks": []}]
     values = {row.what: row.value for row in text_defects.rows(lines)}
-    assert values == {"VIOLATION": "1 of 2", "INCONCLUSIVE": "0 of 2", "mean bound": "0.25", "remarks": "a (1)"}
+    assert values == {
+        "VIOLATION": "1 of 2",
+        "UNDECIDED": "0 of 2",
+        "INCONCLUSIVE": "0 of 2",
+        "mean bound": "0.25",
+        "remarks": "a (1)",
+    }
     honest = [{"game": f"never planted, new-token, {number}", "truth": 0.0, "bound": number / 2} for number in range(4)]
     counts = {row.what: row.value for row in text_honest.rows(honest)}
     assert counts == {
