@@ -484,7 +484,8 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return advice on what to do now."""
     if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
         more = test.sensitivity.helps or "more records"
-        return f"More evidence may decide it: {more}. For that, {test.repetition}."
+        repetition = test.repetition or "run the audit again with another seed"
+        return f"More evidence may decide it: {more}. For that, {repetition}."
     if test is not None and verdict == "VIOLATION" and test.repetition:
         return f"{_SUSPECTS}{test.repetition}."
     usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
