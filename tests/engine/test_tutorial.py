@@ -24,7 +24,7 @@ def test_the_tutorial_runs_and_convicts_a_training_without_privacy(
     monkeypatch.chdir(tmp_path)
     notebook = load(NOTEBOOK)
     outputs = run(notebook, {"SFTTrainer": trl.SFTTrainer})
-    assert any(text.startswith("VIOLATION  100 text canaries") for text in outputs)
+    assert any(text.startswith("VIOLATION  100 text canaries") for text in outputs), "\n".join(outputs)
     assert any("a sequence ended before the end of the secret" in text for text in outputs)
     assert (tmp_path / "audit" / "report.html").exists()
     stored = [printed(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
