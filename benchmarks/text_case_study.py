@@ -28,6 +28,7 @@ from scipy.stats import rankdata
 import dpaudit
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import Canaries
+from dpaudit.engine.games.text.rates import maximum_bound
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.language_models.fine_tuning.base_model import load_base
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
@@ -272,11 +273,12 @@ def write_result(
         for name, scores in result.attack_scores.items()
     }
     clock.lap("controls")
+    maximum = maximum_bound(canaries.planted, canaries.rate, delta=DELTA, confidence=0.95, one_attack=True)
     audit = {
         "canaries": f"{len(canaries):,}",
         "planted": f"{int(canaries.planted.sum()):,}",
         "tokens trained on": f"{settings.epochs * sum(len(text.tokens) for record in records for text in record):,}",
-        "maximum detectable": f"{canaries.maximum_epsilon(delta=DELTA, confidence=0.95):.3f}",
+        "maximum detectable": f"{maximum.lower:.3f}",
         "bound for a Gaussian mechanism": f"{gaussian_bound(canaries, settings, len(records)):.3f}"
         if settings.is_private
         else "",

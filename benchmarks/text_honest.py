@@ -56,9 +56,9 @@ def never_planted(kind: str, number: int) -> dict[str, Any]:
     canaries = dpaudit.canaries(tokenizer, CANARIES, kind, seed=1_000 + number, **KINDS[kind])
     base, model = without_canaries(len(tokenizer))
     estimate = dpaudit.estimate_text(model, base, canaries, claim=(min(SMALL_CLAIMS), DELTA))
-    scores = estimate.attack_scores["calibrated-loss"]
-    strict = dpaudit.estimate(scores, canaries.planted, delta=DELTA, confidence=STRICT)
-    return {"truth": 0.0, "bound": estimate.lower, "strict": strict.lower}
+    assert estimate.convicting is not None
+    assert estimate.convicting.confidence == STRICT
+    return {"truth": 0.0, "bound": estimate.lower, "strict": estimate.convicting.lower}
 
 
 def correct_training(engine: str, epsilon: float, number: int) -> dict[str, Any]:

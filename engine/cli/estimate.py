@@ -78,7 +78,7 @@ def estimate(
     With columns `score,member`, each row is an attack score (larger = more likely a member) and 1 or 0. The result is
     one bound on epsilon, with AUC, accuracy, and true-positive rates at 1 % and 0.1 % false-positive rate. The bound
     assumes that a fair coin made each canary a member, or, if that is impossible, that rows are independent trials.
-    A column `planting_rate` states another probability of the coins.
+    A column `planting_rate` states another probability of the coins, and `guess_order` an order of guesses.
     Columns of counts give one result for each row:
 
     \b

@@ -100,10 +100,17 @@ PLANTED_RECORDS = "planted_records"
 
 A claim about one record is compared by group privacy at the largest of them.
 """
+GUESS_ORDER = "guess_order"
+"""Column with an order of guesses: a value > 0 guesses a member, and larger sizes are guessed earlier.
+
+A guess may depend on all scores and on the coins of rows that were guessed earlier, but on no other coin. The method
+`COINS` counts these guesses, if no other rule of guesses is named; measures are those of the scores.
+"""
+IN_THIS_ORDER = "guesses in the order of the column guess_order; measures are those of the scores"
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
-DEFAULT_GUESS, EVEN_GUESS = "any-tail", "both-tails"
-"""Guess rule for fair coins, and for unevenly many members.
+DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
+"""Guess rule for fair coins, for unevenly many members, and for a stated order of guesses.
 
 The second one guesses equal numbers of members and of non-members, so that unequal shares do not help worthless scores.
 """
@@ -373,6 +380,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
     usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
+    states_order = _states_guess_order(table, question, method)
+    usual |= {"guess": STATED_GUESS} if states_order else {}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
     if _reads_counts(estimator, table.names):
@@ -386,9 +395,11 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
             f"are equal where canaries share a training; got {table.listed}"
         )
     replays, notes = _replays(table, question)
-    _require_fair_coins(replays, estimator)
     replays = _in_trial_order(replays, estimator, question)
-    tallies = [estimator.tally(scores) for scores in replays]
+    guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if states_order else replays
+    notes += [IN_THIS_ORDER] if states_order else []
+    _require_fair_coins(guesses, estimator)
+    tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
     blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
     notes += [*planted_notes, *_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
@@ -403,9 +414,15 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if backwards and question.claim is None:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
-        details |= _power(replays, estimator, tallies, bound, question.claim)
+        details |= _power(guesses, estimator, tallies, bound, question.claim)
         details |= {"blind": REVERSED} if backwards and bound.lower <= question.claim.epsilon else {}
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
+
+
+def _states_guess_order(table: SourceTable, question: Question, method: str) -> bool:
+    """Return True if guesses follow the column `GUESS_ORDER`; False where other scores or guesses are asked for."""
+    is_asked_otherwise = question.score_column != Question.score_column or "guess" in question.options
+    return method == COINS and GUESS_ORDER in table.names and question.group_column is None and not is_asked_otherwise
 
 
 def planting_rate(table: SourceTable) -> float | None:
@@ -568,7 +585,7 @@ def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = (
     estimator: Any = load("estimator", method) if method in catalogue("estimator") else None
     counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
     of_scores = {question.score_column, question.member_column, question.group_column, *SAMPLE_COLUMNS, *by}
-    used = of_scores | {OWN_TRUTH, "canary", "replay", PLANTING_RATE, PLANTED_RECORDS}
+    used = of_scores | {OWN_TRUTH, "canary", "replay", PLANTING_RATE, PLANTED_RECORDS, GUESS_ORDER}
     used_names = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
     return used_names or set(names[:1])  # one column, so that the message on missing columns names it
 

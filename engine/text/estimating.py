@@ -18,6 +18,7 @@ from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.estimating import (
     COINS,
     DEFAULT_GUESS,
+    GUESS_ORDER,
     PLANTED_RECORDS,
     PLANTING_RATE,
     RARE_COINS,
@@ -30,7 +31,7 @@ from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
-from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed
+from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed, may_learn
 from dpaudit.engine.games.text.view import TextView
 from dpaudit.engine.reading.record import Record
 from dpaudit.engine.reading.verdict import Answer, decide
@@ -38,9 +39,7 @@ from dpaudit.engine.request.build import build, build_dataclass
 from dpaudit.engine.text.memorization import Exposures, exposures, extraction_measures
 from dpaudit.errors import InputError, printable_lines, require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.extraction.sampling import Sampling
-from dpaudit.estimators.measures import Measure, measures
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
@@ -62,9 +61,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ATTACKS = ("calibrated-loss", "loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
-"""Attacks that are used by default if they have what they need; the first one gives the order of guesses."""
+"""Attacks that are used by default if they have what they need; the order of guesses begins with the first one."""
 LEARNED = "learned"
-"""Order of guesses that combines all attacks."""
+"""Order of guesses that combines all attacks. It is the default if coins are fair."""
 BY = ("repeat", "kind", "length")
 """Values of a canary by which bounds of slices are given."""
 SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
@@ -95,7 +94,6 @@ class TextEstimate(Estimate):
         scores: Table with one row for each canary, from which `dpaudit estimate` computes the same bounds.
         texts: Table with the log-probability of each text, for the estimator `discoverable-extraction`.
         by: Values of canaries by which slices were made.
-        signed: True if the scores are a learned order of guesses.
     """
 
     attack_scores: Mapping[str, Floats] = field(default_factory=dict, compare=False)
@@ -104,7 +102,6 @@ class TextEstimate(Estimate):
     scores: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
     texts: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
     by: tuple[str, ...] = ()
-    signed: bool = False
 
     @property
     def slice_bounds(self) -> dict[str, Estimate]:
@@ -154,8 +151,7 @@ class TextEstimate(Estimate):
         """
         claim = "" if self.claim is None else " --claim CLAIM"
         delta = "" if self.claim is not None and self.delta == self.claim.delta else f" --delta {self.delta!r}"
-        signed = " --method simultaneous-guess-count --option guess=signed" if self.signed else ""
-        first = f"dpaudit estimate scores.parquet{claim}{delta}{signed}"
+        first = f"dpaudit estimate scores.parquet{claim}{delta}"
         lines = []
         for bound in (self, self.convicting) if self.convicting else (self,):
             lines.append(f"{first} --confidence {bound.confidence!r}")
@@ -230,8 +226,9 @@ def estimate_text(
             received none, unless the bound exceeds the claim.
         reference: Another model that never saw the canaries, in the same forms.
         attacks: Names of attacks, or mappings with `name` and fields; those that lack what they need are left out.
-        order: Name of the attack whose scores order the guesses, by default the first one; or "learned", which combines
-            all attacks as the coins revealed so far suggest, if coins are fair and canaries times delta is at most 0.1.
+        order: Name of the attack whose scores order the guesses; or "learned", which combines all attacks as the coins
+            revealed so far suggest, and needs fair coins and canaries times delta <= 0.1. Default: "learned" where it
+            may be used, else the first attack.
         by: Also give one bound for each "repeat", "kind" or "length" (tokens of the secret), or for each combination of
             several of them. All bounds share the error. A claim about one record is compared with a slice at the
             slice's own number of records. Choose it before you see results.
@@ -265,14 +262,16 @@ def estimate_text(
     if any("update" in part.needs for part in parts.values()):
         view = replace(view, update=_update(model, base, canaries, batch_tokens))
     scores = attack_scores(canaries, view, parts)
-    order = order or next(iter(scores))
+    first = next(iter(scores))
+    obstacle = _obstacle_to_learning(canaries, promise, delta)
+    order = order or (first if obstacle or len(scores) == 1 else LEARNED)
     require(order in (LEARNED, *scores), f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
-    if order == LEARNED:
-        guesses, guess = _learned(canaries, scores, promise, delta), "signed"
-    else:
-        guesses, guess = Scores(scores[order], canaries.planted), DEFAULT_GUESS
-    table = _score_table(canaries, guesses)
-    method, options = (COINS, {"guess": guess}) if canaries.rate == FAIR else (RARE_COINS, {})
+    if order == LEARNED and obstacle:
+        raise InputError(obstacle)
+    guesses = order_of_all(scores, canaries.planted) if order == LEARNED else None
+    table = _score_table(canaries, scores[first if order == LEARNED else order], guesses)
+    method = COINS if canaries.rate == FAIR else RARE_COINS
+    options = {"guess": DEFAULT_GUESS} if method == COINS and guesses is None else {}
     question = Question(method, delta, confidence, options=options, claim=promise)
     slices = estimates_by(table, question, columns, others=1) if columns else {}
     shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
@@ -282,7 +281,7 @@ def estimate_text(
     if promise is not None and confidence < CONVICTING:
         convicting = replace(question, confidence=1 - (1 - CONVICTING) / (len(slices) + 1))
         whole = _with_convicting(whole, table, convicting)
-    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order == LEARNED)
+    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order != LEARNED)
     of_slices: dict[str, Estimate | str] = {}
     for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True):
         if isinstance(bound, Estimate):
@@ -302,7 +301,6 @@ def estimate_text(
         scores=table.columns,
         texts=audit.texts,
         by=columns,
-        signed=order == LEARNED,
     )
 
 
@@ -321,7 +319,7 @@ class _TextAudit:
     view: TextView
     scores: Mapping[str, Floats]
     blind: str
-    learned: bool
+    one_attack: bool
 
     @cached_property
     def exposures(self) -> Exposures:
@@ -354,8 +352,6 @@ class _TextAudit:
         """Return the bound of some canaries with all measures, advice and notes."""
         values: dict[str, Any] = {"notes": (*bound.notes, *notes), "helps": self._helps(bound, measured)}
         usual = bound.measures if measured.all() else ()
-        if usual and self.learned:  # its scores are an order of guesses, so the measures are those of the first attack
-            usual = _measures(Scores(next(iter(self.scores.values())), self.canaries.planted), bound)
         texts = measured[self._owner]
         extracted = extraction_measures(
             self._log_probability[texts],
@@ -383,28 +379,22 @@ class _TextAudit:
             rate=self.canaries.rate,
             delta=bound.delta,
             confidence=(bound.convicting or bound).confidence,
+            one_attack=self.one_attack,
         )
         return MORE_CANARIES if needed is None else NEEDED.format(*needed, count)
 
 
-def _learned(canaries: Canaries, scores: Mapping[str, Floats], claim: Claim | None, delta: float | None) -> Scores:
-    """Return the learned order of guesses. Raises: InputError for rare coins, or too many canaries for delta."""
-    require(
-        canaries.rate == FAIR,
-        "the learned order needs fair coins (rate 1/2)",
-        do="name one attack as `order`",
-        rate=canaries.rate,
-    )
+def _obstacle_to_learning(canaries: Canaries, claim: Claim | None, delta: float | None) -> str:
+    """Return the reason why the learned order proves nothing here, with advice; "" if it does."""
     if delta is None:
         delta = 0.0 if claim is None else _converted(canaries, claim).claim.delta
-    require(
-        len(canaries) * delta <= MAX_DELTA,
-        f"the learned order needs canaries times delta <= {MAX_DELTA}",
-        do="name one attack as `order`",
-        canaries=len(canaries),
-        delta=delta,
-    )
-    return order_of_all(scores, canaries.planted)
+    if may_learn(len(canaries), canaries.rate, delta):
+        return ""
+    if canaries.rate != FAIR:
+        must, given = "fair coins (rate 1/2)", f"rate {canaries.rate:g}"
+    else:
+        must, given = f"canaries times delta <= {MAX_DELTA}", f"canaries {len(canaries)}, delta {delta:g}"
+    return f"the learned order needs {must}, got {given}; name one attack as `order`"
 
 
 def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
@@ -413,12 +403,19 @@ def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
     return dict(zip(BY, values, strict=True))
 
 
-def _score_table(canaries: Canaries, guesses: Scores) -> SourceTable:
-    """Return the table of scores, with the coins' probability, records and values by which it can be sliced."""
-    records = {} if canaries.unit == "user" else {PLANTED_RECORDS: canaries.added_records}
-    columns = {PLANTING_RATE: np.full(len(canaries), canaries.rate), **records, **_slice_columns(canaries)}
-    rows = {name: values[guesses.canary] for name, values in columns.items()}
-    return SourceTable.of_arrays(score=guesses.score, member=guesses.truth, canary=guesses.canary, **rows)
+def _score_table(canaries: Canaries, score: Floats, guesses: Scores | None) -> SourceTable:
+    """Return the table of scores, with the coins' probability, records and values by which it can be sliced.
+
+    It has one row for each canary, in the order of the canaries, and their order of guesses unless it is None.
+    """
+    columns: dict[str, NDArray[Any]] = {}
+    if guesses is not None:
+        columns[GUESS_ORDER] = guesses.score[np.argsort(guesses.canary)]
+    columns[PLANTING_RATE] = np.full(len(canaries), canaries.rate)
+    if canaries.unit == "record":
+        columns[PLANTED_RECORDS] = canaries.added_records
+    columns |= _slice_columns(canaries)
+    return SourceTable.of_arrays(score=score, member=canaries.planted, canary=np.arange(len(canaries)), **columns)
 
 
 def _rule(sampling: Sampling | Mapping[str, float] | None) -> Sampling | None:
@@ -432,11 +429,6 @@ def _rule_in_words(sampling: Any) -> str:
         return "plain sampling"
     top_k = "" if sampling.top_k is None else f", top-k {sampling.top_k}"
     return f"temperature {sampling.temperature:g}{top_k}{f', top-p {sampling.top_p:g}' if sampling.top_p < 1 else ''}"
-
-
-def _measures(scores: Scores, bound: Bound) -> tuple[Measure, ...]:
-    seed = Scores.content_seed((scores.score, scores.truth))
-    return measures([scores], confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
 
 
 def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tuple[Claim | None, list[str]]:

@@ -2,8 +2,8 @@
 
 A coin of probability `rate` plants each canary. Fair coins are guessed on both sides, rare coins on the side of the
 planted ones (`estimators.extraction.rare_canaries`). Canaries in perfect order show about log(canaries) - 1.4 at every
-rate, so the number of canaries decides how large an epsilon can be detected, and the rate how many of them are trained
-on.
+rate, with 95 % confidence. So the number of canaries decides how large an epsilon can be detected, and the rate how
+many of them are trained on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpaudit.claims.curve import PrivacyCurve
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
-from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
+from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 
 FAIR = 0.5
@@ -29,23 +29,35 @@ CONVICTING = 0.999
 """Confidence that a violation needs: a verdict from one training cannot be confirmed by another run."""
 
 
-def coin_estimator(rate: float, *, delta: float, confidence: float) -> SimultaneousGuessCount | RareCanaries:
-    """Return the estimator of scores whose members were chosen by coins of this probability, in (0, 1/2]."""
-    if rate == FAIR:
-        return SimultaneousGuessCount(delta, confidence, guess="any-tail")
-    return RareCanaries(rate, delta, confidence)
+def may_learn(canaries: int, rate: float, delta: float) -> bool:
+    """Return True if an order of guesses learned from coins is proved for so many canaries."""
+    return rate == FAIR and canaries * delta <= MAX_DELTA
 
 
-def maximum_bound(planted: NDArray[np.bool_], rate: float, *, delta: float, confidence: float) -> Bound:
-    """Return the bound if every coin is guessed in perfect order."""
+def maximum_bound(
+    planted: NDArray[np.bool_], rate: float, *, delta: float, confidence: float, one_attack: bool = False
+) -> Bound:
+    """Return the bound if every coin is guessed in perfect order.
+
+    Args:
+        planted: True for planted canaries, shape (canaries,).
+        rate: Probability of the coins, in (0, 1/2].
+        delta: Delta of the bound.
+        confidence: Confidence of the bound.
+        one_attack: True if the scores of one attack order the guesses. It must then look at both tails and at each side
+            alone, which costs a share of the error. The learned order knows the sides.
+    """
     perfect = np.where(planted, 1.0, -1.0) * np.linspace(1, 2, planted.size)
-    estimator: Any = coin_estimator(rate, delta=delta, confidence=confidence)
+    estimator: Any = RareCanaries(rate, delta, confidence)
+    if rate == FAIR:
+        learns = may_learn(planted.size, rate, delta) and not one_attack
+        estimator = SimultaneousGuessCount(delta, confidence, guess="signed" if learns else "any-tail")
     bound: Bound = estimator.bound([estimator.tally(Scores(perfect, planted))])
     return bound
 
 
 def canaries_needed(
-    curve: PrivacyCurve, *, canaries: int, rate: float, delta: float, confidence: float
+    curve: PrivacyCurve, *, canaries: int, rate: float, delta: float, confidence: float, one_attack: bool = False
 ) -> tuple[int, float] | None:
     """Return a number of canaries whose perfect order rejects a claim, and the rate that plants as many as now.
 
@@ -55,6 +67,7 @@ def canaries_needed(
         rate: Present probability with which a canary is planted.
         delta: Delta of the bound.
         confidence: Confidence of the bound.
+        one_attack: As in `maximum_bound`.
     Returns: Number and rate, to two digits; None above a million canaries.
     """
     claimed = curve.epsilon(delta)
@@ -64,7 +77,7 @@ def canaries_needed(
     while (count := _rounded_up(wanted)) <= MOST_NEEDED:
         smaller_rate = float(f"{min(FAIR, rate * canaries / count):.2g}")
         planted = np.random.default_rng(0).permutation(count) < round(count * smaller_rate)
-        most = maximum_bound(planted, smaller_rate, delta=delta, confidence=confidence)
+        most = maximum_bound(planted, smaller_rate, delta=delta, confidence=confidence, one_attack=one_attack)
         if most.violation_point(curve) is not None:
             return count, smaller_rate
         wanted *= GROWTH
