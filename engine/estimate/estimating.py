@@ -39,6 +39,7 @@ from dpaudit.estimators.extraction.verbatim import SPANS
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
+from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
@@ -104,9 +105,11 @@ GUESS_ORDER = "guess_order"
 """Column with an order of guesses: a value > 0 guesses a member, and larger sizes are guessed earlier.
 
 A guess may depend on all scores and on the coins of rows that were guessed earlier, but on no other coin. The method
-`COINS` counts these guesses, if no other rule of guesses is named; measures are those of the scores.
+`COINS` counts these guesses, if no other rule of guesses is named and rows times delta are at most `MAX_DELTA`.
+Measures are those of the scores.
 """
 IN_THIS_ORDER = "guesses in the order of the column guess_order; measures are those of the scores"
+NOT_IN_THIS_ORDER = "guesses in the order of the scores: guess_order needs rows times delta <= {:g}, got {:.3g}"
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
 DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
@@ -380,8 +383,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
     usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
-    states_order = _states_guess_order(table, question, method)
-    usual |= {"guess": STATED_GUESS} if states_order else {}
+    follows_order, order_notes = _guess_order(table, question, method)
+    usual |= {"guess": STATED_GUESS} if follows_order else {}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
     if _reads_counts(estimator, table.names):
@@ -396,13 +399,17 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
         )
     replays, notes = _replays(table, question)
     replays = _in_trial_order(replays, estimator, question)
-    guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if states_order else replays
-    notes += [IN_THIS_ORDER] if states_order else []
+    guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if follows_order else replays
     _require_fair_coins(guesses, estimator)
     tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
     blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
-    notes += [*planted_notes, *_assumption_notes(replays, estimator, question, blocks), *_copy_notes(replays)]
+    notes += [
+        *planted_notes,
+        *order_notes,
+        *_assumption_notes(replays, estimator, question, blocks),
+        *_copy_notes(replays),
+    ]
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     measured = measures(replays, confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
@@ -419,10 +426,19 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
-def _states_guess_order(table: SourceTable, question: Question, method: str) -> bool:
-    """Return True if guesses follow the column `GUESS_ORDER`; False where other scores or guesses are asked for."""
+def _guess_order(table: SourceTable, question: Question, method: str) -> tuple[bool, list[str]]:
+    """Return True if guesses follow the column `GUESS_ORDER`, and a note if the table has it and it was not ignored.
+
+    It is ignored where other scores, another rule of guesses or groups are asked for.
+    """
     is_asked_otherwise = question.score_column != Question.score_column or "guess" in question.options
-    return method == COINS and GUESS_ORDER in table.names and question.group_column is None and not is_asked_otherwise
+    if method != COINS or GUESS_ORDER not in table.names or question.group_column is not None or is_asked_otherwise:
+        return False, []
+    delta = question.delta if question.delta is not None or question.claim is None else question.claim.delta
+    expected = table.columns.num_rows * (delta or 0.0)
+    if expected > MAX_DELTA:
+        return False, [NOT_IN_THIS_ORDER.format(MAX_DELTA, expected)]
+    return True, [IN_THIS_ORDER]
 
 
 def planting_rate(table: SourceTable) -> float | None:

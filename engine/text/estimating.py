@@ -31,7 +31,7 @@ from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
-from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed, may_learn
+from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed
 from dpaudit.engine.games.text.view import TextView
 from dpaudit.engine.reading.record import Record
 from dpaudit.engine.reading.verdict import Answer, decide
@@ -40,7 +40,6 @@ from dpaudit.engine.text.memorization import Exposures, exposures, extraction_me
 from dpaudit.errors import InputError, printable_lines, require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.extraction.sampling import Sampling
-from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
@@ -227,8 +226,8 @@ def estimate_text(
         reference: Another model that never saw the canaries, in the same forms.
         attacks: Names of attacks, or mappings with `name` and fields; those that lack what they need are left out.
         order: Name of the attack whose scores order the guesses; or "learned", which combines all attacks as the coins
-            revealed so far suggest, and needs fair coins and canaries times delta <= 0.1. Default: "learned" where it
-            may be used, else the first attack.
+            revealed so far suggest, and needs fair coins. Default: "learned" with fair coins, else the first attack.
+            Where canaries times delta exceed 0.1, a learned order is not proved and the first attack guesses alone.
         by: Also give one bound for each "repeat", "kind" or "length" (tokens of the secret), or for each combination of
             several of them. All bounds share the error. A claim about one record is compared with a slice at the
             slice's own number of records. Choose it before you see results.
@@ -263,11 +262,14 @@ def estimate_text(
         view = replace(view, update=_update(model, base, canaries, batch_tokens))
     scores = attack_scores(canaries, view, parts)
     first = next(iter(scores))
-    obstacle = _obstacle_to_learning(canaries, promise, delta)
-    order = order or (first if obstacle or len(scores) == 1 else LEARNED)
+    order = order or (LEARNED if canaries.rate == FAIR and len(scores) > 1 else first)
     require(order in (LEARNED, *scores), f"order must be {LEARNED!r} or one of {', '.join(scores)}", order=order)
-    if order == LEARNED and obstacle:
-        raise InputError(obstacle)
+    require(
+        order != LEARNED or canaries.rate == FAIR,
+        "the learned order needs fair coins (rate 1/2)",
+        do="name one attack as `order`",
+        rate=canaries.rate,
+    )
     guesses = order_of_all(scores, canaries.planted) if order == LEARNED else None
     table = _score_table(canaries, scores[first if order == LEARNED else order], guesses)
     method = COINS if canaries.rate == FAIR else RARE_COINS
@@ -382,19 +384,6 @@ class _TextAudit:
             one_attack=self.one_attack,
         )
         return MORE_CANARIES if needed is None else NEEDED.format(*needed, count)
-
-
-def _obstacle_to_learning(canaries: Canaries, claim: Claim | None, delta: float | None) -> str:
-    """Return the reason why the learned order proves nothing here, with advice; "" if it does."""
-    if delta is None:
-        delta = 0.0 if claim is None else _converted(canaries, claim).claim.delta
-    if may_learn(len(canaries), canaries.rate, delta):
-        return ""
-    if canaries.rate != FAIR:
-        must, given = "fair coins (rate 1/2)", f"rate {canaries.rate:g}"
-    else:
-        must, given = f"canaries times delta <= {MAX_DELTA}", f"canaries {len(canaries)}, delta {delta:g}"
-    return f"the learned order needs {must}, got {given}; name one attack as `order`"
 
 
 def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:

@@ -140,15 +140,19 @@ def test_each_number_of_copies_is_compared_with_its_own_claim() -> None:
     assert '`by="repeat"`' in together.answer.next_step
 
 
-def test_saved_tables_give_the_same_bounds_from_the_command_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_saved_tables_give_the_same_bounds_from_the_command_line(rate: float, tmp_path: Path) -> None:
+    """Also those of a learned order, which is the default for fair coins and several attacks."""
     rng = np.random.default_rng(3)
-    canaries = with_copies(rng)
+    canaries = with_copies(rng, rate=rate)
     audit = audit_of(
         randomised_response(canaries.planted, 3.0, rng),
         canaries,
         claim=Claim(1.5, 1e-6, ADDING),
         by=("kind", "repeat"),
+        attacks=["loss-difference", "largest-token"],
     )
+    assert f"order of guesses: {'learned' if rate == 0.5 else 'loss-difference'}; attacks" in str(audit)
     audit.save(tmp_path / "audit")
     whole, sliced, strict, _, extraction = audit.commands.replace("CLAIM", "'1.5, 1e-6'").splitlines()
     printed = []
@@ -195,6 +199,50 @@ def test_a_bound_that_exceeds_the_claim_by_chance_convicts_nobody() -> None:
     )
     assert strict.verdict is Verdict.VIOLATION
     assert "99.9 % confidence" in strict.answer.line("lower bound")
+
+
+def test_the_learned_order_is_the_default_where_it_is_proved() -> None:
+    rng = np.random.default_rng(8)
+    coins = rng.random(400) < 0.5
+    score = coins + rng.normal(-5, 1, 400)
+    pair = ["loss-difference", "largest-token"]
+    first = "order of guesses: loss-difference; attacks"
+    with Cases() as cases:
+        for order, options in {
+            "order of guesses: learned; attacks: loss-difference, largest-token": {"attacks": pair, "delta": 1e-5},
+            "guess_order needs rows times delta <= 0.1, got 0.4": {"attacks": pair, "delta": 1e-3},
+            f"{first}: loss-difference": {"delta": 1e-5},
+        }.items():
+            with cases.case(order):
+                audit = audit_of(score, numbered(coins), **options)
+                assert order in str(audit)
+                assert ("guess_order" in audit.scores.column_names) == ("attacks" in options)
+                assert ("learned" in str(audit)) == ("attacks" in options)
+    audit = audit_of(score, numbered(coins), attacks=pair)
+    assert audit.scores["score"].to_numpy() == pytest.approx(audit.attack_scores["loss-difference"])
+    by_score = dpaudit.estimate(score, coins)
+    assert [measure for measure in audit.measures if measure.name in ("AUC", "accuracy")] == [
+        measure for measure in by_score.measures if measure.name in ("AUC", "accuracy")
+    ]
+
+
+def test_a_table_may_state_an_order_of_guesses() -> None:
+    """Guesses follow the column, measures the scores; other scores or rules ignore it."""
+    rng = np.random.default_rng(9)
+    member = rng.random(300) < 0.5
+    table = {"score": rng.normal(size=300), "member": member}
+    ordered = {**table, "guess_order": np.where(member, 1, -1) * np.arange(1, 301)}
+    perfect = dpaudit.estimate(ordered)
+    assert perfect.lower == dpaudit.estimate(ordered["guess_order"], member, guess="signed").lower > 4
+    assert perfect.measures[0].value == dpaudit.estimate(table).measures[0].value < 0.6
+    assert "guesses in the order of the column guess_order" in str(perfect)
+    assert dpaudit.estimate(ordered, claim=2.0).verdict is Verdict.VIOLATION
+    assert dpaudit.estimate(ordered, delta=0.001).lower == dpaudit.estimate(table, delta=0.001).lower < 0.2
+    for options in ({"guess": "any-tail"}, {"method": "two-samples"}):
+        assert dpaudit.estimate(ordered, **options).lower < 0.2  # type: ignore[arg-type]
+    wrong = {**ordered, "guess_order": np.append(np.nan, ordered["guess_order"][1:])}
+    with pytest.raises(DataError, match="guess_order"):
+        dpaudit.estimate(wrong)
 
 
 def test_tables_state_the_rate_of_their_coins() -> None:
