@@ -19,6 +19,7 @@ from dpaudit.engine.estimate.estimating import (
     COINS,
     DEFAULT_GUESS,
     GUESS_ORDER,
+    IN_THIS_ORDER,
     PLANTED_RECORDS,
     PLANTING_RATE,
     RARE_COINS,
@@ -279,6 +280,7 @@ def estimate_text(
     shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
     (whole,) = estimates(table, shared)
     assert isinstance(whole, Estimate)
+    whole = replace(whole, notes=tuple(note for note in whole.notes if note != IN_THIS_ORDER))  # said below
     convicting = None
     if promise is not None and confidence < CONVICTING:
         convicting = replace(question, confidence=1 - (1 - CONVICTING) / (len(slices) + 1))

@@ -59,6 +59,7 @@ class TextAudit:
         claim: Claim | float | tuple[float, float] | str | None = None,
         output: str | Path | None = None,
         check_data: bool = True,
+        sampling_rate: float | None = None,
         **options: Any,
     ) -> None:
         """Prepare the audit; nothing is written yet.
@@ -70,11 +71,13 @@ class TextAudit:
             output: Folder that is created. It must be new or empty, unless the training is resumed.
             check_data: Before training, look for all canaries in the batches of the data set, and stop if one of them
                 would not be trained on as planned. It takes one pass over the data.
+            sampling_rate: Rate of Poisson sampling that the accountant assumes, in (0, 1]; see `LossRecord`.
             options: Further arguments of `estimate_text`, such as `order` and `reference`.
         """
         inspect.signature(estimate_text).bind(None, None, canaries, claim=claim, training=None, **options)
         self.canaries = canaries
-        self.record = LossRecord(canaries)
+        self._sampling_rate = sampling_rate
+        self.record = LossRecord(canaries, sampling_rate=sampling_rate)
         self.base: TokenStatistics | None = None
         self.output = None if output is None else Path(output)
         self._check_data = check_data
@@ -97,15 +100,18 @@ class TextAudit:
         return self._result
 
     @contextlib.contextmanager
-    def of(self, model: Any, *, batches: Any = None, tokenizer: Any = None) -> Iterator[TextAudit]:
+    def of(
+        self, model: Any, *, batches: Any = None, tokenizer: Any = None, optimizer: Any = None
+    ) -> Iterator[TextAudit]:
         """Audit the training of a torch module inside the block; its labels must be arguments of the model.
 
         Args:
             model: The model that is trained in place.
             batches: A data loader of torch that is checked before the training; None for no check.
             tokenizer: As in `preflight`.
+            optimizer: The optimizer that clips and adds noise, as in `LossRecord.of`.
         """
-        self.begin(model, batches=batches, tokenizer=tokenizer)
+        self.begin(model, batches=batches, tokenizer=tokenizer, optimizer=optimizer)
         try:
             yield self
         except BaseException:
@@ -113,11 +119,19 @@ class TextAudit:
             raise
         self.end(model)
 
-    def begin(self, model: Any, *, batches: Any = None, tokenizer: Any = None, resumed: bool = False) -> None:
+    def begin(
+        self,
+        model: Any,
+        *,
+        batches: Any = None,
+        tokenizer: Any = None,
+        optimizer: Any = None,
+        resumed: bool = False,
+    ) -> None:
         """Check the data, score the canaries before training, and record the batches from now on.
 
         Args:
-            model, batches, tokenizer: As in `of`.
+            model, batches, tokenizer, optimizer: As in `of`.
             resumed: True if the training goes on from a checkpoint; its `state` must have been restored.
         Raises: InputError if canaries would not be trained on as planned, or for an argument that does not fit.
         """
@@ -135,7 +149,7 @@ class TextAudit:
             self._late = LATE.format("that with the adapter off" if hasattr(model, "disable_adapter") else "unknown")
         self._stop_recording()  # a trainer that begins again with smaller batches has one already
         self._result = self._trained_model = self._whole = None
-        self._handle = self.record.attach(model)
+        self._handle = self.record.attach(model, optimizer)
         if self.output is not None and _is_first_process():
             self.output.mkdir(parents=True, exist_ok=True)
             if not (self.output / CANARIES).exists():
@@ -176,7 +190,7 @@ class TextAudit:
             "a training must be resumed with the canaries it began with",
             do=f"load them with `dpaudit.Canaries.load`; the output folder has them in {CANARIES}",
         )
-        self.record = LossRecord(self.canaries)
+        self.record = LossRecord(self.canaries, sampling_rate=self._sampling_rate)
         if _is_first_process():  # the state is that of all processes
             self.record.merge(state["record"])
         log_probability, mean, deviation = (np.array(state["base"][name]) for name in BEFORE)
@@ -286,12 +300,7 @@ def from_all_processes(value: Any) -> list[Any]:
 def gathered(record: LossRecord) -> LossRecord:
     """Return the record of all processes of a distributed training; the record itself if there is one process."""
     states = from_all_processes(record.state)
-    if len(states) == 1:
-        return record
-    whole = LossRecord(record.canaries)
-    for state in states:
-        whole.merge(state)
-    return whole
+    return record if len(states) == 1 else record.joined(states)
 
 
 def _is_first_process() -> bool:

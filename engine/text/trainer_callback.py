@@ -39,6 +39,7 @@ def trainer_callback(audit: Any) -> Any:
             model: Any = None,
             processing_class: Any = None,
             train_dataloader: Any = None,
+            optimizer: Any = None,
             **more: Any,
         ) -> None:
             require(
@@ -50,7 +51,13 @@ def trainer_callback(audit: Any) -> Any:
             saved = _saved(state.stateful_callbacks, audit.canaries.digest)
             if state.global_step > 0 and saved:
                 audit.restore(saved)
-            audit.begin(model, batches=train_dataloader, tokenizer=processing_class, resumed=state.global_step > 0)
+            audit.begin(
+                model,
+                batches=train_dataloader,
+                tokenizer=processing_class,
+                optimizer=optimizer,
+                resumed=state.global_step > 0,
+            )
             # The trainer updates the states that a checkpoint had, and one without this audit had none.
             state.stateful_callbacks.setdefault(NAME, self.state())
 

@@ -327,6 +327,35 @@ def test_accumulation_epochs_evaluation_and_workers_are_counted_right(tmp_path: 
     trainer.train()
     assert audit.record.received.tolist() == (3 * FEW.planted).tolist()
     assert audit.record.batches == 3 * -(-len(data) // 4)
+    assert f"{audit.record.batches} batches in {trainer.state.global_step} steps" in str(audit.result)
+
+
+class TrainsEmbeddings(TrainerCallback):  # type: ignore[misc]
+    """Trains the embeddings by an optimizer of its own, of which the trainer knows nothing."""
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        torch.optim.SGD([model.get_input_embeddings().weight], lr=0.1).step()
+
+
+def test_weights_outside_the_optimizer_of_a_trainer_are_named(tmp_path: Path) -> None:
+    """And those inside it without noise, and a sampling rate that was not kept."""
+    audit = TextAudit(CANARIES_60, claim=CLAIM, sampling_rate=0.1)
+    model = tiny()
+    inside = [value for name, value in model.named_parameters() if "embed_tokens" not in name]
+    data = CANARIES_60.into(rows()).map(lambda row: TOKENIZER(row["text"]), remove_columns="text")
+    trainer = Trainer(
+        model,
+        TrainingArguments(**settings(tmp_path, num_train_epochs=4)),
+        DataCollatorForLanguageModeling(TOKENIZER, mlm=False),
+        train_dataset=data,
+        callbacks=[audit.callback(), TrainsEmbeddings()],
+        optimizers=(torch.optim.SGD(inside, lr=0.1), None),
+    )
+    trainer.train()
+    answer = str(audit.result)
+    assert "1 parameters (model.embed_tokens.weight) changed and are not in the optimizer that was given" in answer
+    assert "not the stated sampling rate" in answer
+    assert "entries of exactly 0" not in answer, "SGD on all words of a small batch moves every other weight"
 
 
 class Interrupt(TrainerCallback):  # type: ignore[misc]
@@ -489,8 +518,13 @@ def record_in_process(rank: int, folder: Path, seed: int, results: Any) -> None:
         tokens = torch.tensor([TOKENIZER.encode(text)])
         audit.record.add(tokens, tokens)
     try:
-        audit.begin(tiny())
+        model = tiny()
+        audit.begin(model)
+        with torch.no_grad():
+            model.lm_head.weight += 1
+        audit.record._weights.end()  # type: ignore[union-attr]
         whole = gathered(audit.record)
+        assert "differs from the trained one" in str(whole.remarks_on(tiny()))
         results.put((rank, len(audit.record.problems), len(whole.problems), whole.batches))
     except InputError as err:
         results.put((rank, str(err)))

@@ -291,6 +291,14 @@ class LossRecord:
         self._times += [(step, row) for step, row in state["times"]]
         self._known_sampling = None
 
+    def joined(self, states: Iterable[Mapping[str, Any]]) -> LossRecord:
+        """Return the record of all processes of a training from their `state`, with the weights watched in this one."""
+        whole = LossRecord(self.canaries, sampling_rate=self._sampling_rate)
+        whole._weights = self._weights
+        for state in states:
+            whole.merge(state)
+        return whole
+
     @property
     def problems(self) -> list[NoLoss]:
         """Canaries that were not trained on as planned, one reason each.

@@ -19,8 +19,7 @@ def checksums(model: Any) -> Checksums:
     """
     sums = {}
     for name, parameter in _named(model):
-        values = parameter.detach()
-        values = values.to_local() if hasattr(values, "to_local") else values
+        values = _of_this_process(parameter.detach())
         if values.device.type == "meta":
             continue
         values = (values.cpu() if values.device.type == "mps" else values).double().flatten()  # mps has no doubles
@@ -45,6 +44,8 @@ class WeightChanges:
         self._optimizer = _innermost(optimizer)
         self._is_inside = _is_of_opacus(optimizer)
         self._handles = []
+        if not hasattr(self._optimizer, "register_step_pre_hook"):
+            self._optimizer = None  # a stand-in of a framework that makes the steps itself
         if self._optimizer is not None:
             self._names = {id(parameter): name for name, parameter in _named(model)}
             self._handles = [
@@ -53,16 +54,23 @@ class WeightChanges:
             ]
 
     def _inspect_gradients(self, optimizer: Any, *_: Any) -> None:
+        import torch
+
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         # Opacus keeps the sum of clipped gradients beside each gradient to which it added noise.
         if self._is_inside and not any(getattr(parameter, "summed_grad", None) is not None for parameter in parameters):
             self.bypassed += 1
-        for parameter in parameters:
-            name, gradient = self._names.get(id(parameter)), parameter.grad
-            if gradient is None or name is None or name in self.without_noise:
-                continue
-            if int((gradient == 0).sum()) > SHARE_OF_ZEROS * gradient.numel():
-                self.without_noise.add(name)
+        named = [(self._names.get(id(parameter), ""), parameter.grad) for parameter in parameters]
+        zeros = {
+            name: _of_this_process(gradient).eq(0).float().mean()
+            for name, gradient in named
+            if name and gradient is not None and name not in self.without_noise and not gradient.is_sparse
+        }
+        if zeros:  # one transfer from the device for all
+            shares = torch.stack([share.to(next(iter(zeros.values())).device) for share in zeros.values()])
+            self.without_noise |= {
+                name for name, share in zip(zeros, shares.tolist(), strict=True) if share > SHARE_OF_ZEROS
+            }
 
     def _count(self, *_: Any) -> None:
         self.steps += 1
@@ -138,6 +146,11 @@ class WeightChanges:
     def is_untrained(self, model: Any) -> bool:
         """True if a torch module has the weights from before the training, and these changed."""
         return bool(self.changed) and hasattr(model, "named_parameters") and checksums(model) == self.before
+
+
+def _of_this_process(values: Any) -> Any:
+    """Return the shard of this process of a tensor in shards, any other tensor itself."""
+    return values.to_local() if hasattr(values, "to_local") else values
 
 
 def _named(model: Any) -> list[tuple[str, Any]]:
