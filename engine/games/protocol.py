@@ -145,6 +145,12 @@ class Capability:
 
     protocol: type  # a runtime-checkable protocol
     words: str  # description in the plural, for messages
+    rows: type[Any] | None = None  # class of the data of these mechanisms; None: that of the game
+    condition: Callable[[Any], bool] | None = None  # what a mechanism with this interface must satisfy too
+
+    def includes(self, mechanism: Any) -> bool:
+        """True if a game can audit the mechanism through this interface."""
+        return isinstance(mechanism, self.protocol) and (self.condition is None or self.condition(mechanism))
 
 
 LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
@@ -274,7 +280,12 @@ class GameTraits:
 
     def capability_of(self, mechanism: Any) -> Capability | None:
         """Return the capability through which the game audits the mechanism; None if it cannot."""
-        return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
+        return next((face for face in self.views if face.includes(mechanism)), None)
+
+    def rows_for(self, mechanism: Any) -> type[Any]:
+        """Return the class of the data that the game needs with this mechanism."""
+        capability = self.capability_of(mechanism)
+        return self.rows if capability is None or capability.rows is None else capability.rows
 
     def estimator_against(self, claim: Claim) -> str:
         """Return the name of the default estimator; it depends on the claim only, never on scores."""

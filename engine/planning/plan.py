@@ -253,7 +253,7 @@ def _rows_per_unit(spec: AuditSpec) -> int:
 
 def _require_rows(audit: Audit, rows: Rows) -> None:
     """Raise SpecError if the game of an audit cannot use these rows."""
-    wanted = audit.game.traits.rows
+    wanted = audit.game.traits.rows_for(audit.mechanism)
     if not isinstance(rows, wanted):
         raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
 

@@ -427,9 +427,7 @@ def _is_timed(mechanism: Any, request: CheckRequest) -> bool:
 
 
 def _fits_test(mechanism: Any, test: CheckTest) -> bool:
-    return isinstance(mechanism, test.capability.protocol) and not (
-        test.excluded and isinstance(mechanism, test.excluded)
-    )
+    return test.capability.includes(mechanism) and not (test.excluded and isinstance(mechanism, test.excluded))
 
 
 def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from dpaudit.claims import Relation
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
+from dpaudit.mechanisms.language_models.fine_tuned_model import TextStepLearner
 from dpaudit.mechanisms.protocols import (
     LabelMechanism,
     Learner,
@@ -40,8 +41,8 @@ class LearnerKind:
 
 LEARNER_KINDS = (
     LearnerKind(
-        "DP-SGD whose noisy gradients can be seen (`from_steps`, `from_opacus`, `dp-sgd`)",
-        (StepLearner, ObservableLearner),
+        "DP-SGD whose noisy gradients can be seen (`from_steps`, `from_opacus`, `dp-sgd`, `fine-tuning`)",
+        (StepLearner, ObservableLearner, TextStepLearner),
         {Relation.ADD_REMOVE: "dp-sgd-steps"},
         "noise and clipping of each step, in one training",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, noise_multiplier, privacy_engine
+from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, noise_multiplier, privacy_engine, steps_of_opacus
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraSettings
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record
@@ -76,11 +77,11 @@ class OpacusLora(LoraSettings):
 
         from dpaudit.mechanisms.language_models.fine_tuning.training import SEEDS, global_generators, make_optimizer
 
-        require(canary is None, "opacus-lora admits no canary in its steps", do="choose the trainer lora")
         require(all(len(record) == 1 for record in records), "a record of opacus-lora must be one text")
         torch.set_num_threads(compute.threads)
         begin, order, noise = spawned(seed, SEEDS)
-        with global_generators(begin, compute.device):
+        watched = contextlib.nullcontext() if canary is None else steps_of_opacus(canary)
+        with global_generators(begin, compute.device), watched:
             module = self.trainable(base, device=compute.device).train()
             trained = [value for value in module.parameters() if value.requires_grad]
             loader = DataLoader(

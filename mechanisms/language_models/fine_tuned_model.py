@@ -17,7 +17,9 @@ from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
 from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener
 from dpaudit.mechanisms.language_models.fine_tuning.trainer import TextTrainer
+from dpaudit.mechanisms.language_models.texts import Texts
 from dpaudit.mechanisms.ranges import require_at_least
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 
 NOMINAL_RECORDS = 1_000
@@ -62,6 +64,17 @@ class TextLearner(Protocol):
 
     def without_noise(self) -> Self | None:
         """Return the same training without privacy; None if it has none."""
+
+
+@runtime_checkable
+class TextStepLearner(TextLearner, Protocol):
+    """A fine-tuning by DP-SGD that admits a canary to its steps and reveals the noisy gradient of each step."""
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps | None:
+        """Return the steps claimed for a training on `rows` texts; None if there is no such claim."""
+
+    def show_text_steps(self, train: Texts, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
+        """Fine-tune on the texts and the canary. The canary records the observations."""
 
 
 @register("mechanism", "fine-tuning", source="the trainer's; Abadi et al. (2016), arXiv:1607.00133, for DP-SGD")
@@ -109,6 +122,20 @@ class FineTunedModel:
         if new_tokens and any(part.name == "trained_tokens" for part in fields(trainer)):
             trainer = replace(trainer, trained_tokens=tuple(sorted({*trainer.trained_tokens, *new_tokens})))
         return trainer.train(base.module, records, size=size, seed=seed, compute=compute, on_batch=on_batch)
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps | None:
+        """Return the steps claimed for `rows` texts; None if the trainer has no DP-SGD, or no finite epsilon."""
+        if self.without_noise() is None or not hasattr(self.trainer, "claimed_steps"):
+            return None
+        steps: ClaimedSteps = self.trainer.claimed_steps(rows)
+        return steps
+
+    def show_text_steps(self, train: Texts, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
+        """Fine-tune on the texts with the canary in each step; texts of fewer than two tokens are left out."""
+        base = self.base.load(device=compute.device)
+        longest = min(self.max_tokens, getattr(base.module.config, "max_position_embeddings", self.max_tokens))
+        records = [(text,) for text in training_texts(base, train.texts, longest)]
+        self.trainer.train(base.module, records, size=len(train), seed=seed, compute=compute, canary=canary)
 
     def without_noise(self) -> FineTunedModel | None:
         """Return the same training with infinite epsilon; None if the trainer has none that is finite."""

@@ -1,17 +1,19 @@
-"""A way of fine-tuning for tests: it knows its texts by heart, and may fail or mask the loss."""
+"""Ways of fine-tuning for tests: one that knows its texts by heart, and DP-SGD with too little noise."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
+from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 
 
 class Remembers(torch.nn.Module):
@@ -55,3 +57,61 @@ class ByHeart:
                     on_batch(tokens, labels)
         remembered = [] if np.isfinite(self.epsilon) and self.epsilon < 0.5 else records
         return Remembers(copy.deepcopy(base), [text.tokens for record in remembered for text in record])
+
+
+class HalfNoise(FineTuning):
+    """Its noise is half as large as stated."""
+
+    def add_noise_to(self, name: str, value: torch.Tensor, generator: torch.Generator) -> None:
+        before = value.clone()
+        super().add_noise_to(name, value, generator)
+        value -= (value - before) / 2
+
+
+class NoiseOnFactorA(FineTuning):
+    """Only the first factors of LoRA get noise."""
+
+    def add_noise_to(self, name: str, value: torch.Tensor, generator: torch.Generator) -> None:
+        if "lora_A" in name:
+            super().add_noise_to(name, value, generator)
+
+
+class NoiseOnFactorB(FineTuning):
+    """Only the second factors of LoRA get noise."""
+
+    def add_noise_to(self, name: str, value: torch.Tensor, generator: torch.Generator) -> None:
+        if "lora_B" in name:
+            super().add_noise_to(name, value, generator)
+
+
+class NoiseOfFirstStep(FineTuning):
+    """All steps have the noise of the first one."""
+
+    def add_noise(self, sums: Mapping[str, torch.Tensor], generator: torch.Generator) -> None:
+        super().add_noise(sums, torch.Generator().manual_seed(1))
+
+
+class MirroredNoise(FineTuning):
+    """The noise of a parameter is subtracted again in the second half of it."""
+
+    def add_noise_to(self, name: str, value: torch.Tensor, generator: torch.Generator) -> None:
+        before = value.clone().flatten()
+        super().add_noise_to(name, value, generator)
+        noise, half = value.flatten() - before, value.numel() // 2
+        noise[half : 2 * half] = -noise[:half]
+        value.copy_((before + noise).view(value.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefectiveLora(LoraFineTuning):
+    """LoRA by DP-SGD with a planted defect."""
+
+    run_by: ClassVar[type[FineTuning]] = FineTuning
+
+    def training_type(self) -> type[FineTuning]:
+        return self.run_by
+
+
+def with_defect(defect: type[FineTuning]) -> type[LoraFineTuning]:
+    """Return the trainer whose steps have the defect."""
+    return type(f"Lora{defect.__name__}", (DefectiveLora,), {"run_by": defect, "__module__": __name__})

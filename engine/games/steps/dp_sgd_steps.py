@@ -33,6 +33,8 @@ from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.language_models.fine_tuned_model import TextStepLearner
+from dpaudit.mechanisms.language_models.texts import Texts
 from dpaudit.mechanisms.protocols import Learner, ObservableLearner, StepLearner
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
@@ -42,6 +44,12 @@ Floats = NDArray[np.float64]
 
 STEP_LEARNERS = Capability(
     StepLearner, "learners that show their steps (with methods `claim`, `claimed_steps` and `show_steps`)"
+)
+TEXT_STEP_LEARNERS = Capability(
+    TextStepLearner,
+    "fine-tunings of a language model by DP-SGD (`name: fine-tuning`, with a finite epsilon)",
+    rows=Texts,
+    condition=lambda learner: learner.claimed_steps(1) is not None,
 )
 TESTED_PARTS = (
     "tested: noise and clipping of the steps{sampling}; not the accountant nor the data pipeline, which a game of two "
@@ -92,36 +100,42 @@ class DpSgdSteps:
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond one fair coin for each step, and that the observed gradients are those that update the "
         "weights. Each step is a trial, given all earlier steps.",
-        views={STEP_LEARNERS: StepView},
+        views={TEXT_STEP_LEARNERS: StepView, STEP_LEARNERS: StepView},
         attack="step-midpoint",
         estimator="step-martingale",
         evidence=StepScores,
         run_on=every_row,
         helps="more steps (epochs), or more `trainings`",
         check_tests=(
-            CheckTest(
-                STEP_LEARNERS,
-                (Relation.ADD_REMOVE,),
-                "noise far too small, missing or reused, clipping that does not bind: step by step of one training, or "
-                "of a few short ones",
-                trainings=7,
-                scales={"trainings": 1.0},
-                min_trainings=1,
-                variant="few trainings",
-                game={"steps": 150},
-                growth_on_repeat={"trainings": 4, "steps": 4},
+            *(
+                CheckTest(
+                    capability,
+                    (Relation.ADD_REMOVE,),
+                    "noise far too small, missing or reused, clipping that does not bind: step by step of one "
+                    "training, or of a few short ones",
+                    trainings=7,
+                    scales={"trainings": 1.0},
+                    min_trainings=1,
+                    variant="few trainings",
+                    game={"steps": 150},
+                    growth_on_repeat={"trainings": 4, "steps": 4},
+                )
+                for capability in (STEP_LEARNERS, TEXT_STEP_LEARNERS)
             ),
-            CheckTest(
-                STEP_LEARNERS,
-                (Relation.ADD_REMOVE,),
-                "noise too small, clipping that does not bind, noise that steps share, what a step keeps of gradients "
-                "before the clip: step by step of many trainings",
-                trainings=64,
-                scales={"trainings": 1.0},
-                min_trainings=1,
-                variant="many trainings",
-                game={"steps": 6_400},
-                growth_on_repeat={"trainings": 2, "steps": 2},
+            *(
+                CheckTest(
+                    capability,
+                    (Relation.ADD_REMOVE,),
+                    "noise too small, clipping that does not bind, noise that steps share, what a step keeps of "
+                    "gradients before the clip: step by step of many trainings",
+                    trainings=trainings,
+                    scales={"trainings": 1.0},
+                    min_trainings=1,
+                    variant="many trainings",
+                    game={"steps": 100 * trainings},
+                    growth_on_repeat={"trainings": 2, "steps": 2},
+                )
+                for capability, trainings in ((STEP_LEARNERS, 64), (TEXT_STEP_LEARNERS, 16))
             ),
             CheckTest(
                 STEP_LEARNERS,
@@ -280,7 +294,7 @@ def train_steps(
     mechanism: Any,
     attack: Any,
     canary: GradientCanary | None,
-    target: Examples,
+    target: Examples | Texts,
     search: StepSearch | None,
     earlier: tuple[Steps, ...],
     compute: Compute,
@@ -313,7 +327,10 @@ def train_steps(
     claimed = mechanism.claimed_steps(len(target))
     size = size if search is None else search.size
     crafted = size != len(target)
-    train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
+    train = target
+    if isinstance(target, Examples):
+        train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
+    show = mechanism.show_text_steps if isinstance(target, Texts) else mechanism.show_steps
     probe = StepProber(
         attack,
         claimed.private.noise_multiplier,
@@ -330,7 +347,7 @@ def train_steps(
     )
     with limited_threads(compute.threads), np.errstate(all="ignore"):
         try:
-            mechanism.show_steps(train, step_canary, seed=seed.child("training").sequence(), compute=compute)
+            show(train, step_canary, seed=seed.child("training").sequence(), compute=compute)
         except Exception:
             # A training loop may fail on few rows; its missing steps count as wrong guesses.
             if not crafted:

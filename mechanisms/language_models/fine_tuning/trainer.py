@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TextTrainer(Protocol):
-    """A way to fine-tune a causal language model, registered as "text-trainer"."""
+    """A way to fine-tune a causal language model, registered as "text-trainer".
+
+    One that has `claimed_steps(records)`, and whose `train` takes a `canary`, shows its steps to the game dp-sgd-steps.
+    """
 
     def claim(self, records: int) -> Claim | None:
         """Return the claim for a training set of the public size `records`; None if there is no privacy."""
