@@ -86,7 +86,7 @@ def main() -> None:
     """Play the missing games, and write the table of all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="one JSON object a line for each game")
-    parser.add_argument("--never", type=int, default=200, help="audits of each kind of canary")
+    parser.add_argument("--never", type=int, default=1_000, help="audits of each kind of canary")
     parser.add_argument("--private", type=int, default=15, help="correct trainings of each engine and claim")
     parser.add_argument("--small", action="store_true", help="three audits of each; no data file is written")
     options = parser.parse_args()
