@@ -82,7 +82,7 @@ def test_a_spec_names_the_parts() -> None:
 def test_a_spec_that_has_no_steps_of_texts_says_why() -> None:
     with Cases() as cases:
         for words, changes in {
-            "needs fine-tunings of a language model by DP-SGD": {"mechanism": FineTunedModel()},
+            "or fine-tunings of a language model by DP-SGD": {"mechanism": FineTunedModel()},
             "fine-tunings of a language model by DP-SGD (`name: fine-tuning`, with a finite": {
                 "mechanism": FineTunedModel(trainer=ByHeart())
             },

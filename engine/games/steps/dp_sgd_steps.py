@@ -100,7 +100,7 @@ class DpSgdSteps:
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond one fair coin for each step, and that the observed gradients are those that update the "
         "weights. Each step is a trial, given all earlier steps.",
-        views={TEXT_STEP_LEARNERS: StepView, STEP_LEARNERS: StepView},
+        views={STEP_LEARNERS: StepView, TEXT_STEP_LEARNERS: StepView},
         attack="step-midpoint",
         estimator="step-martingale",
         evidence=StepScores,
