@@ -109,7 +109,9 @@ A guess may depend on all scores and on the coins of rows that were guessed earl
 Measures are those of the scores.
 """
 IN_THIS_ORDER = "guesses in the order of the column guess_order; measures are those of the scores"
-NOT_IN_THIS_ORDER = "guesses in the order of the scores: guess_order needs rows times delta <= {:g}, got {:.3g}"
+NOT_IN_THIS_ORDER = (
+    f"guesses in the order of the scores: guess_order needs fair coins, and rows times delta <= {MAX_DELTA}"
+)
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
 DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
@@ -383,10 +385,12 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
     usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
-    follows_order, order_notes = _guess_order(table, question, method)
-    usual |= {"guess": STATED_GUESS} if follows_order else {}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
+    states_order = _states_guess_order(table, question, method)
+    follows_order = states_order and table.columns.num_rows * estimator.delta <= MAX_DELTA
+    if follows_order and (follows_order := not _is_uneven(table, question)):
+        estimator = _estimator(method, question, {**usual, "guess": STATED_GUESS})
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
@@ -406,7 +410,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
     notes += [
         *planted_notes,
-        *order_notes,
+        *([IN_THIS_ORDER if follows_order else NOT_IN_THIS_ORDER] if states_order else []),
         *_assumption_notes(replays, estimator, question, blocks),
         *_copy_notes(replays),
     ]
@@ -426,19 +430,10 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
-def _guess_order(table: SourceTable, question: Question, method: str) -> tuple[bool, list[str]]:
-    """Return True if guesses follow the column `GUESS_ORDER`, and a note if the table has it and it was not ignored.
-
-    It is ignored where other scores, another rule of guesses or groups are asked for.
-    """
+def _states_guess_order(table: SourceTable, question: Question, method: str) -> bool:
+    """Return True if the table has `GUESS_ORDER`, and no other scores, rule of guesses or groups are asked for."""
     is_asked_otherwise = question.score_column != Question.score_column or "guess" in question.options
-    if method != COINS or GUESS_ORDER not in table.names or question.group_column is not None or is_asked_otherwise:
-        return False, []
-    delta = question.delta if question.delta is not None or question.claim is None else question.claim.delta
-    expected = table.columns.num_rows * (delta or 0.0)
-    if expected > MAX_DELTA:
-        return False, [NOT_IN_THIS_ORDER.format(MAX_DELTA, expected)]
-    return True, [IN_THIS_ORDER]
+    return method == COINS and GUESS_ORDER in table.names and question.group_column is None and not is_asked_otherwise
 
 
 def planting_rate(table: SourceTable) -> float | None:

@@ -41,10 +41,16 @@ class LearnerKind:
 
 LEARNER_KINDS = (
     LearnerKind(
-        "DP-SGD whose noisy gradients can be seen (`from_steps`, `from_opacus`, `dp-sgd`, `fine-tuning`)",
-        (StepLearner, ObservableLearner, TextStepLearner),
+        "DP-SGD whose noisy gradients can be seen (`from_steps`, `from_opacus`, `dp-sgd`)",
+        (StepLearner, ObservableLearner),
         {Relation.ADD_REMOVE: "dp-sgd-steps"},
         "noise and clipping of each step, in one training",
+    ),
+    LearnerKind(
+        "a fine-tuning of a language model by DP-SGD (`fine-tuning`)",
+        (TextStepLearner,),
+        {Relation.ADD_REMOVE: "dp-sgd-steps"},
+        "noise of each step, in one training",
     ),
     LearnerKind(
         "a function that returns the released numbers (`from_summary`), or a learner with `summarise` or "

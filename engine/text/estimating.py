@@ -20,6 +20,7 @@ from dpaudit.engine.estimate.estimating import (
     DEFAULT_GUESS,
     GUESS_ORDER,
     IN_THIS_ORDER,
+    NOT_IN_THIS_ORDER,
     PLANTED_RECORDS,
     PLANTING_RATE,
     RARE_COINS,
@@ -41,6 +42,7 @@ from dpaudit.engine.text.memorization import Exposures, exposures, extraction_me
 from dpaudit.errors import InputError, printable_lines, require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.extraction.sampling import Sampling
+from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 ATTACKS = ("calibrated-loss", "loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
 """Attacks that are used by default if they have what they need; the order of guesses begins with the first one."""
 LEARNED = "learned"
-"""Order of guesses that combines all attacks. It is the default if coins are fair."""
+"""Order of guesses that combines all attacks. It is the default for several attacks and fair coins."""
 BY = ("repeat", "kind", "length")
 """Values of a canary by which bounds of slices are given."""
 SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
@@ -75,6 +77,10 @@ NEEDED = "`n={:,}` or more, with `rate={:g}` to plant about as many of them as o
 UNCHECKED = (
     "not checked that every planted canary received loss: record the training with `LossRecord` and pass the record as "
     "`training`"
+)
+NOT_LEARNED = (
+    "a learned order of all canaries is not proved here: it needs an even draw of the coins, and canaries times delta "
+    f"<= {MAX_DELTA}. Slices that meet both have it"
 )
 NO_RELATION = "texts have no labels: the claim is read as one about adding or removing a record"
 USERS = "a canary is a user: {} record(s) with copies; the claim is about all records of a user at once"
@@ -227,8 +233,9 @@ def estimate_text(
         reference: Another model that never saw the canaries, in the same forms.
         attacks: Names of attacks, or mappings with `name` and fields; those that lack what they need are left out.
         order: Name of the attack whose scores order the guesses; or "learned", which combines all attacks as the coins
-            revealed so far suggest, and needs fair coins. Default: "learned" with fair coins, else the first attack.
-            Where canaries times delta exceed 0.1, a learned order is not proved and the first attack guesses alone.
+            revealed so far suggest, and needs fair coins. Default: "learned" with fair coins and several attacks,
+            else the first attack. Where canaries times delta exceed 0.1, a learned order is not proved, and the first
+            attack guesses alone.
         by: Also give one bound for each "repeat", "kind" or "length" (tokens of the secret), or for each combination of
             several of them. All bounds share the error. A claim about one record is compared with a slice at the
             slice's own number of records. Choose it before you see results.
@@ -280,7 +287,8 @@ def estimate_text(
     shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
     (whole,) = estimates(table, shared)
     assert isinstance(whole, Estimate)
-    whole = replace(whole, notes=tuple(note for note in whole.notes if note != IN_THIS_ORDER))  # said below
+    guessed_by = order if order != LEARNED or IN_THIS_ORDER in whole.notes else first
+    whole = replace(whole, notes=tuple(note for note in whole.notes if note not in (IN_THIS_ORDER, NOT_IN_THIS_ORDER)))
     convicting = None
     if promise is not None and confidence < CONVICTING:
         convicting = replace(question, confidence=1 - (1 - CONVICTING) / (len(slices) + 1))
@@ -293,7 +301,8 @@ def estimate_text(
             of_slices[name] = audit.finished(stricter, audit.rows_of(rows), ())
         else:
             of_slices[name] = str(bound)
-    notes += [f"order of guesses: {order}; attacks: {', '.join(scores)}"]
+    notes += [f"order of guesses: {guessed_by}; attacks: {', '.join(scores)}"]
+    notes += [NOT_LEARNED] if guessed_by != order else []
     notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
     finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
     values = {part.name: getattr(finished, part.name) for part in fields(Estimate) if part.init}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel, BaseModelSource
 from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
@@ -70,6 +71,10 @@ class TextLearner(Protocol):
 class TextStepLearner(TextLearner, Protocol):
     """A fine-tuning by DP-SGD that admits a canary to its steps and reveals the noisy gradient of each step."""
 
+    @property
+    def shows_steps(self) -> bool:
+        """True if the steps are those of DP-SGD with noise, and can be seen."""
+
     def claimed_steps(self, rows: int) -> ClaimedSteps | None:
         """Return the steps claimed for a training on `rows` texts; None if there is no such claim."""
 
@@ -123,19 +128,26 @@ class FineTunedModel:
             trainer = replace(trainer, trained_tokens=tuple(sorted({*trainer.trained_tokens, *new_tokens})))
         return trainer.train(base.module, records, size=size, seed=seed, compute=compute, on_batch=on_batch)
 
+    @property
+    def shows_steps(self) -> bool:
+        """True if the trainer has DP-SGD steps with noise."""
+        return hasattr(self.trainer, "claimed_steps") and math.isfinite(getattr(self.trainer, "epsilon", 0.0))
+
     def claimed_steps(self, rows: int) -> ClaimedSteps | None:
         """Return the steps claimed for `rows` texts; None if the trainer has no DP-SGD, or no finite epsilon."""
-        if self.without_noise() is None or not hasattr(self.trainer, "claimed_steps"):
-            return None
-        steps: ClaimedSteps = self.trainer.claimed_steps(rows)
+        steps: ClaimedSteps | None = self.trainer.claimed_steps(rows) if self.shows_steps else None
         return steps
 
     def show_text_steps(self, train: Texts, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        """Fine-tune on the texts with the canary in each step; texts of fewer than two tokens are left out."""
+        """Fine-tune on the texts with the canary in each step; texts of fewer than two tokens are records without
+        loss. A training that diverges shows fewer steps.
+        """
         base = self.base.load(device=compute.device)
         longest = min(self.max_tokens, getattr(base.module.config, "max_position_embeddings", self.max_tokens))
         records = [(text,) for text in training_texts(base, train.texts, longest)]
-        self.trainer.train(base.module, records, size=len(train), seed=seed, compute=compute, canary=canary)
+        records += [(TrainingText((0, 0), (False, False)),)] * (len(train) - len(records))
+        with suppress(TrainingError):
+            self.trainer.train(base.module, records, size=len(train), seed=seed, compute=compute, canary=canary)
 
     def without_noise(self) -> FineTunedModel | None:
         """Return the same training with infinite epsilon; None if the trainer has none that is finite."""

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.random import SeedSequence
 
 from dpaudit import Verdict, audit, load_spec
-from dpaudit.claims import GaussianDP
+from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.text.plain_texts import MadeSentences
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
 from dpaudit.engine.games.text.text_canaries import TextCanaries
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.adapters.opacus_lora import OpacusLora
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.language_models.base_models.made_sentences import made_sentences
 from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
 from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel
 from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
 from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
+from dpaudit.mechanisms.language_models.texts import Texts
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from tests.engine.own_text_trainers import (
     ByHeart,
     HalfNoise,
@@ -31,6 +38,7 @@ from tests.engine.own_text_trainers import (
     with_defect,
 )
 from tests.loops import Cases
+from tests.mechanisms.test_text_fine_tuning import ConstantProbe
 
 SETTINGS: dict[str, Any] = {"epsilon": 8.0, "batch_size": 16, "epochs": 50}
 STEPS = {"name": "dp-sgd-steps", "trainings": 1}
@@ -90,6 +98,47 @@ def test_a_spec_that_has_no_steps_of_texts_says_why() -> None:
         }.items():
             with cases.case(words), pytest.raises(SpecError, match=re.escape(words)):
                 make_plan(spec(LoraFineTuning(**SETTINGS), **changes))
+
+
+def shown_steps(trainer: Any, texts: Texts) -> int:
+    """Return the number of steps that a training on the texts shows."""
+    model = FineTunedModel(base=TinyTransformer(hidden=16, layers=1, steps=0), trainer=trainer)
+    steps = model.claimed_steps(len(texts))
+    assert steps is not None
+    canary = StepCanary(ConstantProbe(1.0), np.random.default_rng(0), clip=1.0, divisor=steps.divisor)
+    model.show_text_steps(texts, canary, seed=SeedSequence(0), compute=Compute())
+    return canary.step
+
+
+def test_short_texts_count_as_records_and_a_training_that_diverges_shows_its_first_steps() -> None:
+    """Opacus takes the sampling rate from the number of records; too short a text is one without loss."""
+    texts = Texts((*made_sentences(32, np.random.default_rng(0)), "a"))
+    few = {**SETTINGS, "epochs": 2, "accountant": "rdp"}
+    for trainer in (OpacusLora(**few), LoraFineTuning(**few)):
+        assert shown_steps(trainer, texts) == trainer.claimed_steps(33).count
+    diverging = FullFineTuning(**few, optimizer="sgd", learning_rate=1e30)
+    assert 1 <= shown_steps(diverging, texts) < diverging.claimed_steps(33).count
+
+
+@dataclass(frozen=True)
+class OneRateForAll:
+    """A trainer whose steps do not depend on the number of records, and whose training fails."""
+
+    def claim(self, records: int) -> Claim:
+        return Claim(8.0, 1e-5, Relation.ADD_REMOVE)
+
+    def claimed_steps(self, records: int) -> ClaimedSteps:
+        return ClaimedSteps(PrivateSteps(1.0, 1.0, 0.1), 50)
+
+    def train(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("the device is lost")
+
+
+def test_no_training_is_said_to_have_fewer_texts_and_its_errors_are_shown(tmp_path: Path) -> None:
+    game = {**STEPS, "trainings": 8}
+    report = audit(spec(OneRateForAll(), game=game), output=tmp_path / "run", quiet=True)
+    assert report.results[0].verdict is Verdict.FAILED
+    assert "the device is lost" in report.text()
 
 
 def test_check_plays_the_steps_of_a_private_fine_tuning_first() -> None:

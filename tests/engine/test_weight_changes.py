@@ -77,6 +77,20 @@ def test_an_optimizer_that_is_not_used_is_told(model: Any) -> None:
     assert remark.startswith("the optimizer that was given never made a step, and 5 parameters (")
 
 
+def test_an_optimizer_of_flat_copies_is_not_blamed(model: Any) -> None:
+    """DeepSpeed steps copies of all parameters and writes them back."""
+    flat = torch.nn.Parameter(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
+    optimizer = torch.optim.SGD([flat], lr=0.1)
+    changes = WeightChanges(model, optimizer)
+    flat.grad = torch.randn_like(flat)
+    optimizer.step()
+    torch.nn.utils.vector_to_parameters(flat, model.parameters())
+    changes.end()
+    assert changes.steps == 1
+    assert len(changes.changed) == 5
+    assert changes.remarks == []
+
+
 def test_the_optimizer_inside_opacus_is_counted(model: Any) -> None:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer

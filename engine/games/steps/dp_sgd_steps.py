@@ -49,12 +49,13 @@ TEXT_STEP_LEARNERS = Capability(
     TextStepLearner,
     "fine-tunings of a language model by DP-SGD (`name: fine-tuning`, with a finite epsilon)",
     rows=Texts,
-    condition=lambda learner: learner.claimed_steps(1) is not None,
+    condition=lambda learner: learner.shows_steps,
 )
 TESTED_PARTS = (
-    "tested: noise and clipping of the steps{sampling}; not the accountant nor the data pipeline, which a game of two "
-    "worlds sees from end to end"
+    "tested: {parts}; not the accountant nor the data pipeline, which a game of two worlds sees from end to end"
 )
+STEP_PARTS = "noise and clipping of the steps"
+TEXT_STEP_PARTS = "noise of the steps, and how they clip the canary, which a trainer may do apart from its records"
 PRIOR_STEPS = 3.0
 """Weight, in steps, of the prior that the canary adds one clip and the data nothing."""
 MIN_TRAININGS_FOR_SEARCH = 8
@@ -75,6 +76,41 @@ LOW_VARIANCE_SHARE = 0.6
 """Share of the claimed variance below which the noise of a step is considered too small."""
 SWITCH_NATS = 6.0
 """Lead in nats, on earlier steps, that another of the dozens of rules needs to replace the first one."""
+
+
+def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tuple[CheckTest, CheckTest]:
+    """Return the tests of steps in few trainings, and in many.
+
+    Args:
+        capability: Mechanisms that they audit.
+        clips: True if the canary is clipped as records are, so that wrong clipping is found too.
+        trainings: Largest number of trainings of the second test.
+    """
+    loose = ", clipping that does not bind" if clips else ""
+    kept = ", what a step keeps of gradients before the clip" if clips else ""
+    few = CheckTest(
+        capability,
+        (Relation.ADD_REMOVE,),
+        f"noise far too small, missing or reused{loose}: step by step of one training, or of a few short ones",
+        trainings=7,
+        scales={"trainings": 1.0},
+        min_trainings=1,
+        variant="few trainings",
+        game={"steps": 150},
+        growth_on_repeat={"trainings": 4, "steps": 4},
+    )
+    many = CheckTest(
+        capability,
+        (Relation.ADD_REMOVE,),
+        f"noise too small{loose}, noise that steps share{kept}: step by step of many trainings",
+        trainings=trainings,
+        scales={"trainings": 1.0},
+        min_trainings=1,
+        variant="many trainings",
+        game={"steps": 100 * trainings},
+        growth_on_repeat={"trainings": 2, "steps": 2},
+    )
+    return few, many
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
@@ -107,36 +143,8 @@ class DpSgdSteps:
         run_on=every_row,
         helps="more steps (epochs), or more `trainings`",
         check_tests=(
-            *(
-                CheckTest(
-                    capability,
-                    (Relation.ADD_REMOVE,),
-                    "noise far too small, missing or reused, clipping that does not bind: step by step of one "
-                    "training, or of a few short ones",
-                    trainings=7,
-                    scales={"trainings": 1.0},
-                    min_trainings=1,
-                    variant="few trainings",
-                    game={"steps": 150},
-                    growth_on_repeat={"trainings": 4, "steps": 4},
-                )
-                for capability in (STEP_LEARNERS, TEXT_STEP_LEARNERS)
-            ),
-            *(
-                CheckTest(
-                    capability,
-                    (Relation.ADD_REMOVE,),
-                    "noise too small, clipping that does not bind, noise that steps share, what a step keeps of "
-                    "gradients before the clip: step by step of many trainings",
-                    trainings=trainings,
-                    scales={"trainings": 1.0},
-                    min_trainings=1,
-                    variant="many trainings",
-                    game={"steps": 100 * trainings},
-                    growth_on_repeat={"trainings": 2, "steps": 2},
-                )
-                for capability, trainings in ((STEP_LEARNERS, 64), (TEXT_STEP_LEARNERS, 16))
-            ),
+            *_noise_tests(STEP_LEARNERS, clips=True, trainings=64),
+            *_noise_tests(TEXT_STEP_LEARNERS, clips=False, trainings=16),
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
@@ -180,7 +188,9 @@ class DpSgdSteps:
         canary = RandomGradient() if self.canary is None and self.sampling else self.canary
         rows = len(setting.parts.target)
         sizes = [rows, *(max(2, round(batch / steps.private.sample_rate)) for batch in SMALL_DATA_BATCHES)]
+        is_of_texts = isinstance(setting.mechanism, TextStepLearner)
         sizes = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
+        sizes = [rows] if is_of_texts else sizes
         has_search = canary is None and not self.full_digits and count >= MIN_TRAININGS_FOR_SEARCH
         search_count = min(MAX_SEARCH_TRAININGS, 3 * (count // 6)) if has_search else 0
 
@@ -231,7 +241,7 @@ class DpSgdSteps:
             ceiling=(ceiling,),
             choices=() if search is None else (search,),
             claim=self.step_claim(steps, claim.delta),
-            whole=partial(_whole_training, steps, claim, self.sampling),
+            whole=partial(_whole_training, steps, claim, self.sampling, TEXT_STEP_PARTS if is_of_texts else STEP_PARTS),
         )
 
     def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
@@ -244,7 +254,7 @@ class DpSgdSteps:
 
 
 def _whole_training(
-    steps: ClaimedSteps, claim: Claim, sampled: bool, finding: Finding, step_claim: Claim
+    steps: ClaimedSteps, claim: Claim, sampled: bool, parts: str, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
     """Return lines for the report: claim of the training, p-value of the step's claim, noise and its cost, scope."""
     evidence = finding.evidence if isinstance(finding, Bound) else ()
@@ -257,7 +267,8 @@ def _whole_training(
             f", if all steps had noise: {steps.without_noise:,} of {steps.count:,} have none by the accountant's "
             "record, so no finite epsilon holds for the training"
         )
-    return (claimed, *p_values, *composed, TESTED_PARTS.format(sampling=", and their sampling" if sampled else ""))
+    sampling = ", and their sampling" if sampled else ""
+    return (claimed, *p_values, *composed, TESTED_PARTS.format(parts=f"{parts}{sampling}"))
 
 
 def _composed(steps: ClaimedSteps, claim: Claim, accuracy: StepAccuracy) -> str:
@@ -326,9 +337,9 @@ def train_steps(
     """
     claimed = mechanism.claimed_steps(len(target))
     size = size if search is None else search.size
-    crafted = size != len(target)
+    crafted = isinstance(target, Examples) and size != len(target)
     train = target
-    if isinstance(target, Examples):
+    if isinstance(target, Examples):  # texts are never few: the search for the number of rows is for examples
         train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
     show = mechanism.show_text_steps if isinstance(target, Texts) else mechanism.show_steps
     probe = StepProber(

@@ -167,7 +167,7 @@ class Canaries:
     def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = CONVICTING) -> float:
         """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
 
-        A claim above it cannot be rejected: make more canaries. It is about log(canaries) - 2.2 for every `rate`, and
+        A claim above it cannot be rejected: make more canaries. It is about log(canaries) - 2 for every `rate`, and
         does not grow with `repeat`. It is that of the default order of guesses; one attack alone shows less.
         """
         return maximum_bound(self.planted, self.rate, delta=delta, confidence=confidence).lower

@@ -46,7 +46,8 @@ def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, Text
 def centred(score: Floats) -> Floats:
     """Return scores minus their median, in half-widths of their bulk, shape as `score`."""
     low, middle, high = np.quantile(score, BULK)
-    return np.asarray((score - middle) / max((high - low) / 2, np.finfo(np.float64).tiny))
+    with np.errstate(over="ignore"):  # of a bulk of equal scores; such distances are limited later
+        return np.asarray((score - middle) / max((high - low) / 2, np.finfo(np.float64).tiny))
 
 
 def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> Scores:

@@ -106,6 +106,8 @@ class WeightChanges:
             return []
         members = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
         inside = {name for name, parameter in _named(self._model) if id(parameter) in members}
+        if self.steps and not inside and self._has_copies_of_all():
+            return []
         outside = [name for name in self.changed if name not in inside]
         remarks = []
         if self.changed and self.steps == 0:
@@ -128,6 +130,14 @@ class WeightChanges:
                 f"the gradient of {_listed(sorted(bare))} had entries of exactly 0 in a step: no noise was added to it"
             )
         return remarks
+
+    def _has_copies_of_all(self) -> bool:
+        """True if the optimizer holds as many numbers as the model trains, such as flat copies of all parameters.
+
+        DeepSpeed's optimizers do, and write the copies back; what changes outside of them cannot be seen.
+        """
+        held = sum(value.numel() for group in self._optimizer.param_groups for value in group["params"])
+        return bool(held >= sum(value.numel() for value in self._model.parameters() if value.requires_grad))
 
     def unlike(self, model: Any) -> str:
         """Return a sentence if a torch module has other weights than the watched one at the end; else ""."""
