@@ -12,6 +12,7 @@ import pytest
 from numpy.random import SeedSequence
 
 from dpaudit import Verdict, audit, load_spec
+from dpaudit.actors.work import Call
 from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.text.plain_texts import MadeSentences
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
@@ -136,6 +137,9 @@ class OneRateForAll:
 
 def test_no_training_is_said_to_have_fewer_texts_and_its_errors_are_shown(tmp_path: Path) -> None:
     game = {**STEPS, "trainings": 8}
+    calls = [unit.task for unit in make_plan(spec(OneRateForAll(), game=game)).units if isinstance(unit.task, Call)]
+    sizes = [dict(call.arguments)["size"] for call in calls if call.name == "train_steps"]
+    assert sizes == [64] * 8
     report = audit(spec(OneRateForAll(), game=game), output=tmp_path / "run", quiet=True)
     assert report.results[0].verdict is Verdict.FAILED
     assert "the device is lost" in report.text()
