@@ -4,8 +4,8 @@
 
 Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-steps.csv`.
 
-Each game plays `dp-sgd-steps` on a fine-tuning at epsilon = 8, delta = 1e-5: on a transformer of one layer, 200 steps of
-one training; with `--weights`, on that model once, 48 steps of two trainings.
+Each game plays `dp-sgd-steps` on a fine-tuning at epsilon = 8, delta = 1e-5: on a transformer of one layer, 200 steps
+of one training; with `--weights`, on that model once, 48 steps of two trainings.
 """
 
 from __future__ import annotations

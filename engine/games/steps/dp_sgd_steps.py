@@ -87,7 +87,7 @@ def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tupl
         trainings: Largest number of trainings of the second test.
     """
     loose = ", clipping that does not bind" if clips else ""
-    kept = ", what a step keeps of gradients before the clip" if clips else ""
+    before_clip = ", what a step keeps of gradients before the clip" if clips else ""
     few = CheckTest(
         capability,
         (Relation.ADD_REMOVE,),
@@ -102,7 +102,7 @@ def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tupl
     many = CheckTest(
         capability,
         (Relation.ADD_REMOVE,),
-        f"noise too small{loose}, noise that steps share{kept}: step by step of many trainings",
+        f"noise too small{loose}, noise that steps share{before_clip}: step by step of many trainings",
         trainings=trainings,
         scales={"trainings": 1.0},
         min_trainings=1,

@@ -136,8 +136,8 @@ class WeightChanges:
 
         DeepSpeed's optimizers do, and write the copies back; what changes outside of them cannot be seen.
         """
-        held = sum(value.numel() for group in self._optimizer.param_groups for value in group["params"])
-        return bool(held >= sum(value.numel() for value in self._model.parameters() if value.requires_grad))
+        stepped = sum(value.numel() for group in self._optimizer.param_groups for value in group["params"])
+        return bool(stepped >= sum(value.numel() for value in self._model.parameters() if value.requires_grad))
 
     def unlike(self, model: Any) -> str:
         """Return a sentence if a torch module has other weights than the watched one at the end; else ""."""
