@@ -80,9 +80,9 @@ def play(model: str, case: str, seed: int, weights: str) -> dict[str, Any]:
 
 
 def games(count: int, weights: str) -> Iterator[tuple[str, str, int]]:
-    """Yield model, case and number of each game."""
-    for number in range(count):
-        for case in TRAINERS:
+    """Yield model, case and number of each game; correct trainings are played four times as often as others."""
+    for case in TRAINERS:
+        for number in range(4 * count if case.startswith("correct") else count):
             yield TINY, case, number
     for case in ON_LARGE if weights else ():
         yield LARGE, case, 0
@@ -92,7 +92,7 @@ def main() -> None:
     """Play the missing games, and write the table of all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="one JSON object a line for each game")
-    parser.add_argument("--games", type=int, default=10, help="games of each case on the small model")
+    parser.add_argument("--games", type=int, default=10, help="games of each defect on the small model")
     parser.add_argument("--weights", default="", help="GGUF file of a model that is fine-tuned too")
     options = parser.parse_args()
     lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
