@@ -161,6 +161,7 @@ class Question:
     group_column: str | None = None  # rows with an equal value describe one canary; None: each row is a canary
     group_score: GroupScore = "max"  # rule that combines the scores of a canary's rows
     ordered: bool = False  # True if rows are in trial order, for "betting"
+    convicting: float | None = None  # confidence that a violation needs, in (0, 1); None: that of the bound
     family: str | None = None  # "gaussian", "laplace" or "dp-sgd:RATE,STEPS": also give the bound under it
 
     def __post_init__(self) -> None:
@@ -388,8 +389,10 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
     states_order = _states_guess_order(table, question, method)
-    follows_order = states_order and table.columns.num_rows * estimator.delta <= MAX_DELTA
-    if follows_order and (follows_order := not _is_uneven(table, question)):
+    follows_order = (
+        states_order and table.columns.num_rows * estimator.delta <= MAX_DELTA and not _is_uneven(table, question)
+    )
+    if follows_order:
         estimator = _estimator(method, question, {**usual, "guess": STATED_GUESS})
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
@@ -417,7 +420,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     measured = measures(replays, confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
-    details: dict[str, Any] = {"measures": measured}
+    convicting = None if question.convicting is None else _surer(estimator, question.convicting).bound(tallies)
+    details: dict[str, Any] = {"measures": measured, "convicting": convicting}
     if question.method is None and getattr(estimator, "independent_trials", False):
         details["assumed_method"] = method
     if question.family is not None:
@@ -425,7 +429,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if backwards and question.claim is None:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
-        details |= _power(guesses, estimator, tallies, bound, question.claim)
+        details |= _power(guesses, estimator, tallies, bound, question.claim, convicting)
         details |= {"blind": REVERSED} if backwards and bound.lower <= question.claim.epsilon else {}
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
@@ -488,33 +492,65 @@ def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any]
     return cast(FamilyBound, limit)
 
 
+def _surer(estimator: Any, confidence: float) -> Any:
+    """Return the estimator at another confidence; the same tallies serve both."""
+    return replace(estimator, confidence=confidence)
+
+
 def _power(
-    replays: Sequence[Scores], estimator: Any, tallies: Sequence[Any], bound: Bound, claim: Claim
+    replays: Sequence[Scores],
+    estimator: Any,
+    tallies: Sequence[Any],
+    bound: Bound,
+    claim: Claim,
+    convicting: Bound | None,
 ) -> dict[str, Any]:
-    """Return the p-value of a claim and, if the bound does not exceed it, what the scores could have shown."""
+    """Return the p-value of a claim and, if the bound does not exceed it, what the scores could have shown.
+
+    With a bound that a violation needs, they show what exceeds the claim at its confidence. They are blind only if
+    nothing exceeds the claim at the confidence of the first bound.
+    """
     if bound.validity in NEVER_REJECT:
         return {"blind": NO_VERDICT.format(bound.validity)}
     from dpaudit.engine.reading.gather import p_value_of  # slow to import, needs a claim
 
     is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
     power = {"p_value": p_value_of(estimator, tallies, bound, claim.curve) if is_small else None}
-    return power | _sensitivity(replays, estimator, claim) if bound.lower <= claim.epsilon else power
+    if (convicting or bound).lower > claim.epsilon:
+        return power
+    if convicting is None:
+        return power | _sensitivity(replays, estimator, claim)
+    sensitivity = _sensitivity(replays, _surer(estimator, convicting.confidence), claim)
+    if "blind" in sensitivity:
+        sensitivity["blind"] = _blind(_maximum(replays, estimator), claim)
+    return power | sensitivity
 
 
 def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
     """Return the bound for as many rows in perfect order, and the detectable reduction of the noise."""
     from dpaudit.engine.reading.gather import detectable_factor  # slow to import
 
+    most = _maximum(replays, estimator)
+    if blind := _blind(most, claim):
+        return {"maximum": most, "blind": blind}
+    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
+    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
+    return {"maximum": most, "detectable": factor}
+
+
+def _maximum(replays: Sequence[Scores], estimator: Any) -> Bound:
+    """Return the bound for as many rows in perfect order."""
     perfect = [
         replace(scores, score=np.where(scores.truth, 1, -1) * np.linspace(1, 2, len(scores.truth)))
         for scores in replays
     ]
     most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
-    if most.violation_point(claim.curve) is None:
-        return {"maximum": most, "blind": FEW_ROWS.format(format_upper(most.lower))}
-    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
-    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
-    return {"maximum": most, "detectable": factor}
+    return most
+
+
+def _blind(most: Bound, claim: Claim) -> str:
+    """Return the reason why no scores of so many rows could reject the claim; "" if some could."""
+    return FEW_ROWS.format(format_upper(most.lower)) if most.violation_point(claim.curve) is None else ""
 
 
 def _is_run_table(table: SourceTable, question: Question) -> bool:

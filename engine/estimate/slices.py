@@ -11,6 +11,19 @@ from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.extraction.shares import ExtractionTable
 
 
+def shared_error(question: Question, results: int) -> Question:
+    """Return the question with the confidences of one of several results that have equal shares of the error."""
+
+    def of_each(confidence: float) -> float:
+        return 1 - (1 - confidence) / results
+
+    return replace(
+        question,
+        confidence=of_each(0.95 if question.confidence is None else question.confidence),
+        convicting=None if question.convicting is None else of_each(question.convicting),
+    )
+
+
 def estimates_by(
     table: SourceTable, question: Question, columns: Sequence[str], *, others: int = 0
 ) -> dict[str, Estimate | ExtractionTable | str]:
@@ -23,8 +36,7 @@ def estimates_by(
         others: Number of other results that have an equal share of the same error.
     """
     slices = table.slices(columns)
-    confidence = 0.95 if question.confidence is None else question.confidence
-    question = replace(question, confidence=1 - (1 - confidence) / (len(slices) + others))
+    question = shared_error(question, len(slices) + others)
     outcomes: dict[str, Estimate | ExtractionTable | str] = {}
     for name, rows in slices.items():
         try:

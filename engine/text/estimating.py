@@ -28,8 +28,9 @@ from dpaudit.engine.estimate.estimating import (
     Question,
     estimates,
 )
-from dpaudit.engine.estimate.slices import estimates_by
+from dpaudit.engine.estimate.slices import estimates_by, shared_error
 from dpaudit.engine.estimate.tables import SourceTable
+from dpaudit.engine.games.text.attacks.canary_losses import LEARNED
 from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
@@ -64,8 +65,6 @@ if TYPE_CHECKING:
 
 ATTACKS = ("calibrated-loss", "loss-difference", "reference-ratio", "min-k-plus-plus", "largest-token")
 """Attacks that are used by default if they have what they need; the order of guesses begins with the first one."""
-LEARNED = "learned"
-"""Order of guesses that combines all attacks. It is the default for several attacks and fair coins."""
 BY = ("repeat", "kind", "length")
 """Values of a canary by which bounds of slices are given."""
 SLICES = "slices; all {} bounds hold together with confidence {:.4g} each"
@@ -282,25 +281,24 @@ def estimate_text(
     table = _score_table(canaries, scores[first if order == LEARNED else order], guesses)
     method = COINS if canaries.rate == FAIR else RARE_COINS
     options = {"guess": DEFAULT_GUESS} if method == COINS and guesses is None else {}
-    question = Question(method, delta, confidence, options=options, claim=promise)
+    question = Question(
+        method,
+        delta,
+        confidence,
+        options=options,
+        claim=promise,
+        convicting=CONVICTING if promise is not None and confidence < CONVICTING else None,
+    )
     slices = estimates_by(table, question, columns, others=1) if columns else {}
-    shared = replace(question, confidence=1 - (1 - confidence) / (len(slices) + 1))
-    (whole,) = estimates(table, shared)
+    (whole,) = estimates(table, shared_error(question, len(slices) + 1))
     assert isinstance(whole, Estimate)
     guessed_by = order if order != LEARNED or IN_THIS_ORDER in whole.notes else first
     whole = replace(whole, notes=tuple(note for note in whole.notes if note not in (IN_THIS_ORDER, NOT_IN_THIS_ORDER)))
-    convicting = None
-    if promise is not None and confidence < CONVICTING:
-        convicting = replace(question, confidence=1 - (1 - CONVICTING) / (len(slices) + 1))
-        whole = _with_convicting(whole, table, convicting)
     audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order != LEARNED)
-    of_slices: dict[str, Estimate | str] = {}
-    for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True):
-        if isinstance(bound, Estimate):
-            stricter = bound if convicting is None else _with_convicting(bound, rows, convicting)
-            of_slices[name] = audit.finished(stricter, audit.rows_of(rows), ())
-        else:
-            of_slices[name] = str(bound)
+    of_slices = {
+        name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
+        for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
+    }
     notes += [f"order of guesses: {guessed_by}; attacks: {', '.join(scores)}"]
     notes += [NOT_LEARNED] if guessed_by != order else []
     notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
@@ -315,13 +313,6 @@ def estimate_text(
         texts=audit.texts,
         by=columns,
     )
-
-
-def _with_convicting(bound: Estimate, table: SourceTable, question: Question) -> Estimate:
-    """Return the bound with that of a stricter question, which a violation needs and whose sensitivity counts."""
-    (strict,) = estimates(table, question)
-    assert isinstance(strict, Estimate)
-    return replace(bound, convicting=strict, maximum=strict.maximum, detectable=strict.detectable)
 
 
 @dataclass(frozen=True)

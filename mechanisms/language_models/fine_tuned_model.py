@@ -143,7 +143,7 @@ class FineTunedModel:
         loss. A training that diverges shows fewer steps.
         """
         base = self.base.load(device=compute.device)
-        longest = min(self.max_tokens, getattr(base.module.config, "max_position_embeddings", self.max_tokens))
+        longest = longest_text(base, self.max_tokens)
         records = [(text,) for text in training_texts(base, train.texts, longest)]
         records += [(TrainingText((0, 0), (False, False)),)] * (len(train) - len(records))
         with suppress(TrainingError):
@@ -154,6 +154,11 @@ class FineTunedModel:
         if not math.isfinite(getattr(self.trainer, "epsilon", math.inf)):
             return None
         return replace(self, trainer=replace(self.trainer, epsilon=math.inf))
+
+
+def longest_text(base: BaseModel, max_tokens: int) -> int:
+    """Return the number of tokens after which texts are cut: `max_tokens`, or the positions of the model if fewer."""
+    return min(max_tokens, getattr(base.module.config, "max_position_embeddings", max_tokens))
 
 
 def training_texts(base: BaseModel, texts: Sequence[str], max_tokens: int) -> list[TrainingText]:

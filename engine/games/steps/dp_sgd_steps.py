@@ -189,8 +189,7 @@ class DpSgdSteps:
         rows = len(setting.parts.target)
         sizes = [rows, *(max(2, round(batch / steps.private.sample_rate)) for batch in SMALL_DATA_BATCHES)]
         is_of_texts = isinstance(setting.mechanism, TextStepLearner)
-        sizes = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
-        sizes = [rows] if is_of_texts else sizes
+        sizes = [rows] if is_of_texts else [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
         has_search = canary is None and not self.full_digits and count >= MIN_TRAININGS_FOR_SEARCH
         search_count = min(MAX_SEARCH_TRAININGS, 3 * (count // 6)) if has_search else 0
 

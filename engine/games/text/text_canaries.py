@@ -29,6 +29,7 @@ from dpaudit.engine.games.reference import WITHOUT_PRIVACY, CoinResponse, RareCo
 from dpaudit.engine.games.text import canaries as canary_values
 from dpaudit.engine.games.text.attacks.canary_losses import CanaryLosses
 from dpaudit.engine.games.text.kinds.rare_suffix import RareSuffix
+from dpaudit.engine.games.text.rates import FAIR
 from dpaudit.engine.games.text.source import CanaryKind
 from dpaudit.engine.games.text.text_canaries_work import (
     CanaryDesign,
@@ -46,7 +47,6 @@ from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 TEXT_LEARNERS = Capability(TextLearner, "fine-tunings of a language model (`name: fine-tuning`)")
-FAIR = 0.5
 CONTROL_REPLAYS = 20
 """Number of times that coins are tossed after the training for the control."""
 

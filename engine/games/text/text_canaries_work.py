@@ -26,7 +26,7 @@ from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel, BaseModelSource
-from dpaudit.mechanisms.language_models.fine_tuned_model import TextLearner, training_texts
+from dpaudit.mechanisms.language_models.fine_tuned_model import TextLearner, longest_text, training_texts
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
 from dpaudit.mechanisms.language_models.fine_tuning.update_products import (
     UpdateProducts,
@@ -124,7 +124,7 @@ def fine_tune(
     canaries = stored.load()
     model = loaded_for(mechanism.base, canaries, compute)
     tokens = tuple(new_tokens(canaries, model.tokenizer))
-    longest = min(mechanism.max_tokens, getattr(model.module.config, "max_position_embeddings", mechanism.max_tokens))
+    longest = longest_text(model, mechanism.max_tokens)
     texts = training_texts(model, target.texts, longest)
     planted = planted_records(canaries, longest)
     data: list[Record] = [*((text,) for text in texts), *planted]

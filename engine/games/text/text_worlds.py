@@ -30,7 +30,12 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModelSource
-from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel, TextLearner, training_texts
+from dpaudit.mechanisms.language_models.fine_tuned_model import (
+    FineTunedModel,
+    TextLearner,
+    longest_text,
+    training_texts,
+)
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
 from dpaudit.mechanisms.language_models.texts import Texts
 from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics, token_statistics
@@ -167,7 +172,7 @@ def train_worlds(
     """Fine-tune on the texts, with or without the secret, and compute the log-probability of the secret."""
     canaries = secret.load()
     model = loaded_for(mechanism.base, canaries, compute)
-    longest = min(mechanism.max_tokens, getattr(model.module.config, "max_position_embeddings", mechanism.max_tokens))
+    longest = longest_text(model, mechanism.max_tokens)
     record = tuple(TrainingText(text.tokens) for text in canaries.texts[0])
     if max(len(text.tokens) for text in record) > longest:
         raise InputError(
