@@ -24,7 +24,9 @@ class Does:
         headers: Further headers.
         silent: True to send no response.
         drops: Close the connection "at once", or "in the middle" of the body.
-        drips: True to send an endless body byte by byte.
+        drips: Bytes to send again and again after the header, or after `raw`.
+        every_s: Pause between them.
+        raw: Bytes to send in place of status, header and body.
     """
 
     status: int = 200
@@ -32,7 +34,9 @@ class Does:
     headers: dict[str, str] = field(default_factory=dict)
     silent: bool = False
     drops: str = ""
-    drips: bool = False
+    drips: bytes = b""
+    every_s: float = 0.05
+    raw: bytes | None = None
 
 
 @dataclass
@@ -79,14 +83,15 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
                 return
             content = does.body if isinstance(does.body, bytes) else json.dumps(does.body).encode()
             try:
-                self.send_response(does.status)
-                for name, value in does.headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(ENDLESS if does.drips else len(content) + 99 * bool(does.drops)))
-                self.end_headers()
-                self.wfile.write(content)
-                while does.drips and not server.closed.wait(0.05):
-                    self.wfile.write(b"x")
+                if does.raw is None:
+                    length = ENDLESS if does.drips else len(content) + 99 * bool(does.drops)
+                    self.send_response(does.status)
+                    for name, value in {"Content-Length": str(length), **does.headers}.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                self.wfile.write(content if does.raw is None else does.raw)
+                while does.drips and not server.closed.wait(does.every_s):
+                    self.wfile.write(does.drips)
             except OSError:  # the client has disconnected
                 pass
 

@@ -193,7 +193,7 @@ class _Asking:
             try:
                 answers = list(pool.map(lambda batch: self._batch(batch, keys), batches))
             finally:
-                self._ended.set()  # ends the waits of threads that are left after an exception
+                self._ended.set()  # ends the requests and waits of threads that are left after an exception
         if self._fatal:
             raise InputError(f"the language model at {self.endpoint.url} answers no request: {self._fatal}")
         return {prompt: answer for answered in answers for prompt, answer in answered.items()}
@@ -206,7 +206,7 @@ class _Asking:
             if self._ended.wait(self.pace.reserve(tokens)):
                 return RequestFailure("not asked", retryable=False)
             number = next(numbers)
-            reply = self.endpoint.send(self._address, self.endpoint.body(prompts), key=self._key)
+            reply = self.endpoint.send(self._address, self.endpoint.body(prompts), key=self._key, stop=self._ended)
             answers = reply if isinstance(reply, RequestFailure) else _answers(reply, len(prompts))
             if not isinstance(answers, RequestFailure):
                 return answers
@@ -243,12 +243,14 @@ def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Req
         # A filter that stops the model leaves content null. That is an answer, though it names no class.
         if not isinstance(index, int) or not (isinstance(text, str) or (message is not None and text is None)):
             return broken
-        records[index] = {"text": text or "", "finish": str(choice.get("finish_reason", ""))}
+        finish = choice.get("finish_reason")
+        records[index] = {"text": text or "", "finish": finish if isinstance(finish, str) else ""}
     if sorted(records) != list(range(count)):
         return broken
     usage = reply.get("usage")
     if isinstance(usage, dict) and count == 1:
-        records[0]["tokens"] = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+        records[0]["tokens"] = [count if isinstance(count, int) else None for count in counts]
     return [records[index] for index in range(count)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
+
+_MAX_LOSS = 1e9  # of a token, in nats; servers write -9999 for a probability of 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +44,28 @@ class EndpointLogProbabilities(HttpService):
 
         Raises: InputError if the key is missing, or a request gets no usable answer after all attempts.
         """
-        key, size = self.key(), self.texts_per_request
+        key, size, ended = self.key(), self.texts_per_request, threading.Event()
         batches = [texts[first : first + size] for first in range(0, len(texts), size)]
         with ThreadPoolExecutor(max(1, min(self.parallel, len(batches)))) as pool:
-            answers = list(pool.map(lambda batch: self.retry(lambda: self._ask(batch, key)), batches))
+            try:
+                answers = list(
+                    pool.map(lambda batch: self.retry(lambda: self._ask(batch, key, ended), stop=ended), batches)
+                )
+            finally:
+                ended.set()  # ends the requests of threads that are left after an exception
         for answer in answers:
             if isinstance(answer, RequestFailure):
                 raise InputError(f"the language model at {self.url} gives no log-probabilities: {answer.reason}")
         return [row for answer in answers if not isinstance(answer, RequestFailure) for row in answer]
 
-    def _ask(self, texts: Sequence[Sequence[int]], key: str) -> list[list[float]] | RequestFailure:
+    def _ask(
+        self, texts: Sequence[Sequence[int]], key: str, stop: threading.Event
+    ) -> list[list[float]] | RequestFailure:
         parts = urlsplit(self.url)
         address = urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/completions"))
         # Some servers write one token at least; what follows the prompt is cut off below.
         body = {"model": self.model_name, "prompt": [list(text) for text in texts], "temperature": 0}
-        answer = self.send(address, {**body, "max_tokens": 1, "echo": True, "logprobs": 1}, key=key)
+        answer = self.send(address, {**body, "max_tokens": 1, "echo": True, "logprobs": 1}, key=key, stop=stop)
         if isinstance(answer, RequestFailure):
             return answer
         choices = answer.get("choices")
@@ -65,7 +75,8 @@ class EndpointLogProbabilities(HttpService):
         for place, choice in enumerate(choices):
             values = _log_probabilities(choice)
             number = choice.get("index", place) if isinstance(choice, dict) else place
-            if values is None or number not in range(len(texts)) or len(values) < len(texts[number]):
+            is_place = isinstance(number, int) and number in range(len(texts))
+            if values is None or not is_place or len(values) < len(texts[number]):
                 return RequestFailure("the server does not echo the prompt with its log-probabilities", retryable=False)
             rows[number] = values[: len(texts[number])]
         return rows if all(rows) else RequestFailure("the answer has no choice for each text")
@@ -78,6 +89,6 @@ def _log_probabilities(choice: Any) -> list[float] | None:
     if not isinstance(values, list) or not values:
         return None
     later = values[1:]
-    if not all(isinstance(value, int | float) and value <= 1e-6 for value in later):
+    if not all(isinstance(value, int | float) and -_MAX_LOSS <= value <= 1e-6 for value in later):
         return None
     return [math.nan, *map(float, later)]

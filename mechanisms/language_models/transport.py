@@ -20,6 +20,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     import httpx
 
 _MAX_RETRY_AFTER_S = 600.0  # longer waits that a server asks for are cut to this
-_MAX_BYTES = 8 << 20  # of a response
+_MAX_BYTES = 8 << 20  # of the body of a response; its header may have 100 KB, as h11 limits it
+_STOP_CHECK_S = 0.1  # how often an exchange checks whether it is stopped
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _MIN_SECRET_LENGTH = 8  # shorter keys, such as the "EMPTY" that local servers want, are not secret
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -118,42 +121,74 @@ class HttpService:
             raise InputError(f"the key in {self.key_variable} must be one line of printable ASCII characters")
         return key
 
-    def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | RequestFailure:
+    def send(
+        self, url: str, body: Mapping[str, Any], *, key: str, stop: threading.Event | None = None
+    ) -> Mapping[str, Any] | RequestFailure:
         """Return the JSON object that the server answers to a POST of `body`, or the failure.
 
-        Redirects are not followed, since the key would go along. `timeout_s` limits the connection, each wait for
-        bytes, and the whole response.
+        Redirects are not followed, since the key would go along. `timeout_s` limits the whole exchange: name lookup,
+        connection, header and body. `stop` and signals end it early.
         """
+        _library("httpx")
+        exchange = _Exchange()
+        response = Future[Mapping[str, Any] | RequestFailure]()
+
+        def talk() -> None:
+            try:
+                response.set_result(self._reply(exchange, url, body, key))
+            except BaseException as err:
+                response.set_exception(err)
+
+        threading.Thread(target=talk, daemon=True).start()
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    return response.result(min(left_s, _STOP_CHECK_S))
+                if stop is not None and stop.is_set():
+                    return RequestFailure("stopped", retryable=False)
+            return self._timed_out()
+        finally:
+            exchange.end()
+
+    def _timed_out(self) -> RequestFailure:
+        return RequestFailure(f"timed out after {self.timeout_s:g} s")
+
+    def _reply(
+        self, exchange: _Exchange, url: str, body: Mapping[str, Any], key: str
+    ) -> Mapping[str, Any] | RequestFailure:
+        """Return the JSON object of the response, or the failure; its waits are ended by `exchange`."""
         httpx = _library("httpx")
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        deadline, target, proxy = time.monotonic() + self.timeout_s, httpx.URL(url), _proxy(url)
+        target, proxy = httpx.URL(url), _proxy(url)
         try:
             # A proxy resolves the name itself: the user's environment vouches for it.
             addresses = [target.host] if proxy else _addresses(target, private_network=self.private_network)
             if not addresses:
                 return RequestFailure(PRIVATE_ADDRESS, retryable=False, fatal=True)
-            with httpx.Client(
-                timeout=self.timeout_s, verify=_certificates(), proxy=proxy or None, trust_env=False
-            ) as client:
-                response = _response(client, target, addresses, json.dumps(body).encode(), headers)
+            timeout = httpx.Timeout(self.timeout_s, connect=self.timeout_s / len(addresses))
+            with httpx.Client(timeout=timeout, verify=_certificates(), proxy=proxy or None, trust_env=False) as client:
+                response = _response(client, exchange, target, addresses, json.dumps(body).encode(), headers)
                 try:
                     if not response.is_success:
-                        return _refusal(response, deadline, key, self.key_variable)
-                    content = _content(response, deadline)
+                        return _refusal(response, key, self.key_variable)
+                    content = _content(response)
                 finally:
                     response.close()
         except (httpx.TimeoutException, TimeoutError):
-            return RequestFailure(f"timed out after {self.timeout_s:g} s")
+            return self._timed_out()
         except (httpx.TransportError, OSError) as err:
+            if "buffer too long" in str(err):  # by h11
+                return RequestFailure("the header of the answer is larger than 100 KB")
             connected = not isinstance(err, httpx.ConnectError | httpx.ProxyError | OSError)
             return RequestFailure(f"{'connection lost' if connected else 'no connection'} ({type(err).__name__})")
         if len(content) > _MAX_BYTES:
             return RequestFailure(f"answer is larger than {_MAX_BYTES >> 20} MiB")
         try:
             answer = json.loads(_redacted(content.decode(), key, self.key_variable))
-        except ValueError:
+        except (ValueError, RecursionError):
             return RequestFailure("answer is no JSON")
         return answer if isinstance(answer, dict) else RequestFailure("answer is no JSON object")
 
@@ -179,6 +214,33 @@ class HttpService:
         )
         result: T | RequestFailure = retrying(attempt)
         return result
+
+
+class _Exchange:
+    """The connections of one request, which another thread can end.
+
+    A timeout of httpx limits each wait for bytes, so a server that sends a byte now and then is never given up.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self._ended = threading.Event()
+
+    def trace(self, event: str, details: Mapping[str, Any]) -> None:
+        """Note each new connection, as the extension `trace` of httpx reports it; TimeoutError after the end."""
+        if event == "connection.connect_tcp.complete":
+            # A duplicate, because TLS takes the connection over from the socket.
+            self._sockets.append(details["return_value"].get_extra_info("socket").dup())
+        if self._ended.is_set():
+            self.end()
+            raise TimeoutError
+
+    def end(self) -> None:
+        """Shut the connections down: a thread that waits for their bytes continues with an error."""
+        self._ended.set()
+        while self._sockets:
+            with suppress(OSError, IndexError), self._sockets.pop() as connection:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _library(name: str) -> Any:
@@ -265,7 +327,12 @@ def _addresses(url: httpx.URL, *, private_network: bool) -> list[str]:
 
 
 def _response(
-    client: httpx.Client, url: httpx.URL, addresses: list[str], content: bytes, headers: Mapping[str, str]
+    client: httpx.Client,
+    exchange: _Exchange,
+    url: httpx.URL,
+    addresses: list[str],
+    content: bytes,
+    headers: Mapping[str, str],
 ) -> httpx.Response:
     """Return the response, its body unread, of the first address that accepts a connection."""
     httpx = _library("httpx")
@@ -276,7 +343,7 @@ def _response(
             url.copy_with(host=address),
             content=content,
             headers={**headers, "Host": url.netloc.decode()},
-            extensions={"sni_hostname": host},  # the name that the certificate must state
+            extensions={"sni_hostname": host, "trace": exchange.trace},  # the certificate must state this name
         )
         try:
             return client.send(request, stream=True)
@@ -299,22 +366,20 @@ def _proxy(url: str) -> str:
     return proxy if "://" in proxy or not proxy else f"http://{proxy}"
 
 
-def _content(response: httpx.Response, deadline: float) -> bytes:
-    """Return the body, cut soon after `_MAX_BYTES`. Raises: TimeoutError after `deadline`."""
+def _content(response: httpx.Response) -> bytes:
+    """Return the body, cut soon after `_MAX_BYTES`."""
     content = bytearray()
     for chunk in response.iter_raw():
         content += chunk
-        if time.monotonic() > deadline:
-            raise TimeoutError
         if len(content) > _MAX_BYTES:
             break
     return bytes(content)
 
 
-def _refusal(response: httpx.Response, deadline: float, key: str, variable: str) -> RequestFailure:
+def _refusal(response: httpx.Response, key: str, variable: str) -> RequestFailure:
     """Return the failure that a status other than 2xx stands for."""
     status = response.status_code
-    words = _error_text(response, deadline)
+    words = _error_text(response)
     quota_spent = "insufficient_quota" in words
     # On an unknown key a server may repeat half of it.
     detail = "" if status in (401, 403) or not words else f": {shortened(printable(_redacted(words, key, variable)))}"
@@ -327,12 +392,14 @@ def _refusal(response: httpx.Response, deadline: float, key: str, variable: str)
     )
 
 
-def _error_text(response: httpx.Response, deadline: float) -> str:
+def _error_text(response: httpx.Response) -> str:
     """Return code and message of OpenAI's error object, or "" if the body holds none."""
     try:
-        error = json.loads(_content(response, deadline))["error"]
+        error = json.loads(_content(response))["error"]
         return " ".join(str(error[name]) for name in ("code", "message") if error.get(name))
-    except (_library("httpx").TransportError, OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (
+        *(_library("httpx").TransportError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    ):
         return ""
 
 

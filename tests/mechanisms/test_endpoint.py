@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,8 +27,10 @@ from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
 from dpaudit.mechanisms.language_models.endpoint import AnswerStore, Endpoint, Pace
+from dpaudit.mechanisms.language_models.endpoint_log_probabilities import EndpointLogProbabilities
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.transport import retry_after
+from tests import waiting
 from tests.http_servers import Does, Server, chat, prompt_of, serving
 
 KEY = "sk-7Qd/zeta+0123456789 ab"
@@ -82,6 +87,15 @@ def test_prompts_are_answered_in_order_and_equal_ones_sent_once(server: Server, 
         (Does(body=[1, 2]), "no JSON object"),
         (Does(body={"choices": []}), "not of the form"),
         (Does(body={"choices": [{"message": {"content": 7}}]}), "not of the form"),
+        (Does(body=b"[" * 200_000), "no JSON"),
+        (Does(body=b'{"choices":' * 600_000), "no JSON"),
+        (Does(body=b'{"choices": ' + b"9" * 7_000_000 + b"}"), "no JSON"),
+        (Does(body=b'{"choices": NaN}'), "not of the form"),
+        (Does(body=b" " * (9 << 20)), "larger than 8 MiB"),
+        (Does(body=gzip.compress(b"0" * 10**7), headers={"Content-Encoding": "gzip"}), "no JSON"),
+        (Does(headers={"X": "y" * 10_000_000}), "header of the answer is larger than 100 KB"),
+        (Does(raw=b"garbage\r\n\r\n"), "connection lost"),
+        (Does(status=500, body=b'{"error":' + b"[" * 200_000), "HTTP 500"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -95,7 +109,19 @@ def test_failures_are_logged_and_retried(server: Server, endpoint: MakeEndpoint,
     assert noted["attempt"] == 1
 
 
-@pytest.mark.parametrize("fault", [Does(silent=True), Does(drips=True)], ids=["silent", "drips"])
+HEAD = b"HTTP/1.1 200 OK\r\n"
+ENDLESS = {
+    "silent": Does(silent=True),
+    "body": Does(drips=b"x"),
+    "chunks": Does(raw=HEAD + b"Transfer-Encoding: chunked\r\n\r\n", drips=b"1\r\nx\r\n"),
+    "header": Does(raw=HEAD, drips=b"X: y\r\n"),
+    "continue": Does(raw=b"", drips=b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "flood": Does(raw=b"", drips=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, every_s=0.001),
+    "refusal": Does(raw=b"HTTP/1.1 500 Oops\r\nContent-Length: 99999\r\n\r\n", drips=b"x"),
+}
+
+
+@pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 def test_endless_responses_time_out_and_are_retried(server: Server, endpoint: MakeEndpoint, fault: Does) -> None:
     """The limit holds for the whole response, not only for each byte. On a busy machine more attempts may time out."""
     server.faults = [fault]
@@ -103,6 +129,38 @@ def test_endless_responses_time_out_and_are_retried(server: Server, endpoint: Ma
     assert model.complete(["x"])[0].text == "about x"
     assert len(server.bodies) > 1
     assert "timed out after 0.4 s" in troubles(model)[0]["what"]
+
+
+def test_a_signal_ends_requests_that_a_server_prolongs(server: Server, tmp_path: Path) -> None:
+    """With `timeout_s` of ten minutes, the time limit of a test."""
+    server.faults = [ENDLESS["header"]] * 2
+    code = f"""
+import threading
+from dpaudit.actors.audited.signals import signals_interrupt
+from dpaudit.mechanisms.language_models.endpoint import Endpoint
+with signals_interrupt():
+    Endpoint(url={server.url!r}, model_name="m", timeout_s=600.0, cache={str(tmp_path / "a")!r}).complete(["x", "y"])
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        waiting.until(lambda: len(server.bodies) == 2, "two requests")
+        process.terminate()
+        assert "Terminated: SIGTERM" in process.communicate(timeout=60)[1]
+
+
+def test_requests_of_log_probabilities_end_with_their_caller(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.faults = [ENDLESS["header"]]
+    model = EndpointLogProbabilities(url=server.url, model_name="m", timeout_s=600.0, texts_per_request=1)
+    real = EndpointLogProbabilities._ask
+
+    def failing(*arguments: Any) -> Any:
+        if arguments[1] == [[7]]:
+            waiting.until(lambda: len(server.bodies) == 1, "the other request")
+            raise ZeroDivisionError
+        return real(*arguments)
+
+    monkeypatch.setattr(EndpointLogProbabilities, "_ask", failing)
+    with pytest.raises(ZeroDivisionError):
+        model.token_log_probabilities([[7], [8]])
 
 
 def test_after_the_last_attempt_other_answers_are_kept(server: Server, endpoint: MakeEndpoint) -> None:

@@ -97,6 +97,16 @@ def test_an_endpoint_without_echo_is_named() -> None:
         EndpointLogProbabilities(url=server.url, model_name="m").token_log_probabilities([[1, 2]])
 
 
+@pytest.mark.parametrize("odd", [[None, -1e400], [None, -(10**400)], [None, math.nan], [None, "x"], [None], {"a": 1}])
+def test_odd_log_probabilities_of_a_server_are_refused(odd: Any) -> None:
+    answer = {"choices": [{"index": 0, "logprobs": {"token_logprobs": odd}}]}
+    with serving(lambda body: answer) as server, pytest.raises(InputError, match="does not echo the prompt"):
+        EndpointLogProbabilities(url=server.url, model_name="m").token_log_probabilities([[1, 2]])
+    answer = {"choices": [{"index": 0.0, "logprobs": {"token_logprobs": [None, -1.0]}}]}
+    with serving(lambda body: answer) as server, pytest.raises(InputError, match="does not echo the prompt"):
+        EndpointLogProbabilities(url=server.url, model_name="m").token_log_probabilities([[1, 2]])
+
+
 def test_wrong_models_and_values_are_explained() -> None:
     vocabulary = 5
     for message, model in [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from dpaudit.mechanisms.language_models.transport import (
     may_connect,
     require_url,
 )
-from tests.http_servers import serving
+from tests import waiting
+from tests.http_servers import Does, serving
 from tests.loops import Cases
 
 
@@ -122,3 +125,39 @@ def test_the_environments_proxy_is_used_for_https_only(monkeypatch: pytest.Monke
     assert transport._proxy("https://api.example.com/v1")
     assert not transport._proxy("https://127.0.0.1/v1")
     assert not transport._proxy("http://api.example.com/v1")
+
+
+def test_the_time_limit_holds_for_name_lookup_and_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dripping(listening: socket.socket) -> None:
+        """Send the header of a TLS record, then its 16,384 bytes one by one."""
+        with listening.accept()[0] as connection, suppress(OSError):
+            connection.sendall(b"\x16\x03\x03\x40\x00")
+            while not closed.wait(0.05):
+                connection.sendall(b"\x02")
+
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=dripping, args=(listening,), daemon=True)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/v1"
+        try:
+            assert HttpService(url=url, timeout_s=0.4).send(url, {}, key="") == RequestFailure("timed out after 0.4 s")
+            thread.join()  # the connection is closed
+            monkeypatch.setattr(transport.socket, "getaddrinfo", lambda *_, **__: closed.wait())
+            assert HttpService(url=url, timeout_s=0.2).send(url, {}, key="") == RequestFailure("timed out after 0.2 s")
+        finally:
+            closed.set()
+
+
+def test_an_event_stops_an_exchange() -> None:
+    stop = threading.Event()
+
+    def stop_once_asked() -> None:
+        waiting.until(lambda: server.bodies, "a request")
+        stop.set()
+
+    endless = Does(raw=b"HTTP/1.1 200 OK\r\n", drips=b"X: y\r\n")
+    with serving(lambda body: {}, endless) as server:
+        threading.Thread(target=stop_once_asked).start()
+        answer = HttpService(url=server.url, timeout_s=600.0).send(server.url, {}, key="", stop=stop)
+    assert answer == RequestFailure("stopped", retryable=False)
