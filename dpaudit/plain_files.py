@@ -14,14 +14,16 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dpaudit.errors import RunError, printable, shortened
 
 SMALL_FILE_BYTES = 1_000_000  # a smaller file is read faster than the free memory is queried
 SPARSE_CHECK_BYTES = 16 << 20  # a larger file must have at least half of its bytes allocated; dpaudit's files are dense
+
+_SEAL = b"dpaudit-sha256:"  # precedes the checksum at the end of a sealed file
 
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -214,6 +216,50 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+class _HashingFile:
+    """A file to write to that hashes what is written."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self.hasher = file, hashlib.sha256(os.fsencode(name))
+
+    def write(self, content: bytes) -> int:
+        self.hasher.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_sealed(path: Path, write: Callable[[Any], object]) -> None:
+    """Write a file as `write_atomically`, followed by a checksum of its name and content; create its folder."""
+
+    def write_and_seal(file: BinaryIO) -> None:
+        hashing = _HashingFile(file, path.name)
+        write(hashing)
+        file.write(_SEAL + hashing.hasher.digest())
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write_and_seal)
+
+
+@contextlib.contextmanager
+def open_sealed(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file of `write_sealed`, open for reading at its start; the checksum follows its content.
+
+    Raises: RunError if content or name have changed since it was written; else as `open_to_read`.
+    """
+    with open_to_read(path) as file:
+        hasher, size = hashlib.sha256(os.fsencode(path.name)), os.fstat(file.fileno()).st_size
+        left = max(0, size - len(_SEAL) - hasher.digest_size)
+        while left and (chunk := file.read(min(left, 1 << 20))):
+            hasher.update(chunk)
+            left -= len(chunk)
+        if file.read() != _SEAL + hasher.digest():
+            raise RunError("its content has changed since it was written, or it has no checksum")
+        file.seek(0)
+        yield file
 
 
 def write_user_file(path: Path, content: bytes, hint: str = "") -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.errors import printable, require
-from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
+from dpaudit.errors import RunError, printable, require, shortened
+from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.training.recipe import TrainingTask
-from dpaudit.plain_files import write_atomically
+from dpaudit.plain_files import open_sealed, write_sealed
 
 Ints = NDArray[np.int64]
 
@@ -214,23 +213,22 @@ def _stored_votes(
 ) -> TeacherVotes:
     """Return the votes that an earlier attempt left in `scratch`, or else those of `train`.
 
-    A file that cannot be read is ignored with a warning.
+    A damaged file is ignored with a note.
     """
     if scratch is None:
         return train()
     path = scratch / f"votes-{hashlib.sha256(repr(identity).encode()).hexdigest()[:32]}.npy"
     if path.is_file():
         try:
-            return TeacherVotes(np.load(path, allow_pickle=False))
-        except (OSError, ValueError, EOFError) as err:
-            reason = str(err).partition("\n")[0]
-            message = printable(f"cannot read the votes in {path}, so their teachers are trained again: {reason}")
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            with open_sealed(path) as file:
+                return TeacherVotes(np.load(file, allow_pickle=False))
+        except (RunError, OSError, ValueError, EOFError) as err:
+            reason = shortened(str(err).partition("\n")[0])
+            leave_note(f"cannot use stored votes of teachers, so these were trained again: {printable(reason)}")
     began = time.monotonic()
     teachers = train()
     if time.monotonic() - began >= KEEP_FROM_S:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: np.save(file, teachers.votes, allow_pickle=False))
+        write_sealed(path, lambda file: np.save(file, teachers.votes, allow_pickle=False))
     return teachers
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -17,12 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpaudit.errors import printable
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.errors import printable, shortened
+from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note
 from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import TrainingTask
-from dpaudit.plain_files import write_atomically
+from dpaudit.plain_files import open_sealed, write_sealed
 
 CHECKPOINT_EVERY_S = 60.0
 
@@ -43,7 +42,7 @@ class Resumable(Protocol):
 class TrainingCheckpoint:
     """A file with the state of the current training and the models finished before it; does nothing without a path.
 
-    An unreadable file (with a warning) and a file with another digest are ignored, and training starts from scratch.
+    A damaged file (with a note) and a file with another digest are ignored, and training starts from scratch.
     """
 
     def __init__(self, compute: Compute, digest: str, build_model: ModelBuilder | None = None) -> None:
@@ -55,15 +54,15 @@ class TrainingCheckpoint:
         self._saved_at = time.monotonic()
         if self._path is not None and self._path.exists():
             try:
-                state = torch.load(self._path, map_location="cpu", weights_only=True)
+                with open_sealed(self._path) as file:
+                    state = torch.load(file, map_location="cpu", weights_only=True)
                 if state["digest"] == digest:  # otherwise it belongs to another training
                     self.finished = [_unpack_outcome(outcome, build_model) for outcome in state["finished"]]
                     self._running = state["running"]
             except Exception as err:  # a damaged file may raise anything
                 self.finished = []
-                reason = str(err).partition("\n")[0]
-                warning = printable(f"cannot read checkpoint {self._path}, so training starts from scratch: {reason}")
-                warnings.warn(warning, RuntimeWarning, stacklevel=2)
+                reason = shortened(str(err).partition("\n")[0])
+                leave_note(f"cannot use a checkpoint, so its training started from scratch: {printable(reason)}")
 
     @property
     def stack_size(self) -> int | None:
@@ -96,10 +95,9 @@ class TrainingCheckpoint:
     def _write(self, running: dict[str, Any] | None) -> None:
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         finished = [_pack_outcome(outcome) for outcome in self.finished]
         state = {"digest": self._digest, "finished": finished, "running": running}
-        write_atomically(self._path, lambda file: torch.save(state, file))
+        write_sealed(self._path, lambda file: torch.save(state, file))
         self._saved_at = time.monotonic()
 
 

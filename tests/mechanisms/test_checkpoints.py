@@ -12,7 +12,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.pate import PATE
@@ -206,3 +206,69 @@ def test_votes_of_other_data_are_not_taken(tmp_path: Path, monkeypatch: pytest.M
     queries = DIGITS.features[:9]
     pair = [predictor.votes(data, queries, seed=SEED, compute=Compute(scratch=tmp_path)) for data in (DIGITS, other)]
     np.testing.assert_array_equal((pair[0] + 1) % 10, pair[1])
+
+
+def flipped(content: bytes) -> bytes:
+    """Return the content with one bit changed, in the middle, where weights are."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def without_checksum(content: bytes) -> bytes:
+    return content[: content.rindex(b"dpaudit-sha256:")]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": flipped,
+    "truncated": lambda content: content[: 2 * len(content) // 3],
+    "empty": lambda content: b"",
+    "without checksum": without_checksum,
+    "longer": lambda content: content + b"0",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(
+    ("train", "owner", "method", "calls", "note"),
+    [
+        (fix_match, Optimizer, "step", 8, "cannot use a checkpoint, so its training started from scratch"),
+        (votes, LogisticRegression, "fit", 4, "cannot use stored votes of teachers, so these were trained again"),
+    ],
+)
+def test_damaged_files_are_noted_and_computed_again(
+    train: Callable[[Compute], NDArray[Any]],
+    owner: type,
+    method: str,
+    calls: int,
+    note: str,
+    damage: Callable[[bytes], bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr("dpaudit.mechanisms.teachers.KEEP_FROM_S", 0.0)
+    expected = train(Compute())
+    with monkeypatch.context() as patch:
+        killed_at(patch, owner, method, calls)
+        with pytest.raises(Killed):
+            train(Compute(scratch=tmp_path))
+    stored = sorted(tmp_path.iterdir())
+    assert stored
+    for path in stored:
+        path.write_bytes(damage(path.read_bytes()))
+    with collected_notes() as notes:
+        np.testing.assert_array_equal(train(Compute(scratch=tmp_path)), expected)
+    assert [sentence.partition(":")[0] for sentence in notes] == [note]
+
+
+def test_files_of_other_trainings_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole files under each other's names, as if copied by hand."""
+    monkeypatch.setattr("dpaudit.mechanisms.teachers.KEEP_FROM_S", 0.0)
+    expected = votes(Compute(scratch=tmp_path))
+    first, second, *_ = sorted(tmp_path.iterdir())
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with collected_notes() as notes:
+        np.testing.assert_array_equal(votes(Compute(scratch=tmp_path)), expected)
+    assert len(notes) == 1
