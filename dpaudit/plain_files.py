@@ -252,10 +252,10 @@ def open_sealed(path: Path) -> Iterator[BinaryIO]:
     """
     with open_to_read(path) as file:
         hasher, size = hashlib.sha256(os.fsencode(path.name)), os.fstat(file.fileno()).st_size
-        left = max(0, size - len(_SEAL) - hasher.digest_size)
-        while left and (chunk := file.read(min(left, 1 << 20))):
+        unread_bytes = max(0, size - len(_SEAL) - hasher.digest_size)
+        while unread_bytes and (chunk := file.read(min(unread_bytes, 1 << 20))):
             hasher.update(chunk)
-            left -= len(chunk)
+            unread_bytes -= len(chunk)
         if file.read() != _SEAL + hasher.digest():
             raise RunError("its content has changed since it was written, or it has no checksum")
         file.seek(0)

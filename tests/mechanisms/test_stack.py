@@ -40,6 +40,7 @@ from dpaudit.mechanisms.training.train import (
     private_plan,
     train_stack,
 )
+from dpaudit.plain_files import write_sealed
 from tests.fake_gpu import GPU, FakeGpu
 
 CPU = Compute()
@@ -260,11 +261,11 @@ def test_a_checkpoint_runs_no_code_and_an_unreadable_one_is_ignored(tmp_path: Pa
     mark, tasks = tmp_path / "ran", tasks_of(2)
     expected = scores(train_two(tasks, CPU), DIGITS)
     (path,) = kept_by_training(tasks, tmp_path / "kept")
-    torch.save({"digest": "", "finished": [Touches(mark)], "running": None}, path)
+    write_sealed(path, partial(torch.save, {"digest": "", "finished": [Touches(mark)], "running": None}))
     executable = path.read_bytes()
     for content in (executable, executable[:100], b"", b"\x80\x04nonsense"):
         path.write_bytes(content)
-        with pytest.warns(RuntimeWarning, match="cannot read checkpoint"):
+        with pytest.warns(RuntimeWarning, match="cannot use a checkpoint"):
             outcomes = train_two(tasks, Compute(scratch=path.parent))
         np.testing.assert_array_equal(scores(outcomes, DIGITS), expected)
     assert not mark.exists()
