@@ -66,7 +66,8 @@ def synthetic(
 
     Rows must have been split into TRAIN and HOLDOUT uniformly at random (all rows of a person together, see --groups).
     Each training row is paired with a random holdout row. How often attacks guess which row of a pair was trained on
-    bounds epsilon for a replaced row. The split is tested; a split that is not random never gives a violation.
+    bounds epsilon for a replaced row. The split is tested without SYNTH. A split that the tests call not random, or
+    --split other, never gives a violation. A split that is not random but passes the tests can give a false one.
     """
     from dpaudit.engine.reading.verdict import Verdict
     from dpaudit.engine.report.plain_values import in_json

@@ -46,7 +46,6 @@ def test_random_splits_pass() -> None:
         assert not result.doubt
         for test in result.tests:
             p_values.setdefault(test.name, []).append(test.p_value)
-    assert len(p_values) == 9
     for name, values in p_values.items():
         assert np.count_nonzero(np.array(values) <= 0.05) <= binom.ppf(1 - 1e-6, 30, 0.05), name
         assert 0.2 < np.mean(values) <= 1, name
@@ -116,7 +115,8 @@ def test_near_copies_across_files_are_noticed() -> None:
     """The holdout has a near copy of each training row and nothing else; no column differs."""
     rng = np.random.default_rng(2)
     train = pool(300, rng)
-    twin = MixedTable(train.numbers + 1e-6, train.words, train.levels, train.number_names, train.word_names)
+    near = train.numbers + np.array([1e-6, 0, 1e-6])
+    twin = MixedTable(near, train.words, train.levels, train.number_names, train.word_names)
     result = split_control(paired(train, twin, train.take(np.arange(1)), seed=0), seed=0)
     assert result.strongest.name == "the number of rows whose nearest row is in their own file"
     assert result.doubt

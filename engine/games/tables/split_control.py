@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.engine.games.tables.distances import nearest, scaled
+from dpaudit.engine.games.tables.equal_values import across, in_training, tests_of_equal_values, two_sided
 from dpaudit.engine.games.tables.pairs import PairedTables, row_codes
 from dpaudit.engine.games.tables.view import MISSING, SECRET, MixedTable, TableView
 from dpaudit.estimators.arguments import Floats, Ints
@@ -25,12 +26,12 @@ NOT_RANDOM = 1e-3
 """P-value, over all tests together, below which the split counts as not random."""
 MAX_SHARED_PERSONS = 0.01
 """Share of persons with rows in both files above which persons were not split."""
-PERMUTATIONS = 999
-"""Random splits from which mean and variance of a statistic are estimated."""
 LEAST_EXPECTED = 5.0
 """Smallest expected count of a word in a file; rarer words are counted together."""
 MOST_CATEGORIES = 200
 """Number of words of a column up to which the classifier reads them as categories, else as their frequencies."""
+SMALLEST_PRINTED = 1e-12
+"""P-values below this are printed as "below 1e-12"."""
 FEWEST_ROWS = 40
 """Number of rows from which a classifier is fitted."""
 
@@ -66,13 +67,13 @@ class SplitControl:
 
     @property
     def strongest(self) -> SplitTest:
-        """The test with the smallest p-value."""
-        return min(self.tests, key=lambda test: test.p_value)
+        """The test with the smallest p-value; of those below what is printed the first one, which names a column."""
+        return min(self.tests, key=lambda test: max(test.p_value, SMALLEST_PRINTED / len(self.tests)))
 
     @property
     def p_value(self) -> float:
         """P-value of all tests together (Bonferroni, which is the first step of Holm's procedure)."""
-        return min(1.0, len(self.tests) * self.strongest.p_value)
+        return min(1.0, len(self.tests) * min(test.p_value for test in self.tests))
 
     @property
     def doubt(self) -> str:
@@ -103,14 +104,16 @@ def split_control(paired: PairedTables, *, seed: int) -> SplitControl:
 
     Args:
         paired: The paired tables; the synthetic table is not read.
-        seed: Seed of the rows of persons, of the folds of the classifier and of the permutations.
+        seed: Seed of the rows of persons, of the folds of the classifier.
     """
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(paired.canary.size)
     rows = shuffled[np.unique(paired.canary[shuffled], return_index=True)[1]]
     rows = np.sort(rows)  # the order of the view is random already
     table, trained = paired.view.real.take(rows), paired.trained[rows]
-    tests = [*_columns(table, trained), *_equal_rows(table, trained, rng)]
+    tests = [*_columns(table, trained)]
+    tests += [SplitTest(name, p_value) for name, p_value in tests_of_equal_values(table, trained)]
+    tests += _equal_rows(table, trained)
     if min(trained.sum(), (~trained).sum()) >= FEWEST_ROWS:
         tests += [_near_rows(table, trained), _classifier(table, trained, rng)]
     persons = paired.training_canaries + paired.holdout_canaries + paired.persons_in_both
@@ -141,42 +144,17 @@ def _of_words(codes: Ints, trained: NDArray[np.bool_]) -> float:
     return 1.0 if counts.shape[1] < 2 else float(stats.chi2_contingency(counts, correction=False).pvalue)
 
 
-def _equal_rows(table: MixedTable, trained: NDArray[np.bool_], rng: np.random.Generator) -> Iterator[SplitTest]:
-    """Yield tests of the numbers of equal rows across the files, and within the training file.
+def _equal_rows(table: MixedTable, trained: NDArray[np.bool_]) -> list[SplitTest]:
+    """Return tests of the numbers of equal rows across the files, and within the training file.
 
-    A holdout from which copies of training rows were removed has too few of the first kind. The p-value needs the tail
-    beyond the permutations, so it is that of a smooth distribution with their moments.
+    A holdout from which copies of training rows were removed has too few of the first kind, and one in which training
+    rows stand again has too many.
     """
-    codes, counts = np.unique(row_codes(table), return_inverse=True, return_counts=True)[1:]
-    repeated = counts[codes] > 1
-    size, inside = int(repeated.sum()), int(trained.sum())
-    if not size:
-        return
-    group = np.unique(codes[repeated], return_inverse=True)[1]
-    total = np.bincount(group)
-
-    def statistics(labels: NDArray[np.bool_]) -> tuple[float, float]:
-        training = np.bincount(group, weights=labels, minlength=total.size)
-        return float(training @ (total - training)), float(training @ (training - 1) / 2)
-
-    random = np.empty((PERMUTATIONS, 2))
-    picked = rng.hypergeometric(inside, trained.size - inside, size, size=PERMUTATIONS)
-    places = np.arange(size)
-    for draw in range(PERMUTATIONS):
-        random[draw] = statistics(rng.permutation(places) < picked[draw])
-    names = "the number of equal rows across the files", "the number of equal rows within the training file"
-    for name, actual, counts_by_chance in zip(names, statistics(trained[repeated]), random.T, strict=True):
-        mean, variance = float(counts_by_chance.mean()), float(counts_by_chance.var(ddof=1))
-        yield SplitTest(name, _p_of_count(actual, mean, variance))
-
-
-def _p_of_count(count: float, mean: float, variance: float) -> float:
-    """Return the two-sided p-value of a count of such moments; a long upper tail is that of a gamma distribution."""
-    if variance <= 0:
-        return 1.0
-    if count < mean:
-        return float(min(1.0, 2 * stats.norm.cdf((count + 0.5 - mean) / np.sqrt(variance))))
-    return float(min(1.0, 2 * stats.gamma.sf(count - 0.5, mean**2 / variance, scale=variance / mean)))
+    codes = row_codes(table)
+    return [
+        SplitTest("the number of equal rows across the files", two_sided(codes, trained, across)),
+        SplitTest("the number of equal rows within the training file", two_sided(codes, trained, in_training)),
+    ]
 
 
 def _near_rows(table: MixedTable, trained: NDArray[np.bool_]) -> SplitTest:
@@ -262,4 +240,4 @@ def _classifier_features(table: MixedTable) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def _p_in_words(p_value: float) -> str:
-    return "below 1e-12" if p_value < 1e-12 else f"{p_value:.2g}"
+    return f"below {SMALLEST_PRINTED:g}" if p_value <= SMALLEST_PRINTED else f"{p_value:.2g}"
