@@ -1,7 +1,6 @@
 """Tests of whether equal values stand in one file too often: sites, households, uploads, numbers of digits.
 
-Of the k rows of a value, t stand in the training file. The statistic is the sum over the values of a function of k and
-t. Its p-value is a Chernoff bound, which holds for any number of rows and far into the tail, where a normal or a gamma
+Of the k rows of a value, t stand in the training file. A statistic sums a function of k and t over the values. Its p-value is a Chernoff bound, which holds for any number of rows and far into the tail, where a normal or a gamma
 approximation fails and permutations would have to be many.
 
 Why it holds: coins that send each row to the training file independently give a uniformly random split, given that
@@ -62,9 +61,9 @@ def p_of_too_many(codes: Ints, trained: NDArray[np.bool_], statistic: Statistic 
         codes: Code of the value of each row, shape (rows,). Rows of negative codes do not count.
         trained: True for training rows, shape (rows,).
     """
-    share, kept = float(trained.mean()), codes >= 0
-    rows = np.bincount(codes[kept])
-    training = np.bincount(codes[kept & trained], minlength=rows.size)
+    share, counted = float(trained.mean()), codes >= 0
+    rows = np.bincount(codes[counted])
+    training = np.bincount(codes[counted & trained], minlength=rows.size)
     repeated = rows > 1
     if not repeated.any() or share in (0.0, 1.0):
         return 1.0
