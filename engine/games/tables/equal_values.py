@@ -1,11 +1,13 @@
 """Tests of whether equal values stand in one file too often: sites, households, uploads, numbers of digits.
 
-Of the k rows of a value, t stand in the training file. A statistic sums a function of k and t over the values. Its p-value is a Chernoff bound, which holds for any number of rows and far into the tail, where a normal or a gamma
+Of the k rows of a value, t stand in the training file. A statistic sums a function of k and t over the values. Its
+p-value is a Chernoff bound. It holds for any number of rows and far into the tail, where a normal or a gamma
 approximation fails and permutations would have to be many.
 
-Why it holds: coins that send each row to the training file independently give a uniformly random split, given that
-their sum is the number of training rows. So a mean over random splits is at most the mean over coins, divided by the
-probability of that sum. Rows that the statistic does not read lower it by their most probable number of training rows.
+Why it holds: independent coins that send each row to the training file give a uniformly random split, given that their
+sum is the number of training rows. So a mean over random splits is at most the mean over coins, divided by the
+probability of that sum. Rows that the statistic does not read lower the bound by the largest probability of any number
+of training rows among them.
 """
 
 from __future__ import annotations
