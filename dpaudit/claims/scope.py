@@ -23,7 +23,7 @@ class Scope(StrEnum):
     """Noise that does not follow the stated distribution."""
 
 
-NO_FRACTIONS = "No result has a fraction, so its digits tell nothing: the claim itself may be broken."
+NO_FRACTIONS = "No result has a fraction, so the test on unrounded results tests the claim itself."
 """Reported for a leak in the full digits when the digits cannot explain it."""
 STRICT_SCOPES = (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
 """Scopes that `strict` can make part of the verdict."""

@@ -35,6 +35,8 @@ NEXT = {
 _NEXT_BY_RULE = {
     "state-between-calls": "Draw new noise in each call from the generator or seed that it gets: no cache, no noise "
     "stored in a module, no `hash` of texts or bytes. Then check again.",
+    "results-change": "Make each call depend on its rows and generator alone: no counter, clock or cache. Then check again "
+    "in a new process.",
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
@@ -142,7 +144,11 @@ def claimed_and_observed(test: TestRecord) -> str:
         claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
     else:
         claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
-    repeated = test.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED) and test.at_first_confidence
+    repeated = (
+        test.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED)
+        and test.at_first_confidence
+        and not test.changes
+    )
     return f"{claimed} observed {comparison.words}{', confirmatory run' if repeated else ''}"
 
 
@@ -279,7 +285,7 @@ def evidence_line(test: TestRecord) -> str:
 
 def p_value_line(test: TestRecord) -> str:
     """Return the p-value of the claim; "" if none was computed."""
-    p = test.p_value
+    p = test.first_p_value if test.changes else test.p_value
     otherwise_explained = test.on_proxy or test.keeps_state or test.split_doubt
     if p is None or not test.claims_something or test.finding is None or otherwise_explained:
         return ""  # other explanations than a broken claim are not part of the probability
@@ -313,10 +319,15 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         )
     elif rule == "stated-noise":
         reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
+    elif rule == "results-change":
+        reason_lines.append(
+            "results change from call to call: the first pass exceeds the claim by more than chance explains "
+            "(p <= 1e-6), and the confirmatory run does not. The code may keep state, such as a counter or a clock"
+        )
     elif rule == "digits-cannot-tell":
         reason_lines.append(
-            f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does not; "
-            "the results are whole numbers, so the cause is not floating-point digits"
+            f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does so in "
+            "its first pass alone; the results are whole numbers, so the cause is not floating-point digits"
         )
     elif rule == "average-record":
         reason_lines.append(

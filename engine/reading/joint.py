@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading import answer_words
 from dpaudit.engine.reading.record import Confirmation, Record, TestRecord
 from dpaudit.engine.reading.result import AuditResult
@@ -39,13 +40,18 @@ class JointVerdict:
 
     @cached_property
     def record(self) -> Record:
-        """Record from which the answer is decided."""
-        return Record(
-            self.name,
-            tuple(self._record_of(test) for test in self.tests),
-            self.not_played,
-            self.together.cut,
-        )
+        """Record from which the answer is decided.
+
+        If no test of the claim exceeds it in the first pass, none has a confirmatory run. Its error is then left for the
+        test on unrounded results, which tests the claim too if the results are whole numbers.
+        """
+        records = [self._record_of(test) for test in self.tests]
+        if not any(record.exceeds for record in records if record.scope is Scope.CLAIM):
+            records = [
+                replace(record, scope=Scope.CLAIM) if record.digits_cannot_tell and record.rejects else record
+                for record in records
+            ]
+        return Record(self.name, tuple(records), self.not_played, self.together.cut)
 
     @cached_property
     def answer(self) -> Answer:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STATED_NOISE_P = 1e-6
 """A claim is undecided if the stated noise is rejected with a p-value below this."""
+CHANGE_P = 1e-6
+"""A claim is undecided if a first pass that is not confirmed rejects it with at most this p-value."""
 
 
 class Confirmation(Enum):
@@ -80,6 +82,7 @@ class TestRecord:
         confirmation: Outcome of the confirmatory run.
         scope: Subject of the test: the claim or a side finding.
         p_value: Upper limit of the p-value of the claim, from the run that decides; None if not computed.
+        first_p_value: Upper limit of the p-value of the claim, from the first pass; None if not computed.
         sensitivity: Sensitivity of the test.
         on_proxy: True if the finding relies on a proxy.
         control: Negative control of a test on a proxy; None if it was not run.
@@ -110,6 +113,7 @@ class TestRecord:
     confirmation: Confirmation = Confirmation.NOT_PLANNED
     scope: Scope = Scope.CLAIM
     p_value: float | None = None
+    first_p_value: float | None = None
     sensitivity: Sensitivity = Sensitivity()
     on_proxy: bool = False
     control: ShiftControl | None = None
@@ -168,6 +172,12 @@ class TestRecord:
         return self.exceeds and not self.rejects and self.confirmation is not Confirmation.NOT_CONFIRMED
 
     @property
+    def changes(self) -> bool:
+        """True if the first pass is too clear for chance and was not confirmed, so results change from call to call."""
+        clear = self.first_p_value is not None and self.first_p_value <= CHANGE_P
+        return clear and self.exceeds and self.confirmation is Confirmation.NOT_CONFIRMED
+
+    @property
     def digits_cannot_tell(self) -> bool:
         """True if a test at full digits has results without fractions, so that digits cannot explain a rejection."""
         return self.scope is Scope.FLOATING_POINT and NO_FRACTIONS in self.leak_location
@@ -179,10 +189,10 @@ class TestRecord:
 
     @property
     def deciding_finding(self) -> Finding | None:
-        """Finding that the verdict rests on: that of the confirmatory run if there was one."""
+        """Finding that the verdict rests on: that of the confirmatory run, unless there is none or results change."""
         if self.confirmation is Confirmation.CONFIRMED and self.repeated is not None:
             return self.repeated
-        if self.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED):
+        if self.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED) and not self.changes:
             return self.at_first_confidence or self.finding
         return self.finding
 

@@ -146,6 +146,7 @@ class AuditResult:
             at_first_confidence=self.at_first_confidence,
             confirmation=self.confirmation,
             p_value=self.p_value,
+            first_p_value=self.p_value,
             sensitivity=Sensitivity(
                 factor=self.detectable_factor,
                 maximum=None if ceiling is None else ceiling.finding,

@@ -135,9 +135,16 @@ RULES = (
     ),
     Rule(
         Verdict.UNDECIDED,
+        "results-change",
+        "the first pass rejects the claim (p <= 1e-6) and the confirmatory run does not: results change from call to "
+        "call",
+        _readable_tests(lambda test: test.changes),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
         "digits-cannot-tell",
-        "the test on unrounded results rejects the claim and the test on rounded results does not; the results are "
-        "whole numbers, so the cause is not floating-point digits",
+        "the test on unrounded results rejects the claim, and the test on rounded results does so in its first pass "
+        "alone; the results are whole numbers, so the cause is not floating-point digits",
         lambda record: [test for test in record.tests if test.rejects and test.digits_cannot_tell],
     ),
     Rule(

@@ -204,8 +204,39 @@ SITUATIONS: Mapping[str, Situation] = {
         Verdict.UNDECIDED,
         "confirmation-open",
     ),
+    "confirmatory run far below a clear first pass": Situation(
+        together(
+            record(
+                3.6,
+                ROWS,
+                confirmation=Confirmation.NOT_CONFIRMED,
+                at_first_confidence=bound(0.2),
+                p_value=1.0,
+                first_p_value=1e-6,
+            )
+        ),
+        Verdict.UNDECIDED,
+        "results-change",
+    ),
+    "confirmatory run below a first pass that chance explains": Situation(
+        together(
+            record(
+                1.2,
+                ROWS,
+                confirmation=Confirmation.NOT_CONFIRMED,
+                at_first_confidence=bound(0.2),
+                p_value=1.0,
+                first_p_value=1e-5,
+            )
+        ),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
     "digits that cannot tell": Situation(
-        together(record(0.9, ROWS), side(Scope.FLOATING_POINT, leak_location=(NO_FRACTIONS,))),
+        together(
+            record(1.2, ROWS, confirmation=Confirmation.NOT_CONFIRMED, at_first_confidence=bound(0.9)),
+            side(Scope.FLOATING_POINT, leak_location=(NO_FRACTIONS,)),
+        ),
         Verdict.UNDECIDED,
         "digits-cannot-tell",
     ),

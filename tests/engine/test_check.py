@@ -35,6 +35,7 @@ from dpaudit import (
 )
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
+from dpaudit.claims.scope import NO_FRACTIONS, Scope
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -640,6 +641,28 @@ def quietly(test: AuditResult, name: str, **changes: Any) -> AuditResult:
     assert isinstance(test.finding, Bound)
     finding = replace(test.finding, lower=0.5, evidence=())
     return replace(test, name=name, finding=finding, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
+
+
+def test_whole_numbers_that_unrounded_results_reject_twice_break_the_claim(leak: Report) -> None:
+    """The error of the verdict is left for them, unless the test on rounded results needs it for its own repetition."""
+    test, again = leak.results
+    digits = replace(test, name="digits", leak_location=(NO_FRACTIONS,))
+    again = replace(again, leak_location=())
+    together = JointTest(side={"digits": Scope.FLOATING_POINT})
+    confirmations = {"digits": again, "rounded": quietly(again, "rounded, again")}
+    below = quietly(test, "rounded")
+    above = replace(test, name="rounded", confirmation=Confirmation.NOT_CONFIRMED, p_value=1e-3)
+    fractions = replace(digits, leak_location=())
+    decided = {
+        (below, digits): (Verdict.VIOLATION, "claim-rejected"),
+        (above, digits): (Verdict.UNDECIDED, "digits-cannot-tell"),
+        (below, fractions): (Verdict.NO_VIOLATION, "not-rejected"),
+        (above, fractions): (Verdict.NO_VIOLATION, "not-rejected"),
+    }
+    for tests, expected in decided.items():
+        joint = JointVerdict("together", tests, confirmations, together, 0.999)
+        assert (joint.verdict, joint.answer.rule) == expected
+        assert (joint.deciding is digits) is (tests[1] is digits)
 
 
 def test_the_maximum_of_a_partial_claim_is_not_compared_with_that_of_the_claim(leak: Report) -> None:

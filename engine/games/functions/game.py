@@ -59,6 +59,7 @@ from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
 from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
@@ -107,6 +108,8 @@ RECORDED_SEEDS = 40
 """Calls on each table that find the law of the noise."""
 LOCATE_CALL_S = 10.0
 """Time limit of a call that serves only to locate a leak, in seconds."""
+CALLS_ELSEWHERE = 16
+"""Calls of each process of another Python, on D and D' together, between which the table may change."""
 LISTED_PAIRS = 12
 """Largest number of pairs that a report lists."""
 
@@ -183,8 +186,8 @@ def run_calls(
     outcomes: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
     with limited_threads(compute.threads):
-        for world, table in ((False, tables.d), (True, tables.d_prime)):
-            positions = np.flatnonzero(truth == world)
+        for world, positions in calls_in_order(mechanism, truth, compute.threads):
+            table = tables.d_prime if world else tables.d
             returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
             for position, outcome in zip(positions.tolist(), returned, strict=True):
                 outcomes[position] = replace(outcome, numbers=np.empty(0))
@@ -203,6 +206,31 @@ def run_calls(
     )
     unreadable = tuple(dict.fromkeys(result.ending for result in outcomes if is_unreadable(result.ending)))
     return Outcome(samples, notes=unreadable, failures=failures)
+
+
+def calls_in_order(
+    mechanism: Any, truth: NDArray[np.bool_], processes: int
+) -> Iterator[tuple[bool, NDArray[np.int64]]]:
+    """Yield (coin, positions of calls) in the order of the calls: that of the coins.
+
+    Code whose results drift, or that counts its calls, then treats D and D' alike. Another Python makes a few calls on
+    one table at a time, for all of its processes, and then as many on the other one. A `SchemaGenerator` keeps no
+    state, and makes all calls on a table together.
+    """
+    span = len(truth) if isinstance(mechanism, SchemaGenerator) else 1
+    if getattr(mechanism, "python", ""):
+        span = CALLS_ELSEWHERE * processes
+    changes = np.flatnonzero(np.diff(truth)) + 1
+    starts = [0, *(changes.tolist() if span == 1 else range(span, len(truth), span))]
+    for positions in np.split(np.arange(len(truth)), starts[1:]):
+        for world in dict.fromkeys(truth[positions].tolist()):
+            yield world, positions[truth[positions] == world]
+
+
+def paired_coins(count: int) -> NDArray[np.bool_]:
+    """Return coins in pairs of one seed: D then D', and D' then D for the next seed."""
+    coins: NDArray[np.bool_] = (np.arange(count) + 1) // 2 % 2 == 1
+    return coins
 
 
 def call_seeds(seed: Seed, count: int) -> NDArray[np.int64]:
@@ -570,7 +598,7 @@ def ordinary_tables(
 ) -> Outcome[Tables]:
     """Return the rows without and with the last one; calls with one seed on both show which numbers change."""
     pair = ordinary_pair(rows.schema, rows.cells, Relation(relation), group)
-    tables, truth = Tables(pair.name, pair.d, pair.d_prime, 0), np.arange(calls) % 2 == 1
+    tables, truth = Tables(pair.name, pair.d, pair.d_prime, 0), paired_coins(calls)
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     samples = in_scope(run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=False)
     move = steady_move(samples) if calls else np.empty(0)
@@ -714,7 +742,7 @@ def _try_pair(
     *,
     proposed: bool = False,
 ) -> TriedTables:
-    truth = np.arange(calls) % 2 == 1
+    truth = paired_coins(calls)
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
