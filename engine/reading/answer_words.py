@@ -35,8 +35,8 @@ NEXT = {
 _NEXT_BY_RULE = {
     "state-between-calls": "Draw new noise in each call from the generator or seed that it gets: no cache, no noise "
     "stored in a module, no `hash` of texts or bytes. Then check again.",
-    "results-change": "Make each call depend on its rows and generator alone: no counter, clock or cache. Then check again "
-    "in a new process.",
+    "results-change": "Make each call depend on its rows and generator alone: no counter, clock or cache. Then check "
+    "again in a new process.",
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "

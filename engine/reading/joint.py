@@ -42,8 +42,8 @@ class JointVerdict:
     def record(self) -> Record:
         """Record from which the answer is decided.
 
-        If no test of the claim exceeds it in the first pass, none has a confirmatory run. Its error is then left for the
-        test on unrounded results, which tests the claim too if the results are whole numbers.
+        If no test of the claim exceeds it in the first pass, none has a confirmatory run. Its error is then left for
+        the test on unrounded results, which tests the claim too if the results are whole numbers.
         """
         records = [self._record_of(test) for test in self.tests]
         if not any(record.exceeds for record in records if record.scope is Scope.CLAIM):
