@@ -62,11 +62,11 @@ def test_coins_of_pairs_take_turns() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_another_python_changes_the_table_after_few_calls(processes: int) -> None:
-    class Elsewhere:
+    class OtherPython:
         python = "/usr/bin/python3"
 
     coins = np.random.default_rng(1).random(1_000) < 0.5
-    parts = list(calls_in_order(Elsewhere(), coins, processes))
+    parts = list(calls_in_order(OtherPython(), coins, processes))
     assert sorted(place for _, places in parts for place in places) == list(range(1_000))
     assert all((coins[places] == world).all() and np.ptp(places) < 16 * processes for world, places in parts)
     assert len({world for world, places in parts if 0 in places or (places < 16).any()}) == 2
