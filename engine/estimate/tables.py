@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
+from dpaudit.engine.data.cells import group_codes
 from dpaudit.engine.data.in_memory import column, frame, require_one_index
 from dpaudit.engine.estimate.score_files import Used, every, line_of, read_file, require_width
 from dpaudit.errors import DataError, shortened
@@ -235,12 +236,10 @@ class SourceTable:
         column = self.columns.column(name)
         if pa.types.is_nested(column.type):
             raise DataError(f"{self.name}: column {name} must hold one value a row, got {_short(column.type)}")
-        if column.null_count:
+        codes = group_codes(column.to_pylist())
+        if (codes < 0).any():
             raise DataError(f"{self.name}: column {name} must name a group in each row, got nothing in some")
-        import pandas as pd
-
-        numbered: NDArray[np.int64] = pd.factorize(column.to_pandas())[0].astype(np.int64)
-        return numbered
+        return codes
 
 
 def _by_size(value: object) -> tuple[bool, float, str]:

@@ -13,8 +13,9 @@ from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.data.cells import group_codes
 from dpaudit.engine.games.learned_order import learned_order
-from dpaudit.engine.games.tables.columns import encoded
+from dpaudit.engine.games.tables.columns import read_as
 from dpaudit.engine.games.tables.pair_features import PairFeatures
 from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes, stacked
 from dpaudit.engine.games.tables.slices import slices
@@ -46,6 +47,8 @@ FEWEST_PAIRS = 10
 """Smallest number of pairs from which anything can be learned."""
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
+COLUMNS_SAID = 6
+"""Largest number of columns with unusual cells that the answer names."""
 POWER = 0.9
 """Probability of detection at which the smallest share of copied rows is stated."""
 ASSUMES = (
@@ -146,7 +149,7 @@ def synthetic(
     compared_frames = _chosen(real, released, groups, columns, strata)
     names = [str(name) for name in compared_frames[0].columns]
     require(target is None or target in names, "target must be a compared column", target=target, columns=names)
-    tables = encoded(*compared_frames)
+    tables, spelled = read_as(*compared_frames)
     synthetic_rows = tables[2]
     for more in tables[3:]:
         synthetic_rows = stacked(synthetic_rows, more)
@@ -175,7 +178,7 @@ def synthetic(
         measures=measures,
         utility=usefulness,
         control=control,
-        notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *failures),
+        notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *_spelled(spelled), *failures),
         confidence=confidence,
         rows={"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)},
         trained=pairs.trained,
@@ -229,14 +232,14 @@ def _shared_codes(real: Sequence[pd.DataFrame], name: str, argument: str) -> Int
     for table, role in zip(real, ("training", "holdout"), strict=True):
         if name not in table.columns:
             raise DataError(f"`{argument}` must name a column of both files, but the {role} table has no {name!r}")
-        missing = int(table[name].isna().sum())
-        if missing:
+    codes = group_codes([value for table in real for value in table[name].tolist()])
+    for role, missing in zip(("training", "holdout"), np.split(codes < 0, [len(real[0])]), strict=True):
+        if missing.any():
             raise DataError(
-                f"the column {name!r} of `{argument}` must have a value in each row, got none in {missing:,} rows of "
-                f"the {role} table; fill it in, or leave these rows out of all tables"
+                f"the column {name!r} of `{argument}` must have a value in each row, got none in {missing.sum():,} "
+                f"rows of the {role} table; fill it in, or leave these rows out of all tables"
             )
-    values = [table[name].tolist() for table in real]
-    return np.asarray(pd.factorize(pd.Series([*values[0], *values[1]], dtype=object))[0], np.int64)
+    return codes
 
 
 def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
@@ -362,6 +365,12 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
     summary = catalogue("table-attack")[name].summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
+
+
+def _spelled(notes: Sequence[str]) -> list[str]:
+    """Return one line on what was read as what; none if all cells were spelled as usual."""
+    more = f"; and {len(notes) - COLUMNS_SAID:,} more" if len(notes) > COLUMNS_SAID else ""
+    return [f"read as: {'; '.join(notes[:COLUMNS_SAID])}{more}"] if notes else []
 
 
 def _notes(

@@ -183,6 +183,10 @@ def test_persons_are_the_canaries() -> None:
     shared = dpaudit.synthetic(rows[inside], both, synth, claim=1, groups="person")
     assert shared.pairs == 119
     assert "1 persons have rows in both files" in str(shared)
+    texts = dpaudit.synthetic(
+        rows[inside], both.assign(person=both["person"].map("{}.0".format)), synth, groups="person"
+    )
+    assert texts.pairs == 119
 
 
 def test_strata_and_chosen_columns() -> None:
@@ -255,6 +259,8 @@ def test_forms_of_tables_lead_to_one_result(tmp_path: Path) -> None:
         "csv": lambda frame, path: frame.to_csv(path, index=False),
         "csv.gz": lambda frame, path: frame.to_csv(path, index=False),
         "tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+        "semicolons.csv": lambda frame, path: frame.to_csv(path, index=False, sep=";", decimal=","),
+        "commas.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t", decimal=",", na_rep="NA"),
         "parquet": lambda frame, path: frame.to_parquet(path, index=False),
     }
     sources: dict[str, list[Any]] = {
@@ -270,7 +276,12 @@ def test_forms_of_tables_lead_to_one_result(tmp_path: Path) -> None:
     with Cases() as cases:
         for name, source in sources.items():
             with cases.case(name):
-                assert dpaudit.synthetic(*source, claim=1).epsilon == expected
+                audit = dpaudit.synthetic(*source, claim=1)
+                assert audit.epsilon == expected
+                lines = [note for note in audit.notes if note.startswith("read as: ")]
+                comma = "read as: age: numbers, decimal commas; pay: numbers, decimal commas"
+                wanted = {"semicolons.csv": [comma], "commas.tsv": [f"{comma}, NA as missing"]}
+                assert lines == wanted.get(name, [])
 
 
 def odd(frame: pd.DataFrame, place: int) -> pd.DataFrame:

@@ -6,41 +6,83 @@ the file that a cell stands in, so that no code tells an attack which file a row
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dpaudit.engine.data.cells import (
+    MISSING_WORDS,
+    Spelling,
+    at_one_precision,
+    canonical,
+    is_multiple,
+    spelling,
+    step_of,
+    text_of,
+    truths,
+)
 from dpaudit.engine.games.tables.view import MISSING, MixedTable
 from dpaudit.errors import DataError, shortened
 
-ODD_CELLS = 0.01
-"""Largest share of cells that are not numbers in a column of numbers, of the cells of all tables that hold a value."""
 LARGEST = 1e300
 """Infinite numbers become this large, because sums and differences of numbers must stay finite."""
+STEPS: Mapping[float, str] = {step: f"{step:g}" for step in (1, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)}
+"""Steps of rounded numbers, from the coarsest, with their names."""
+DATE_STEPS: Mapping[float, str] = {86_400: "a day", 60: "a minute", 1: "a second"}
+"""Steps of rounded dates in seconds."""
+FEW_ROUNDED = 0.5
+"""Share of the numbers of a table on the step of another one, below which they differ in their digits."""
 
 
 def encoded(training: pd.DataFrame, holdout: pd.DataFrame, *synthetic: pd.DataFrame) -> tuple[MixedTable, ...]:
-    """Return the tables with shared codes, in the order of the arguments.
+    """Return the tables with shared codes, in the order of the arguments; see `read_as`."""
+    return read_as(training, holdout, *synthetic)[0]
 
-    A column is numbers if its cells are numbers, booleans or dates, or texts of them. Dates become seconds. If up to
-    1 % of the cells are other words, a column of words of the same name holds these words. All other columns are words.
-    Texts are compared without blanks at their ends, and numbers in texts by their value, because a file with numbers
-    only is read as numbers ("07" as 7). Codes of words follow their alphabetical order.
 
-    Raises: DataError if columns differ or occur twice, if a table has no rows, or if a cell holds several values.
+def read_as(
+    training: pd.DataFrame, holdout: pd.DataFrame, *synthetic: pd.DataFrame
+) -> tuple[tuple[MixedTable, ...], tuple[str, ...]]:
+    """Return the tables with shared codes, and what was read as what, for each column that has unusual spellings.
+
+    A column is numbers if its cells are numbers, booleans or dates, or texts of them (`cells.py`). Dates become
+    seconds.
+    If up to 1 % of the cells are other words, a column of words of the same name holds these words. All other columns
+    are words. Texts are compared without blanks at their ends, and numbers in texts by their value, because a file with
+    numbers only is read as numbers ("07" as 7). Codes of words follow their alphabetical order.
+
+    Raises: DataError if columns differ or occur twice, if a table has no rows, if a cell holds several values, or if
+        the cells of a column cannot be compared: numbers with dates, 45 % with 45.
     """
     files = ["training", "holdout", *(["synthetic"] if len(synthetic) == 1 else _numbered(len(synthetic)))]
     tables = dict(zip(files, (training, holdout, *synthetic), strict=True))
     _require_same_columns(tables)
-    sizes = [len(table) for table in tables.values()]
-    columns = [_column(str(name), [table[name] for table in tables.values()]) for name in training.columns]
-    ends = np.cumsum(sizes)
-    return tuple(_table(columns, slice(end - size, end)) for size, end in zip(sizes, ends, strict=True))
+    ends = np.cumsum([len(table) for table in tables.values()])
+    rows = [slice(end - len(table), end) for end, table in zip(ends, tables.values(), strict=True)]
+    parts = {str(name): [table[name] for table in tables.values()] for name in training.columns}
+    columns, unclear = {}, {}
+    for name in parts:
+        try:
+            columns[name] = _column(name, parts[name], files)
+        except UnclearNumbers as err:
+            unclear[name] = err
+    marks = {column.decimal for column in columns.values() if column.decimal}
+    for name, refusal in unclear.items():  # the other columns tell the decimal mark
+        if len(marks) != 1:
+            raise refusal
+        columns[name] = _column(name, parts[name], files, *marks)
+    ordered = [columns[name] for name in parts]
+    return tuple(_table(ordered, each) for each in rows), tuple(
+        f"{each.name}: {each.note}" for each in ordered if each.note
+    )
+
+
+class UnclearNumbers(DataError):
+    """A column whose numbers have two meanings."""
 
 
 def _numbered(count: int) -> list[str]:
@@ -78,12 +120,16 @@ class _Column:
         numbers: The numbers, NaN for other cells, shape (rows,); None for a column of words.
         codes: Codes of the words, `MISSING` for other cells, shape (rows,); None for a column of numbers only.
         levels: Number of codes.
+        note: What was read as what; "" for usual spellings.
+        decimal: Decimal mark of numbers in texts; "" if there was none.
     """
 
     name: str
     numbers: NDArray[np.float64] | None
-    codes: NDArray[np.int64] | None
-    levels: int
+    codes: NDArray[np.int64] | None = None
+    levels: int = 0
+    note: str = ""
+    decimal: str = ""
 
 
 def _table(columns: Sequence[_Column], rows: slice) -> MixedTable:
@@ -99,42 +145,159 @@ def _table(columns: Sequence[_Column], rows: slice) -> MixedTable:
     )
 
 
-def _column(name: str, parts: Sequence[pd.Series[Any]]) -> _Column:
+class _Texts(NamedTuple):
+    """The different texts of a column.
+
+    Attributes:
+        words: The texts.
+        codes: Position of the text of each cell in `words`, -1 for an empty cell: one array for each table.
+        counts: Number of cells of each text in each table, shape (tables, words).
+    """
+
+    words: list[str]
+    codes: list[NDArray[np.int64]]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, name: str, parts: Sequence[pd.Series[Any]]) -> _Texts:
+        codes, distinct = pd.factorize(np.concatenate([_texts(part, name) for part in parts]))
+        of_tables = np.split(codes, np.cumsum([len(part) for part in parts])[:-1])
+        counts = [np.bincount(each[each >= 0], minlength=len(distinct)) for each in of_tables]
+        return cls(list(distinct), of_tables, np.array(counts))
+
+    def word_codes(self, words: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
+        """Return the code of the word of each cell, and the number of codes."""
+        codes, levels = _codes(words)
+        return np.concatenate([np.where(each >= 0, codes[each], MISSING) for each in self.codes]), levels
+
+    def of_table(self, place: int, decimal: str) -> Spelling | None:
+        """Return the values of the texts of one table, NaN for texts of others; None for a table without values."""
+        present = self.counts[place] > 0
+        words = [word for word, use in zip(self.words, present, strict=True) if use]
+        return (
+            spelling(words, self.counts[place][present], decimal).spread(present)
+            if set(map(str.lower, words)) - MISSING_WORDS
+            else None
+        )
+
+
+def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], decimal: str = "") -> _Column:
     kinds = pd.api.types
+    if any(kinds.is_complex_dtype(part.dtype) for part in parts):
+        raise DataError(f"column {name!r} must hold real numbers, got complex ones. Split it into two columns")
     if all(kinds.is_bool_dtype(part.dtype) or kinds.is_numeric_dtype(part.dtype) for part in parts):
-        if any(kinds.is_complex_dtype(part.dtype) for part in parts):
-            raise DataError(f"column {name!r} must hold real numbers, got complex ones. Split it into two columns")
-        return _Column(name, _finite(np.concatenate([_floats(part) for part in parts])), None, 0)
-    if all(kinds.is_datetime64_any_dtype(part.dtype) for part in parts):
-        return _Column(name, np.concatenate([_seconds(part) for part in parts]), None, 0)
-    texts = np.concatenate([_texts(part, name) for part in parts])
-    codes, distinct = pd.factorize(texts)
-    words = [_canonical(text) for text in distinct]
-    if not words:
-        return _Column(name, np.full(len(texts), np.nan), None, 0)
-    counts = np.bincount(codes[codes >= 0], minlength=len(words))
-    for values in (_numbers_in(words), _dates_in(words)):
-        odd = np.isnan(values)
-        if counts[odd].sum() <= ODD_CELLS * counts.sum():
-            rows = np.where(codes >= 0, values[codes], np.nan)
-            word_codes, levels = _codes([word if strange else None for word, strange in zip(words, odd, strict=True)])
-            return _Column(name, _finite(rows), _spread(codes, word_codes) if odd.any() else None, levels)
-    word_codes, levels = _codes(words)
-    return _Column(name, None, _spread(codes, word_codes), levels)
+        return _of_numbers(name, [_floats(part) for part in parts], files)
+    texts = _Texts.of(name, parts)
+    if not texts.words:
+        return _Column(name, np.full(sum(map(len, parts)), np.nan))
+    truth = truths(texts.words)
+    if truth is not None:
+        values = np.concatenate([_of_codes(truth, codes) for codes in texts.codes])
+        return _Column(name, values, note="yes and no in several spellings as 1 and 0")
+    joint = spelling(texts.words, texts.counts.sum(axis=0), decimal)
+    of_tables: list[Spelling | None] = [joint] * len(parts)
+    if joint.kind == "words" or (texts.counts @ joint.odd > texts.counts.sum(axis=1) / 2).any():
+        of_tables = [texts.of_table(place, decimal) for place in range(len(parts))]
+        joint = _agreed(name, joint, dict(zip(files, of_tables, strict=True)))
+    if joint.kind == "words":
+        codes, levels = texts.word_codes([canonical(word) for word in texts.words])
+        return _Column(name, None, codes, levels, _why_words(joint, texts))
+    return _of_texts(name, texts, of_tables, files)
+
+
+def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling | None]) -> Spelling:
+    """Return a spelling with values if all tables hold values of one kind, else `joint` as words.
+
+    Raises: DataError if the values of a table can be compared with nothing in another one.
+    """
+    spelled = {file: each for file, each in of_tables.items() if each is not None}
+    if not spelled:
+        return joint
+    unclear = next((each.unclear for each in (joint, *spelled.values()) if each.unclear), "")
+    if "," in unclear:
+        raise UnclearNumbers(
+            f"column {name!r} holds numbers such as {unclear}, whose comma may be a decimal comma or separate "
+            "thousands. Write numbers such as 1234.5"
+        )
+    values = {file: each for file, each in spelled.items() if each.kind != "words"}
+    words = [file for file, each in spelled.items() if each.kind == "words" and np.isnan(each.values).all()]
+    kinds = {each.kind + (f" with the unit {each.unit}" if each.unit else ""): file for file, each in values.items()}
+    kinds |= {"words": words[0]} if words else {}
+    units = {each.unit for each in values.values()}
+    units -= set() if "%" in units else {""}  # 45 % may be 45 or 0.45, but 3 kg are 3
+    if values and (len(units) > 1 or len({kind.split()[0] for kind in kinds}) > 1):
+        listed = ", ".join(f"{kind} in the {file} table" for kind, file in kinds.items())
+        raise DataError(
+            f"column {name!r} must hold values that can be compared, got {listed}. Write them alike in all tables, or "
+            "leave the column out"
+        )
+    return next(iter(values.values())) if len(values) == len(spelled) else replace(joint, kind="words", unclear=unclear)
+
+
+def _of_texts(name: str, texts: _Texts, of_tables: Sequence[Spelling | None], files: Sequence[str]) -> _Column:
+    """Return a column of numbers or dates, and of the few words among them."""
+    spelled = {file: each for file, each in zip(files, of_tables, strict=True) if each is not None}
+    ways = {each.how for each in spelled.values()}
+    notes = [
+        each.how + (f" in the {file} table" if len(ways) > 1 else "") for file, each in spelled.items() if each.how
+    ]
+    zoned = [each.zoned[~np.isnan(each.values)] for each in spelled.values()]
+    in_utc = all(each.all() for each in zoned)
+    if not in_utc and any(each.any() for each in zoned):
+        notes.append("by their own clocks, as some have no time zone")
+    missing = sorted({word for word in texts.words if word.lower() in MISSING_WORDS})
+    notes += [f"{', '.join(missing[:4])} as missing"] if missing else []
+    none = np.full(len(texts.words), np.nan)
+    values = [none if each is None else each.utc if in_utc else each.values for each in of_tables]
+    cells = [_of_codes(each, codes) for each, codes in zip(values, texts.codes, strict=True)]
+    kinds = {each.kind for each in spelled.values()}
+    column = _of_numbers(name, cells, files, DATE_STEPS if kinds == {"dates"} else STEPS)
+    odd = np.any([each.odd for each in spelled.values()], axis=0)
+    strange = [canonical(word) if is_odd else None for word, is_odd in zip(texts.words, odd, strict=True)]
+    codes, levels = texts.word_codes(strange) if odd.any() else (None, 0)
+    note = ", ".join([*kinds, *dict.fromkeys(notes)]) if notes else ""
+    decimal = next((each.decimal for each in spelled.values() if each.decimal), "")
+    return replace(
+        column, codes=codes, levels=levels, note="; ".join(filter(None, (note, column.note))), decimal=decimal
+    )
+
+
+def _of_numbers(
+    name: str, parts: Sequence[NDArray[np.float64]], files: Sequence[str], steps: Mapping[float, str] = STEPS
+) -> _Column:
+    """Return a column of the numbers of each table, and a note where tables differ in their digits."""
+    rounded, kind = at_one_precision(parts)
+    notes = [f"numbers of all tables as {kind}"] if kind else []
+    numbers = {file: part for file, part in zip(files, rounded, strict=True) if np.isfinite(part).any()}
+    coarse, step = max(
+        ((file, step_of(part, steps)) for file, part in numbers.items()), key=itemgetter(1), default=("", 0)
+    )
+    finer = [file for file, part in numbers.items() if is_multiple(part, step).mean() < FEW_ROUNDED]
+    if finer:
+        notes.append(f"in steps of {steps[step]} in the {coarse} table, finer in {' and '.join(finer)}")
+    return _Column(name, np.clip(np.concatenate(rounded), -LARGEST, LARGEST), note="; ".join(notes))
+
+
+def _why_words(joint: Spelling, texts: _Texts) -> str:
+    """Return why a column of numbers or dates is read as words; "" for other columns."""
+    if joint.unclear:
+        return f"words, because {shortened(joint.unclear)} may be two dates"
+    counts = texts.counts.sum(axis=0)
+    share = counts[joint.odd].sum() / counts.sum()
+    example = texts.words[int(joint.odd.argmax())]
+    return (
+        f"words, because {100 * share:.2g} % of its cells are no numbers, such as {shortened(example)!r}"
+        if share < 0.5
+        else ""
+    )
+
+
+def _of_codes(values: NDArray[np.float64], codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.where(codes >= 0, values[codes], np.nan)
 
 
 def _floats(part: pd.Series[Any]) -> NDArray[np.float64]:
     return part.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(values, -LARGEST, LARGEST)
-
-
-def _seconds(part: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return dates as seconds since 1970 in UTC; dates without a time zone count as UTC."""
-    stamps = pd.to_datetime(part, utc=True)
-    return _floats((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s"))
 
 
 def _texts(part: pd.Series[Any], name: str) -> NDArray[np.object_]:
@@ -146,56 +309,12 @@ def _texts(part: pd.Series[Any], name: str) -> NDArray[np.object_]:
             f"column {name!r} must hold one value in each cell, got a list or a mapping. Spread it over columns"
         ) from err
     texts = np.empty(len(distinct) + 1, object)  # the last one stands for missing cells, whose code is -1
-    texts[:-1] = [_text(value) for value in distinct]
+    texts[:-1] = [text_of(value) or None for value in distinct]
     texts[-1] = None
     return texts[codes]
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, pd.Timestamp):
-        return value.isoformat()
-    return str(value).strip() or None
-
-
-_WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?", re.ASCII)
-
-
-def _canonical(text: str) -> str:
-    """Return the text that all texts of the same number or truth value share; other texts unchanged."""
-    if _WHOLE.fullmatch(text):
-        return ("-" if text[0] == "-" else "") + (text.lstrip("+-0") or "0")
-    number = _number(text)
-    if np.isfinite(number):
-        return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
-    return text.capitalize() if text.lower() in ("true", "false") else text
-
-
-def _number(text: str) -> float:
-    """Return the number that a text spells, NaN for other texts."""
-    try:
-        return float(text) if "_" not in text else np.nan
-    except ValueError:
-        return np.nan
-
-
-def _numbers_in(words: Sequence[str]) -> NDArray[np.float64]:
-    """Return the numbers that words spell, NaN for other words."""
-    return np.array([_number(word) for word in words])
-
-
-def _dates_in(words: Sequence[str]) -> NDArray[np.float64]:
-    """Return the seconds of dates in ISO 8601 such as 2024-05-31 or 2024-05-31T12:00, NaN for other words."""
-    plausible = pd.Series([word if _DATE.fullmatch(word) else None for word in words], dtype=object)
-    return _seconds(pd.to_datetime(plausible, errors="coerce", utc=True, format="ISO8601"))
 
 
 def _codes(words: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
     """Return the rank of each word in the sorted set of words, `MISSING` for None, and the size of the set."""
     ranks = {word: rank for rank, word in enumerate(sorted({word for word in words if word is not None}))}
     return np.array([MISSING if word is None else ranks[word] for word in words], np.int64), len(ranks)
-
-
-def _spread(codes: NDArray[np.int64], word_codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the code of the word of each row; rows of code -1 have none."""
-    return np.where(codes >= 0, word_codes[codes], MISSING)
