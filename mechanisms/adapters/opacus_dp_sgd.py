@@ -19,7 +19,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.private.private_steps import MAX_BATCH_NUMBERS, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register
 
@@ -166,7 +166,8 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     """Add the canary's gradient to each batch of every Opacus optimizer inside the block, before clipping.
 
     The canary is scaled by the optimizer's current clipping bound, which adaptive clipping changes. It is appended to
-    `grad_sample`; in the mode "ghost", which has no `grad_sample`, the clipped canary is added to the sum.
+    `grad_sample`; in the mode "ghost", which has no `grad_sample`, the clipped canary is added to the sum. If a step
+    has several parts (`BatchMemoryManager`, several backward passes), it joins the last one.
 
     The canary observes the gradient that Opacus passes to the inner optimizer, with any changes by other code after the
     noise. If the inner optimizer makes no step, it observes the gradient right after the noise. The division by the
@@ -177,6 +178,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
     waiting: list[Callable[[bool], None]] = []  # shows the step that got its noise: the current gradient, or the saved
     hooks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by inner optimizer
+    earlier: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # gradients of earlier parts of a step, by optimizer
 
     def show(*, now: bool) -> None:
         while waiting:
@@ -186,16 +188,21 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         def pre_step(self: Any, closure: Any = None) -> Any:
             show(now=False)
             step, scale = canary.step, float(self.max_grad_norm) / canary.clip
-            if not canary.awaits_observation:  # otherwise this is a further part of one large batch
-                samples = [getattr(weights, "grad_sample", None) for weights in self.params]
-                rows = [each.flatten(1) for each in samples if isinstance(each, torch.Tensor)]
-                batch = torch.cat(rows, 1) / scale if len(rows) == len(samples) else None
+            batch = _gradients(self.params)
+            if self in earlier:
+                batch = _joined([earlier.pop(self), batch])
+            if self._check_skip_next_step(pop_next=False):
+                earlier[self] = batch
+                return original_pre_step(self, closure)
+            row = None
+            if not canary.awaits_observation:  # otherwise Opacus did not make the step
+                batch = None if batch is None else batch / scale
                 row = canary.gradient(step, sum(weights.numel() for weights in self.params), batch)
-                if row is not None:
-                    parts = torch.from_numpy(scale * row).split([weights.numel() for weights in self.params])
-                    clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
-                    for weights, part in zip(self.params, parts, strict=True):
-                        add_canary(weights, part.view(weights.shape), clipped)
+            if row is not None:
+                pieces = torch.from_numpy(scale * row).split([weights.numel() for weights in self.params])
+                clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
+                for weights, piece in zip(self.params, pieces, strict=True):
+                    add_canary(weights, piece.view(weights.shape), clipped)
             mean = self.loss_reduction == "mean"
             divisor = self.expected_batch_size * self.accumulated_iterations if mean else 1
             moves = original_pre_step(self, closure)
@@ -214,7 +221,9 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         return pre_step
 
     def as_example(weights: Any, part: Any, clipped: float) -> None:
-        weights.grad_sample = torch.cat([weights.grad_sample, part[None].to(weights.grad_sample)])
+        *passes, last = _passes(weights.grad_sample)
+        last = torch.cat([last, part[None].to(last)])
+        weights.grad_sample = [*passes, last] if passes else last
 
     def into_sum(weights: Any, part: Any, clipped: float) -> None:
         weights.grad += clipped * part.to(weights.grad)
@@ -229,6 +238,35 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         for hook in hooks.values():
             hook.remove()
         DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = original, original_ghost
+
+
+def _passes(grad_sample: Any) -> list[Any]:
+    """Return the gradients of examples by backward pass: Opacus keeps a tensor of one, and a list of several."""
+    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
+
+
+def _gradients(params: list[Any]) -> Any:
+    """Return the gradients of the examples of all backward passes, shape (examples, weights).
+
+    None if Opacus does not keep them all, or they are too large for an attack.
+    """
+    import torch
+
+    samples = [_passes(getattr(weights, "grad_sample", None)) for weights in params]
+    if any(each is None for passes in samples for each in passes):
+        return None
+    rows = [torch.cat([each.flatten(1) for each in passes]) for passes in samples]
+    same = len({len(each) for each in rows}) == 1 and sum(each.numel() for each in rows) <= MAX_BATCH_NUMBERS
+    return torch.cat(rows, 1) if same else None
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return the rows of all parts; None if a part is None or they are too large for an attack."""
+    import torch
+
+    if any(part is None for part in parts) or sum(part.numel() for part in parts) > MAX_BATCH_NUMBERS:
+        return None
+    return torch.cat(parts)
 
 
 def privacy_engine() -> Any:

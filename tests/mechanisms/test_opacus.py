@@ -125,6 +125,88 @@ def test_every_clipping_trains_and_adds_the_canary(clipping: str, grad_sample_mo
     assert 0.4 < difference < 1.6
 
 
+class _Recorder:
+    """A probe whose canaries are far beyond the clip; it records each step in clips."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+        self.rest: list[Any] = []  # the noisy sum without the clipped canary
+
+    def gradient(self, weights: int, batch: Any) -> Any:
+        self.batches.append(batch)
+        return np.full(weights, 100.0)
+
+    def see(self, released: Any, joined: bool) -> None:
+        self.rest.append(released - joined / np.sqrt(released.size))
+
+
+def _in_parts(way: str, clipping: str, mode: str, recorder: _Recorder) -> int:
+    """Train 12 steps of 40 rows on average, each in several parts; return the number of steps observed."""
+    import torch
+    from opacus import PrivacyEngine
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
+
+    torch.manual_seed(5)
+    data = DIGITS.take(np.arange(120))
+    rows = TensorDataset(torch.from_numpy(np.array(data.features)[:, 20:26]), torch.from_numpy(data.labels.copy()))
+    module, engine = torch.nn.Linear(6, 10), PrivacyEngine(accountant="rdp")
+    private, optimizer, *criterion, batches = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(rows, batch_size=40),
+        noise_multiplier=1e-4,
+        max_grad_norm=[0.6, 0.8] if clipping == "per_layer" else 1.0,
+        clipping=clipping,
+        grad_sample_mode=mode,
+        poisson_sampling=way != "backward passes",  # Opacus refuses both
+    )
+    loss = criterion[0] if criterion else torch.nn.functional.cross_entropy
+    canary = StepCanary(recorder, np.random.default_rng(0), clip=1.0, divisor=1.0)
+    with steps_of_opacus(canary):
+        for _ in range(4):
+            if way == "memory manager":
+                with BatchMemoryManager(data_loader=batches, max_physical_batch_size=7, optimizer=optimizer) as parts:
+                    for points, labels in parts:
+                        optimizer.zero_grad()
+                        loss(private(points), labels).backward()
+                        optimizer.step()
+                continue
+            for points, labels in batches:
+                optimizer.zero_grad()
+                halves = points.split(-(-len(points) // 3)), labels.split(-(-len(points) // 3))
+                for number, (some, answers) in enumerate(zip(*halves, strict=True)):
+                    loss(private(some), answers).backward()
+                    if way == "skipped steps":
+                        optimizer.signal_skip_step(number < len(halves[0]) - 1)
+                        optimizer.step()
+                        optimizer.zero_grad()
+                if way == "backward passes":
+                    optimizer.step()
+    return canary.step
+
+
+@pytest.mark.parametrize("way", ["memory manager", "skipped steps", "backward passes"])
+@pytest.mark.parametrize(("clipping", "mode"), [("flat", "hooks"), ("per_layer", "hooks"), ("flat", "ghost")])
+def test_a_step_in_several_parts_is_one_step(way: str, clipping: str, mode: str) -> None:
+    """The canary joins it once, and an attack sees the gradients of all parts."""
+    pytest.importorskip("opacus")
+    if (way, mode) == ("backward passes", "ghost"):
+        pytest.skip("Opacus keeps only the last backward pass of ghost clipping")
+    recorder = _Recorder()
+    assert _in_parts(way, clipping, mode, recorder) == len(recorder.rest) == 12
+    for batch, rest in zip(recorder.batches, recorder.rest, strict=True):
+        if mode == "ghost":
+            assert batch is None
+            continue
+        if clipping == "flat":
+            clipped = batch / np.maximum(1.0, np.linalg.norm(batch, axis=1))[:, None]
+            np.testing.assert_allclose(rest, clipped.sum(0), atol=2e-3)
+        assert 20 < len(batch) < 65
+
+
 def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: float = 0.0) -> Any:
     """100 steps of a loop as others write it."""
     import torch
