@@ -200,6 +200,7 @@ class Estimate(Bound):
         under_family: Bound from the same scores under a family of curves; None if no family was named. It is
             `conditional-on-family` and no part of the verdict.
         helps: Advice on raising the sensitivity; "" for none.
+        without_noise: Observation that steps of the training had no noise; "" if there is none.
         convicting: Bound at the higher confidence that a violation needs; None if that of the bound is enough.
         name: Name of the scores in the printed answer.
     """
@@ -213,6 +214,7 @@ class Estimate(Bound):
     p_value: float | None = None
     under_family: FamilyBound | None = None
     helps: str = ""
+    without_noise: str = ""
     convicting: Bound | None = None
     name: str = "estimate"
 
@@ -250,6 +252,7 @@ class Estimate(Bound):
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
+            without_noise=self.without_noise,
             repetition="train again with new coins and estimate from the new scores",
         )
 

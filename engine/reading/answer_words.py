@@ -47,6 +47,8 @@ _NEXT_BY_RULE = {
     ),
     "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
     "itself is broken (`--until-decided`, or a larger effort).",
+    "without-noise": "Add noise to every gradient of every step: call `step` of the private optimizer, and give it all "
+    "trained parameters. Then train and audit again.",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
 _MORE_TRIALS = "More trials (a larger `effort`) detect smaller leaks."
@@ -161,6 +163,8 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
         return "The code returned results that could not be read, so this audit says nothing about the claim."
     if verdict == "INCONCLUSIVE":
         return "This audit could not have found a violation, so it says nothing about the claim."
+    if verdict == "UNDECIDED" and not test.exceeds and test.without_noise:
+        return "Steps of the training had no noise, which the claim needs; whether it is broken is not known yet."
     if verdict == "UNDECIDED" and not test.exceeds:
         return "The noise is not the noise that was stated; whether the claim is broken is not known yet."
     if verdict == "UNDECIDED":
@@ -319,6 +323,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         )
     elif rule == "stated-noise":
         reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
+    elif rule == "without-noise":
+        reason_lines.append(test.without_noise)
     elif rule == "results-change":
         reason_lines.append(
             "results change from call to call: the first pass exceeds the claim by more than chance explains "

@@ -96,6 +96,7 @@ class TestRecord:
         leak_location: Probable place of the leak in the code, in sentences.
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
         split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
+        without_noise: Observation that steps of the training had no noise, in words; "" if there is none.
         repetition: How to repeat the test with fresh randomness, in words; "" if another seed does.
         failed_trials: Number of trials that failed, each counted as a wrong guess.
         failures: (label, error) of units that failed.
@@ -127,6 +128,7 @@ class TestRecord:
     leak_location: tuple[str, ...] = ()
     assumed_method: str = ""
     split_doubt: str = ""
+    without_noise: str = ""
     repetition: str = ""
     failed_trials: int = 0
     failures: tuple[tuple[str, str], ...] = ()

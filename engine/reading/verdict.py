@@ -162,6 +162,12 @@ RULES = (
         ),
     ),
     Rule(
+        Verdict.UNDECIDED,
+        "without-noise",
+        "the claim is finite, and gradients of the audited training held no noise",
+        _readable_tests(lambda test: test.claims_something and bool(test.without_noise)),
+    ),
+    Rule(
         Verdict.INCONCLUSIVE,
         "unreadable-results",
         "the code returned results that could not be read",

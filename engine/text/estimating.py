@@ -73,6 +73,12 @@ ALL = "all canaries"
 """Name of the bound of all canaries in a list of slices."""
 MORE_CANARIES = "more canaries (`n`), or for a large epsilon as many planted ones at a smaller `rate`"
 NEEDED = "`n={:,}` or more, with `rate={:g}` to plant about as many of them as of the present {:,}"
+TRAINED_BASE = (
+    "the base is the model with its adapter off, but {} outside of the adapter ({}) were trained too and stay changed "
+    '(`bias="all"` or "lora_only" in PEFT, or unfrozen by hand). Attacks that compare with the base may be weaker'
+)
+"""Note on a PEFT model that is not the base model with its adapter off."""
+PASS_BASE = "pass a copy of the model from before the training as `base`"
 UNCHECKED = (
     "not checked that every planted canary received loss: record the training with `LossRecord` and pass the record as "
     "`training`"
@@ -294,11 +300,15 @@ def estimate_text(
     assert isinstance(whole, Estimate)
     guessed_by = order if order != LEARNED or IN_THIS_ORDER in whole.notes else first
     whole = replace(whole, notes=tuple(note for note in whole.notes if note not in (IN_THIS_ORDER, NOT_IN_THIS_ORDER)))
-    audit = _TextAudit(canaries, view, scores, "" if training is None else training.blind_to(model), order != LEARNED)
+    blind, without_noise = ("", "") if training is None else (training.blind_to(model), training.without_noise)
+    changed_base = _trained_base(model, base)
+    helps = PASS_BASE if changed_base else ""
+    audit = _TextAudit(canaries, view, scores, blind, without_noise, helps, order != LEARNED)
     of_slices = {
         name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
         for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
     }
+    notes += changed_base
     notes += [f"order of guesses: {guessed_by}; attacks: {', '.join(scores)}"]
     notes += [NOT_LEARNED] if guessed_by != order else []
     notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
@@ -323,6 +333,8 @@ class _TextAudit:
     view: TextView
     scores: Mapping[str, Floats]
     blind: str
+    without_noise: str
+    helps: str
     one_attack: bool
 
     @cached_property
@@ -354,7 +366,8 @@ class _TextAudit:
 
     def finished(self, bound: Estimate, measured: NDArray[np.bool_], notes: Sequence[str]) -> Estimate:
         """Return the bound of some canaries with all measures, advice and notes."""
-        values: dict[str, Any] = {"notes": (*bound.notes, *notes), "helps": self._helps(bound, measured)}
+        values: dict[str, Any] = {"notes": (*bound.notes, *notes), "helps": self.helps or self._helps(bound, measured)}
+        values["without_noise"] = "" if self.blind else self.without_noise
         usual = bound.measures if measured.all() else ()
         texts = measured[self._owner]
         extracted = extraction_measures(
@@ -484,6 +497,22 @@ def _view(
             "`base` must be the model before training, got the trained model itself; keep a copy of it before training"
         )
     return TextView(trained, statistics(base), statistics(reference))
+
+
+def _trained_base(model: Any, base: Any) -> list[str]:
+    """Return a note if switching the adapter of a PEFT model off does not give back the model before training."""
+    if base is not None or not (hasattr(model, "peft_config") and hasattr(model, "disable_adapter")):
+        return []
+
+    def trainable() -> set[str]:
+        return {name for name, values in model.base_model.named_parameters() if values.requires_grad}
+
+    names = trainable()
+    with model.disable_adapter():  # parameters of the adapter are frozen then
+        names &= trainable()
+    if not names and any(getattr(part, "bias", "none") != "none" for part in model.peft_config.values()):
+        names = {"biases"}  # loaded for inference
+    return [TRAINED_BASE.format(f"{len(names)} parameters", ", ".join(sorted(names)[:3]))] if names else []
 
 
 def _update(model: Any, base: Any, canaries: Canaries, batch_tokens: int) -> UpdateProducts | None:

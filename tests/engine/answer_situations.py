@@ -251,6 +251,16 @@ SITUATIONS: Mapping[str, Situation] = {
     "noise that is not stated": Situation(
         together(record(0.9, ROWS, noise=noise(1e-13))), Verdict.UNDECIDED, "stated-noise"
     ),
+    "gradients without noise": Situation(
+        alone(record(0.9, ROWS, without_noise="the gradient of 1 parameters (wte) had entries of exactly 0 in a step")),
+        Verdict.UNDECIDED,
+        "without-noise",
+    ),
+    "gradients without noise, nothing claimed": Situation(
+        alone(record(0.9, Claim(math.inf), without_noise="the gradient of 1 parameters had entries of exactly 0")),
+        Verdict.NO_CLAIM,
+        "no-claim",
+    ),
     "noise that is hardly odd": Situation(
         together(record(0.9, ROWS, noise=noise(1e-5))), Verdict.NO_VIOLATION, "not-rejected"
     ),

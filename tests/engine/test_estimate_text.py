@@ -246,6 +246,56 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
         assert np.allclose(values, scores[name], atol=1e-3), name
 
 
+def test_a_base_with_trained_parameters_is_told() -> None:
+    """What PEFT trains outside of the adapter stays when the adapter is switched off."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    canaries, _, _ = small_audit()
+    config = transformers.GPT2Config(vocab_size=len(TOKENIZER), n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    base = transformers.GPT2LMHeadModel(config)
+    lora = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
+
+    def unfrozen(model: Any) -> Any:
+        model.base_model.model.transformer.ln_f.weight.requires_grad_(True)
+        return model
+
+    def frozen(model: Any) -> Any:
+        return model.requires_grad_(False)
+
+    def same(model: Any) -> Any:
+        return model
+
+    with Cases() as cases:
+        for name, settings, change, left in [
+            ("usual", peft.LoraConfig(**lora), same, ""),
+            ("bias=all", peft.LoraConfig(bias="all", **lora), same, "7 parameters"),
+            (
+                "bias=lora_only",
+                peft.LoraConfig(bias="lora_only", **lora),
+                same,
+                "1 parameters outside of the adapter (model.transformer.h.0.attn.c_att",
+            ),
+            ("loaded for inference", peft.LoraConfig(bias="all", **lora), frozen, "biases"),
+            (
+                "unfrozen",
+                peft.LoraConfig(**lora),
+                unfrozen,
+                "1 parameters outside of the adapter (model.transformer.ln_f.weight)",
+            ),
+            ("copies of modules", peft.LoraConfig(modules_to_save=["lm_head", "wte"], **lora), same, ""),
+            ("DoRA", peft.LoraConfig(use_dora=True, **lora), same, ""),
+            ("prompt", peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), same, ""),
+        ]:
+            with cases.case(name):
+                model = change(peft.get_peft_model(copy.deepcopy(base), settings)).eval()
+                result = dpaudit.estimate_text(model, None, canaries, claim=1.0)
+                notes = [note for note in result.notes if "with its adapter off" in note]
+                assert len(notes) == bool(left)
+                assert left in "".join(notes)
+                assert (result.helps == "pass a copy of the model from before the training as `base`") is bool(left)
+                copied = dpaudit.estimate_text(model, base, canaries)
+                assert not any("with its adapter off" in note for note in copied.notes)
+
+
 def test_wrong_arguments_are_explained() -> None:
     canaries, trained_statistics, base = small_audit()
     many, alone = (Canaries(canaries.texts[:count], canaries.planted[:count].copy()) for count in (50, 1))

@@ -270,6 +270,10 @@ def test_the_answer_tells_what_the_private_optimizer_did_not_cover() -> None:
     ):
         assert remark in lines, remark
     assert "differs from the trained one" not in lines
+    large = dpaudit.estimate_text(model, base, CANARIES, claim=(8.0, 1e-5), training=record)
+    assert (large.verdict, large.answer.rule) == (dpaudit.Verdict.UNDECIDED, "without-noise")
+    assert "model.embed_tokens.weight) had entries of exactly 0" in large.answer.line("reason")
+    assert dpaudit.estimate_text(model, base, CANARIES, training=record).verdict is dpaudit.Verdict.NO_CLAIM
     scored = dpaudit.estimate_text(copied, base, CANARIES, claim=(1.0, 1e-5), training=record)
     assert scored.verdict is dpaudit.Verdict.INCONCLUSIVE
     assert "the scored model has the weights from before the training" in str(scored)

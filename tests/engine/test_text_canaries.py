@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
@@ -12,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import binom
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerFast
 
 import dpaudit
@@ -290,10 +291,31 @@ def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
             ("need a tokenizer of transformers", InputError, lambda: new_tokens_of_characters()),
             ("examples must be texts", InputError, lambda: canaries_of().into([1, 2])),
             ("turn a stream into a list", InputError, lambda: canaries_of().into(iter("ab"))),
+            ("choose a split", InputError, lambda: canaries_of().into(datasets.DatasetDict(train=hugging_face()))),
+            ("turn a stream into a list", InputError, lambda: canaries_of().into(hugging_face().to_iterable_dataset())),
+            ("a table into examples", InputError, lambda: canaries_of().into({"text": list(TEXTS)})),
+            ("a table into examples", InputError, lambda: canaries_of().into(hugging_face().to_pandas())),
+            ("turn a stream", InputError, lambda: canaries_of().into(Stream())),
+            ("must be a list of texts", InputError, lambda: canaries_of().into("a text")),
+            ("got content", InputError, lambda: canaries_of().into(hugging_face().rename_column("text", "content"))),
             ("must fit into pad_to=3", InputError, lambda: canaries_of().into([{"input_ids": [1]}], pad_to=3)),
         ]:
             with cases.case(message), pytest.raises(error, match=message):
                 call()
+
+
+def hugging_face() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": list(TEXTS)})
+
+
+class Stream(IterableDataset[str]):
+    """A stream whose length is known."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TEXTS)
+
+    def __len__(self) -> int:
+        return len(TEXTS)
 
 
 def new_tokens_of_characters() -> Canaries:

@@ -63,6 +63,38 @@ def test_gradients_without_noise_are_named(model: Any) -> None:
     changes.end()
     (remark,) = changes.remarks
     assert remark.startswith("the gradient of 1 parameters (0.weight) had entries of exactly 0 in a step")
+    assert changes.without_noise == [remark]
+
+
+@pytest.mark.parametrize("every_row", [False, True])
+def test_sparse_gradients_are_read(every_row: bool) -> None:
+    """A sparse gradient without the rows of absent tokens holds no noise; one with a noisy entry everywhere may."""
+    embedding = torch.nn.Embedding(12, 4, sparse=True)
+    optimizer = sgd(embedding)
+    changes = WeightChanges(embedding, optimizer)
+    embedding(torch.tensor([1, 1, 3])).sum().backward()
+    if every_row:
+        embedding.weight.grad = torch.randn(12, 4).to_sparse(1)
+    optimizer.step()
+    changes.end()
+    assert bool(changes.without_noise) is not every_row
+
+
+def test_parameters_that_nothing_moves_are_not_blamed(model: Any) -> None:
+    """Frozen, by a gradient that is missing or 0 throughout; a gradient that is 0 in the first step alone is blamed."""
+    for wakes_up in (False, True):
+        optimizer = sgd(model)
+        changes = WeightChanges(model, optimizer)
+        for number in range(3):
+            for name, parameter in model.named_parameters():
+                parameter.grad = None if name == "0.weight" else torch.randn_like(parameter)
+            if not (wakes_up and number):
+                model[1].weight.grad.zero_()
+            optimizer.step()
+        changes.end()
+        assert [sentence[:44] for sentence in changes.without_noise] == (
+            ["the gradient of 1 parameters (1.weight) had "] if wakes_up else []
+        )
 
 
 def test_an_optimizer_that_is_not_used_is_told(model: Any) -> None:

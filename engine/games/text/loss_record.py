@@ -342,6 +342,11 @@ class LossRecord:
         weights = [] if self._weights is None else self._weights.remarks
         return [*by_chance, *sampling.remarks(self._sampling_rate), *weights]
 
+    @property
+    def without_noise(self) -> str:
+        """Sentences on steps whose gradients held no noise, which no finite epsilon allows; "" if none was seen."""
+        return "" if self._weights is None else "; ".join(self._weights.without_noise)
+
     def remarks_on(self, model: Any) -> list[str]:
         """Return the remarks, and whether a torch module has other weights than those at the end of the training."""
         unlike = "" if self._weights is None else self._weights.unlike(model)

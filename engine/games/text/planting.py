@@ -48,19 +48,13 @@ def with_records(
         pad_token: Token of the padding.
     Raises: InputError for another data set or form of examples, or a text longer than `pad_to`.
     """
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InputError(
-            "canaries can be planted in a list, a `Dataset` of Hugging Face or a map-style data set of torch, got "
-            f"{type(dataset).__name__}; turn a stream into a list first"
-        )
-    require(len(dataset) > 0, "the data set must hold at least one example, whose form the canaries take")
+    form, size = _first_example(dataset)
     copies = [copies[place] for place in rng.permutation(len(copies))]
-    total = len(dataset) + len(copies)
+    total = size + len(copies)
     is_planted = np.zeros(total, dtype=np.bool_)
     is_planted[rng.choice(total, len(copies), replace=False)] = True
     # Place of each example in the data set followed by the copies.
-    places = np.where(is_planted, len(dataset) + np.cumsum(is_planted) - 1, np.cumsum(~is_planted) - 1)
-    form = dataset[0]
+    places = np.where(is_planted, size + np.cumsum(is_planted) - 1, np.cumsum(~is_planted) - 1)
     _require_form(form, chat)
     records = [_like(form, text, pad_to, pad_token) for text in copies]
     if isinstance(dataset, list | tuple):
@@ -69,6 +63,21 @@ def with_records(
     if type(dataset).__module__.partition(".")[0] == "datasets":
         return _into_hugging_face(dataset, records, places.tolist())
     return _torch_dataset(dataset, records, places)
+
+
+def _first_example(dataset: Any) -> tuple[Any, int]:
+    """Return the first example and their number. Raises: InputError for anything but a data set of examples."""
+    try:
+        size, form = len(dataset), dataset[0] if len(dataset) else None
+    except Exception as err:  # data sets of users raise anything
+        raise InputError(
+            "canaries can be planted in a list, a `Dataset` of Hugging Face or a map-style data set of torch, got "
+            f"{type(dataset).__name__}; turn a stream into a list and a table into examples, and choose a split of a "
+            "DatasetDict"
+        ) from err
+    require(not isinstance(dataset, str | bytes), "the data set must be a list of texts", got=type(dataset).__name__)
+    require(size > 0, "the data set must hold at least one example, whose form the canaries take")
+    return form, size
 
 
 def _require_form(form: Any, chat: bool) -> None:

@@ -35,8 +35,8 @@ class WeightChanges:
         """Steps of the optimizer."""
         self.before = checksums(model)
         self.after = self.before
-        self.without_noise: set[str] = set()
-        """Parameters whose gradient had exact zeros in a step."""
+        self._with_zeros: set[str] = set()  # parameters whose gradient had exact zeros in a step
+        self._moved: set[str] = set()  # parameters whose gradient had another entry than 0 in a step
         self.bypassed = 0
         """Steps of the optimizer inside that of Opacus, which made none itself."""
         self._ended = False
@@ -62,15 +62,14 @@ class WeightChanges:
             self.bypassed += 1
         named = [(self._names.get(id(parameter), ""), parameter.grad) for parameter in parameters]
         zeros = {
-            name: _of_this_process(gradient).eq(0).float().mean()
+            name: _share_of_zeros(_of_this_process(gradient))
             for name, gradient in named
-            if name and gradient is not None and name not in self.without_noise and not gradient.is_sparse
+            if name and gradient is not None and gradient.numel() and name not in self._with_zeros & self._moved
         }
         if zeros:  # one transfer from the device for all
-            shares = torch.stack([share.to(next(iter(zeros.values())).device) for share in zeros.values()])
-            self.without_noise |= {
-                name for name, share in zip(zeros, shares.tolist(), strict=True) if share > SHARE_OF_ZEROS
-            }
+            shares = torch.stack([share.to(next(iter(zeros.values())).device) for share in zeros.values()]).tolist()
+            self._with_zeros |= {name for name, share in zip(zeros, shares, strict=True) if share > SHARE_OF_ZEROS}
+            self._moved |= {name for name, share in zip(zeros, shares, strict=True) if share < 1}
 
     def _count(self, *_: Any) -> None:
         self.steps += 1
@@ -120,16 +119,26 @@ class WeightChanges:
                 f"{_listed(outside)} changed and are not in the optimizer that was given: its clipping and noise do "
                 "not apply to them"
             )
+        return [*remarks, *self.without_noise]
+
+    @property
+    def without_noise(self) -> list[str]:
+        """Sentences on steps without the noise that a finite epsilon needs; none without an optimizer.
+
+        A gradient that was 0 throughout, such as that of a frozen parameter, changed nothing and needs no noise.
+        """
+        sentences = []
         if self.bypassed:
-            remarks.append(
+            sentences.append(
                 f"{self.bypassed} of {self.steps} steps were made by the optimizer inside the private one, so they had "
                 "no clipping and no noise: call `step` of the private optimizer"
             )
-        if bare := [name for name in inside if name in self.without_noise]:
-            remarks.append(
-                f"the gradient of {_listed(sorted(bare))} had entries of exactly 0 in a step: no noise was added to it"
+        if bare := sorted(self._with_zeros & self._moved):
+            sentences.append(
+                f"the gradient of {_listed(bare)} had entries of exactly 0 in a step, which noise would have changed. "
+                "Where a gradient has no zeros, that shows neither noise nor its absence"
             )
-        return remarks
+        return sentences
 
     def _has_copies_of_all(self) -> bool:
         """True if the optimizer holds as many numbers as the model trains, such as flat copies of all parameters.
@@ -156,6 +165,12 @@ class WeightChanges:
     def is_untrained(self, model: Any) -> bool:
         """True if a torch module has the weights from before the training, and these changed."""
         return bool(self.changed) and hasattr(model, "named_parameters") and checksums(model) == self.before
+
+
+def _share_of_zeros(gradient: Any) -> Any:
+    """Return the share of entries that are exactly 0, also of a sparse gradient, as a tensor on its device."""
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return 1 - values.count_nonzero() / gradient.numel()
 
 
 def _of_this_process(values: Any) -> Any:
