@@ -247,7 +247,7 @@ def test_the_adapter_is_switched_off_for_the_base_model() -> None:
 
 
 def test_a_base_with_trained_parameters_is_told() -> None:
-    """What PEFT trains outside of the adapter stays when the adapter is switched off."""
+    """Parameters outside of the adapter keep their training when PEFT switches the adapter off."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     canaries, _, _ = small_audit()
     config = transformers.GPT2Config(vocab_size=len(TOKENIZER), n_embd=16, n_layer=1, n_head=2, n_positions=64)
@@ -265,7 +265,7 @@ def test_a_base_with_trained_parameters_is_told() -> None:
         return model
 
     with Cases() as cases:
-        for name, settings, change, left in [
+        for name, settings, change, named in [
             ("usual", peft.LoraConfig(**lora), same, ""),
             ("bias=all", peft.LoraConfig(bias="all", **lora), same, "7 parameters"),
             (
@@ -289,9 +289,9 @@ def test_a_base_with_trained_parameters_is_told() -> None:
                 model = change(peft.get_peft_model(copy.deepcopy(base), settings)).eval()
                 result = dpaudit.estimate_text(model, None, canaries, claim=1.0)
                 notes = [note for note in result.notes if "with its adapter off" in note]
-                assert len(notes) == bool(left)
-                assert left in "".join(notes)
-                assert (result.helps == "pass a copy of the model from before the training as `base`") is bool(left)
+                assert len(notes) == bool(named)
+                assert named in "".join(notes)
+                assert (result.helps == "pass a copy of the model from before the training as `base`") is bool(named)
                 copied = dpaudit.estimate_text(model, base, canaries)
                 assert not any("with its adapter off" in note for note in copied.notes)
 
