@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
@@ -49,6 +51,9 @@ FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
 COLUMNS_SAID = 6
 """Largest number of columns with unusual cells that the answer names."""
+MORE_ROWS = "more rows in both files"
+MOST_ROWS_ADVISED = 1_000_000
+"""Number of rows up to which the number that could reject a claim is sought."""
 POWER = 0.9
 """Probability of detection at which the smallest share of copied rows is stated."""
 ASSUMES = (
@@ -172,7 +177,7 @@ def synthetic(
     )
     return SyntheticAudit(
         name="synthetic table",
-        tests=tuple(_record(each, reading) for each in guessed),
+        tests=tuple(_record(each, reading, pairs.recognisable) for each in guessed),
         guessed=guessed,
         attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
         measures=measures,
@@ -293,7 +298,7 @@ def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Readi
     return tuple(guessed)
 
 
-def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
+def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_]) -> TestRecord:
     """Return the record of a test: at the strict confidence if that exceeds the claim, else as printed."""
     test = TestRecord(
         name=guessed.name,
@@ -302,7 +307,7 @@ def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
         finding=guessed.bound,
         split_doubt=reading.doubt,
         repetition="split the records anew, fit the generator again and audit its table",
-        sensitivity=_sensitivity(guessed, reading),
+        sensitivity=_sensitivity(guessed, reading, recognisable),
         units=1,
     )
     if not test.claims_something:
@@ -317,34 +322,67 @@ def _record(guessed: GuessedPairs, reading: Reading) -> TestRecord:
     return replace(test, p_value=min(1.0, p_value / guessed.share))
 
 
-def _sensitivity(guessed: GuessedPairs, reading: Reading) -> Sensitivity:
-    """Return the bound for as many right guesses as pairs, and the smallest share of copied rows that would show."""
-    count = int(guessed.pairs.sum())
+def _sensitivity(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_]) -> Sensitivity:
+    """Return the bound if each recognisable pair is guessed right, and what leak or how many rows would show.
+
+    Args:
+        recognisable: True for recognisable canaries, shape (2, pairs): those trained on, then those held out.
+    """
+    count, certain = int(guessed.pairs.sum()), int((recognisable[0] | recognisable[1])[guessed.pairs].sum())
     curve = reading.compared.claim.curve
     has_claim = np.isfinite(reading.compared.claim.epsilon) or not reading.compared.claim.is_point
     confidence = guessed.strict.confidence if has_claim else guessed.bound.confidence
-    maximum = reading.bound(_first_right(count, count), confidence)
-    helps = "more rows in both files"
-    if not guessed.pairs.all():
-        return Sensitivity(maximum=maximum, helps=helps)
+    maximum = reading.bound(_first_right(count, certain), confidence)
+    maximum = max((maximum, guessed.strict, guessed.bound), key=lambda bound: bound.lower)
 
-    def detected(right: int) -> bool:
-        bound = reading.bound(_first_right(count, right), confidence)
+    def detected(right: int, of: int = count) -> bool:
+        bound = reading.bound(_first_right(of, right), confidence)
         return bound.violation_point(curve) is not None if has_claim else bound.lower > 0
 
-    if not detected(count):
-        return Sensitivity(maximum=maximum, helps=helps)
-    low, high = 0, count  # `high` right guesses are detected
+    if not guessed.pairs.all():
+        return Sensitivity(maximum=maximum, helps=MORE_ROWS)
+    if not detected(certain):
+        return Sensitivity(maximum=maximum, helps=_rows_that_would_do(detected, count, certain / count))
+    low, high = 0, certain  # `high` right guesses are detected
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if detected(middle) else (middle, high)
+    copied = int(recognisable[0].sum())
+    if high > copied:
+        return Sensitivity(maximum=maximum, helps=MORE_ROWS)
     # Copied rows fall into pairs at random, so the share must give `high` of them with the stated power.
-    share = float(stats.beta.ppf(POWER, high, count - high + 1)) if high < count else 1.0
+    share = float(stats.beta.ppf(POWER, high, copied - high + 1)) if high < copied else 1.0
     words = (
         f"would detect {100 * share:.2g} % of the training rows copied verbatim ({100 * POWER:.0f} % power, if the "
         "attacks recognise the copies)"
     )
-    return Sensitivity(maximum=maximum, helps=helps, detectable=words)
+    return Sensitivity(maximum=maximum, helps=MORE_ROWS, detectable=words)
+
+
+def _rows_that_would_do(detected: Callable[[int, int], bool], count: int, certain: float) -> str:
+    """Return advice on the numbers of rows that could reject the claim if all, or one in ten, of the rows are copied.
+
+    Args:
+        detected: Function from right guesses and pairs to whether they reject the claim.
+        count: Number of pairs of this audit.
+        certain: Share of the pairs that can be recognised, in [0, 1].
+    """
+    if not detected(int(certain * MOST_ROWS_ADVISED), MOST_ROWS_ADVISED):
+        return "columns in which each row differs from all others, and more rows in both files"
+    each = f"about {_fewest(detected, certain, count):,} rows in each file if each training row is copied"
+    if not detected(int(certain / 10 * MOST_ROWS_ADVISED), MOST_ROWS_ADVISED):
+        return each
+    return f"{each}, or about {_fewest(detected, certain / 10, count):,} if one row in ten is"
+
+
+def _fewest(detected: Callable[[int, int], bool], right: float, count: int) -> int:
+    """Return the number of pairs, to two digits, from which a share of right guesses rejects the claim."""
+    low, high = count, MOST_ROWS_ADVISED
+    while high > 1.05 * low:
+        middle = math.ceil(math.sqrt(low * high))
+        low, high = (low, middle) if detected(int(right * middle), middle) else (middle, high)
+    rounding = int(10 ** (len(str(high)) - 2))
+    return math.ceil(high / rounding) * rounding
 
 
 def _first_right(count: int, right: int) -> Scores:
@@ -399,7 +437,13 @@ def _notes(
     shared = np.isin(codes[: len(tables[0])], codes[len(tables[0]) :])
     if shared.any():
         notes.append(
-            f"{int(shared.sum()):,} training rows ({100 * shared.mean():.2g} %) are equal to a holdout row; a pair of "
+            f"{int(shared.sum()):,} training rows ({100 * shared.mean():.3g} %) are equal to a holdout row; a pair of "
             "equal rows tells nothing"
+        )
+    alike = int((~(pairs.recognisable[0] | pairs.recognisable[1])).sum())
+    if alike:
+        notes.append(
+            f"{alike:,} of {pairs.pairs:,} pairs hold only rows that other {unit} have too: the sensitivity counts "
+            "them as guessed by chance"
         )
     return notes

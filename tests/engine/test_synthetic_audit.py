@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ import dpaudit
 from dpaudit import Claim, Relation, SyntheticAudit, Validity, Verdict
 from dpaudit.claims import ConvertedClaim
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.games.tables.columns import encoded
+from dpaudit.engine.games.tables.pairs import Canaries, paired
 from dpaudit.engine.games.tables.split_control import SplitControl, SplitTest
 from dpaudit.engine.reading.record import Confirmation, Record
 from dpaudit.engine.reading.verdict import decide
@@ -91,6 +94,52 @@ def test_few_rows_are_inconclusive() -> None:
     assert "copied verbatim" not in audit.answer.line("sensitivity")
 
 
+def test_rows_that_others_equal_do_not_count_in_the_sensitivity() -> None:
+    """Three columns of two words, and the training table released: equal rows hide which of them was copied."""
+    rng = np.random.default_rng(0)
+    train, holdout = (pd.DataFrame({name: rng.choice(["a", "b"], 300) for name in "xyz"}) for _ in range(2))
+    audit = dpaudit.synthetic(train, holdout, train, claim=1)
+    assert (audit.verdict, audit.answer.rule) == (Verdict.INCONCLUSIVE, "cannot-detect")
+    assert "copied verbatim" not in audit.answer.line("sensitivity")
+    assert "columns in which each row differs from all others" in audit.answer.next_step
+    assert "300 of 300 pairs hold only rows that other rows have too" in str(audit)
+
+
+def test_the_copied_share_counts_recognisable_rows_alone() -> None:
+    """With two copies of half of the rows, twice the share of copied rows is needed, or more."""
+    train, holdout, synth = tables()
+    for table in (train, holdout):
+        table.iloc[: len(table) // 2] = [40.0, 100.0, "town 1", "f"]
+    few, all_rows = dpaudit.synthetic(train, holdout, synth, claim=0.5), dpaudit.synthetic(*tables(), claim=0.5)
+    assert sensitivity_share(few) > 1.8 * sensitivity_share(all_rows)
+
+
+def test_persons_are_recognised_by_a_row_of_their_own() -> None:
+    table = pd.DataFrame({"x": ["a", "a", "a", "b", "c", "d", "d", "d"]})
+    train, holdout, synth = encoded(table[:4], table[4:], table[:1])
+    stratum = np.zeros(4, np.int64)
+    canaries = Canaries(np.array([0, 0, 1, 1]), stratum), Canaries(np.array([2, 2, 3, 3]), stratum)
+    pairs = paired(train, holdout, synth, seed=0, canaries=canaries)
+    assert pairs.recognisable.sum(axis=1).tolist() == [1, 1]
+    alone = Canaries(np.array([0, 0, 1, 1]), stratum), Canaries(np.array([2, 3, 3, 3]), stratum)
+    assert paired(train, holdout, synth, seed=0, canaries=alone).recognisable.sum(axis=1).tolist() == [1, 2]
+
+
+def test_a_claim_that_too_few_rows_test_says_how_many_would_do() -> None:
+    audit = dpaudit.synthetic(*tables(copied=0.6), claim=2.5)
+    assert audit.verdict is Verdict.INCONCLUSIVE
+    words = re.findall(r"about ([\d,]+)", audit.answer.next_step)
+    enough, tenth = (int(number.replace(",", "")) for number in words)
+    reading = auditing.Reading(audit.tests[0].claim, audit.tests[0].compared, 0.999, "")
+    confidence = audit.guessed[0].strict.confidence
+
+    def lower(pairs: int, right: int) -> float:
+        return reading.bound(auditing._first_right(pairs, right), confidence).lower
+
+    assert lower(enough, enough) > 5 > lower(int(0.8 * enough), int(0.8 * enough))
+    assert lower(tenth, tenth // 10) > 5 > lower(int(0.8 * tenth), int(0.08 * tenth))
+
+
 def test_without_a_claim_the_largest_bound_is_printed() -> None:
     audit = dpaudit.synthetic(*tables(copied=0.6))
     assert audit.verdict is Verdict.NO_CLAIM
@@ -139,7 +188,7 @@ def test_the_strict_confidence_decides() -> None:
         guessed = GuessedPairs(
             "all pairs", 0.5, np.ones(100, bool), scores, reading.bound(scores, 0.975), reading.bound(scores, 0.9995)
         )
-        test = auditing._record(guessed, reading)
+        test = auditing._record(guessed, reading, np.ones((2, 100), bool))
         answer = decide(Record("synthetic table", (test,)))
         verdicts[right] = answer.verdict
         if answer.verdict is Verdict.UNDECIDED:
@@ -202,7 +251,7 @@ def test_equal_rows_and_rows_that_are_left_over_are_counted() -> None:
     audit = dpaudit.synthetic(
         pd.concat([train, holdout.iloc[:3], people(20, np.random.default_rng(9))]), holdout, synth
     )
-    assert "3 training rows (1.7 %) are equal to a holdout row" in str(audit)
+    assert "3 training rows (1.73 %) are equal to a holdout row" in str(audit)
     assert "23 rows of the larger file are known to the attacker" in str(audit)
 
 

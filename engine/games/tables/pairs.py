@@ -12,6 +12,7 @@ then drawn within strata.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,14 @@ class PairedTables:
     def pairs(self) -> int:
         """Number of pairs."""
         return self.first_trained.size
+
+    @cached_property
+    def recognisable(self) -> NDArray[np.bool_]:
+        """True for canaries with a row that no other canary has, shape (2, pairs): those trained on, then held out."""
+        codes = row_codes(self.view.real)
+        canaries = np.bincount(np.unique(np.stack([codes, self.canary]), axis=1)[0])
+        first, second = self.of_canaries((canaries[codes] == 1).astype(np.float64)[:, None])[0][:, :, 0] > 0
+        return np.stack([np.where(self.first_trained, first, second), np.where(self.first_trained, second, first)])
 
     def of_canaries(self, row_values: Floats) -> tuple[Floats, Floats]:
         """Return maximum and mean of row values over the rows of each canary of the pairs.
