@@ -65,7 +65,9 @@ FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
 """
 NEGLIGIBLE = 1e-5
 """Share of the error given up for not following improbable counts, which makes the recursion faster."""
-SHARE_FOR_DELTA = 0.2  # largest share of the error that the delta of one training may cost
+SHARE_FOR_DELTA = 0.8
+"""Largest share of the error that the delta of one training may cost: each canary in it less costs more power."""
+SHARE_FOR_TRIALS = 0.2  # largest share of the error that the delta of independent trials may cost
 SMALLEST = 1e-16
 """Negligible mass if the probability itself is needed."""
 CLEARLY = 0.999
@@ -126,7 +128,8 @@ class DeltaAllowance(Hashable, Protocol):
         """Return a count B and an upper bound on the probability that more than B right guesses are added at this
         epsilon.
 
-        B is one number, or one for each look. Both results decrease in epsilon.
+        B is one number, or one for each look, and never grows with epsilon. The probability is largest at epsilon 0, or
+        it grows only where B falls, to at most `SHARE_FOR_DELTA` of the error.
         """
 
 
@@ -142,31 +145,41 @@ class IndependentTrials:
     delta: float = 0.0
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """Return the smallest B that is exceeded with probability <= `SHARE_FOR_DELTA` of the error."""
+        """Return the smallest B that is exceeded with probability <= `SHARE_FOR_TRIALS` of the error."""
         if self.delta == 0:
             return 0, 0.0
         from scipy.stats import binom  # slow to import, and unused at delta = 0
 
-        allowed = int(binom.isf(SHARE_FOR_DELTA * significance, self.trials, self.delta))
+        allowed = int(binom.isf(SHARE_FOR_TRIALS * significance, self.trials, self.delta))
         return allowed, float(binom.sf(allowed, self.trials, self.delta))
 
 
 def by_markov(expected: float, significance: float) -> tuple[int, float]:
-    """Return the smallest B of 0, 1, 2, 4, ... that costs at most `SHARE_FOR_DELTA` of the error, and its cost.
+    """Return the smallest whole B that costs at most `SHARE_FOR_DELTA` of the error, and its cost, expected / (B + 1).
 
-    For B > 0 the cost is the full share: a larger epsilon has a smaller B, which may cost more.
+    A count of this mean is B + 1 or more with at most this probability (Markov).
 
     Args:
         expected: Upper bound on the expected number of right guesses that delta adds.
         significance: Error of the test, in (0, 1).
     """
-    share = SHARE_FOR_DELTA * significance
-    if expected <= share:
-        return 0, expected
-    allowed = 1
-    while expected / (allowed + 1) > share:
-        allowed *= 2
-    return allowed, share
+    allowed = max(1, math.ceil(expected / (SHARE_FOR_DELTA * significance))) - 1
+    return allowed, expected / (allowed + 1)
+
+
+def covering_allowances(
+    delta_allowance: DeltaAllowance | None, low: float, high: float, significance: float
+) -> list[tuple[int | Ints, float]]:
+    """Return allowances of which one, at least, is no smaller than that of any epsilon of [low, high].
+
+    The second one is for the epsilons at which fewer right guesses are allowed for than at `low`.
+    """
+    if delta_allowance is None:
+        return [(0, 0.0)]
+    allowed, cost = delta_allowance.allowance(low, significance)
+    if np.array_equal(allowed, delta_allowance.allowance(high, significance)[0]):
+        return [(allowed, cost)]
+    return [(allowed, cost), (allowed - 1, max(cost, SHARE_FOR_DELTA * significance))]
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,9 @@ class SeveralTrainings:
     * The probability that more than b trainings add any is at most Pr[Bin(canaries, delta / (1 + e^eps)) > b]
       (Hoeffding 1956, b >= its mean). Among the first k guesses b trainings add no more than the right guesses of the b
       trainings with the most of them.
+
+    With few trainings of many canaries each, `OneTraining` allows for fewer. Its use at all epsilons is decided by the
+    worst case at epsilon 0, and so beforehand.
     """
 
     canaries: int  # number of all canaries, guessed or not
@@ -210,25 +226,34 @@ class SeveralTrainings:
     fullest: tuple[tuple[int, ...], ...] = ()
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
-        """Return the smaller of both limits, and an upper bound on its cost."""
-        chance, share = self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
-        expected = self.canaries * chance
+        """Return the allowance of `OneTraining` if it is smaller in the worst case, else that of both limits."""
+        one_training = OneTraining(self.canaries, self.delta)
+        error = SHARE_FOR_TRIALS * significance / (2 if self.fullest else 1)
+        allowed, adding = self._limits(0.0, error)
+        if min(allowed, self.sharing * adding) > one_training.allowance(0.0, significance)[0]:
+            return one_training.allowance(epsilon, significance)
+        share = SHARE_FOR_TRIALS * significance
+        expected = self.canaries * self.delta * float(expit(-epsilon))
         if expected <= share:
             return 0, expected
+        allowed, adding = self._limits(epsilon, error)
+        if adding > len(self.fullest):
+            return allowed, share
+        return np.minimum(allowed, self.fullest[adding - 1]), share
+
+    def _limits(self, epsilon: float, error: float) -> tuple[int, int]:
+        """Return a number of right guesses, and one of trainings that add any; exceeded with probability <= `error`."""
         from scipy.stats import binom
 
-        limit_share = share / 2 if self.fullest else share
-        most = min(self.sharing, self.canaries)
+        chance = self.delta * float(expit(-epsilon))
+        expected, most = self.canaries * chance, min(self.sharing, self.canaries)
         trainings = -(-self.canaries // most)
         tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # Pr[more than 0, 1, ... trainings add any]
         beyond = most * np.cumsum(tails[::-1])[::-1]
         beyond[0] = expected
-        counts = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / limit_share), 1) - 1
-        allowed = int(min(counts.min(), self.canaries))
-        bad = max(int(binom.isf(limit_share, self.canaries, chance)), math.ceil(expected))
-        if bad > len(self.fullest):
-            return allowed, share
-        return np.minimum(allowed, self.fullest[bad - 1]), share
+        counts = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / error), 1) - 1
+        adding = max(int(binom.isf(error, self.canaries, chance)), math.ceil(expected))
+        return int(min(counts.min(), self.canaries)), adding
 
 
 def guess_band_p_value(epsilon: float, right: Ints, guess_counts: Ints) -> float:
@@ -289,11 +314,12 @@ def cached_epsilon(
     low, step = 0.0, FIRST_STEP
     doubled, rejected, wanted = False, 0, 1  # `wanted`: rejected steps before the step is doubled
     while low < LARGEST_EPSILON:
-        allowed, cost = delta_allowance.allowance(low, significance) if delta_allowance else (0, 0.0)
-        walk_counts = np.maximum(counts - allowed, 0)
         slow, fast = low + prior_log_odds, low + step + prior_log_odds
-        if _step_levels(guess_counts, slow, fast, significance - cost, in_numpy).rejects(
-            walk_counts, look_counts, weights
+        if all(
+            _step_levels(guess_counts, slow, fast, significance - cost, in_numpy).rejects(
+                np.maximum(counts - allowed, 0), look_counts, weights
+            )
+            for allowed, cost in covering_allowances(delta_allowance, low, low + step, significance)
         ):
             low, rejected, doubled = low + step, rejected + 1, False
             tried = rejected >= wanted or step < SMALLEST_STEP * (1 + low)
@@ -620,7 +646,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     gain from looking everywhere. Then `one-run` reads the counts. These two numbers alone decide it.
 
     Attributes:
-        delta: Delta at which the bound is stated, in [0, 1). Above 0 it costs a fifth of the error.
+        delta: Delta at which the bound is stated, in [0, 1). Above 0 it costs up to four fifths of the error.
         confidence: Stated confidence of the bound, in (0, 1).
         guess: Order of the canaries and rule of the guesses.
         sharing: Largest number of canaries in one training, if there are several trainings without shared randomness
