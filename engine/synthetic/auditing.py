@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.cells import group_codes
 from dpaudit.engine.games.learned_order import learned_order
 from dpaudit.engine.games.tables.columns import read_as
+from dpaudit.engine.games.tables.exchanged import exchanged
 from dpaudit.engine.games.tables.pair_features import PairFeatures
 from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes, stacked
 from dpaudit.engine.games.tables.slices import slices
@@ -47,6 +49,8 @@ WHOLE_SHARE = 0.5
 """Share of the error of the test of all pairs; the slices share the rest."""
 FEWEST_PAIRS = 10
 """Smallest number of pairs from which anything can be learned."""
+UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Names that an index gets when a table is written or read without one."""
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
 COLUMNS_SAID = 6
@@ -150,6 +154,8 @@ def synthetic(
     compared = claim_under(stated, Relation.REPLACE, records=2 if tuned_on_holdout else 1)
     real = [data_frame(train, "training"), data_frame(holdout, "holdout")]
     released = synthetic_frames(synth)
+    row_numbers = _row_numbers([*real, *released]) - {*(columns or ()), groups, strata}
+    real, released = ([table.drop(columns=row_numbers, errors="ignore") for table in part] for part in (real, released))
     canaries = _canaries(real, groups, strata)
     compared_frames = _chosen(real, released, groups, columns, strata)
     names = [str(name) for name in compared_frames[0].columns]
@@ -162,11 +168,12 @@ def synthetic(
     _require_pairs(pairs, strata)
     seconds = {"reading": time.perf_counter() - started}
     control = _timed(seconds, "control", lambda: split_control(pairs, seed=seed))
-    doubt = control.doubt or ("the split was not random, as stated" if split == "other" else "")
-    reading = Reading(stated, compared, confidence, doubt)
     features, failures = attack_features(pairs, seconds)
-    guessed = _timed(seconds, "guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
     own_scores = {name: values[:, 0] for name, values in features.items()}
+    exchanges = exchanged(pairs, own_scores)
+    stated_other = "the split was not random, as stated" if split == "other" else ""
+    reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other)
+    guessed = _timed(seconds, "guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
     measures = _timed(
         seconds, "usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed)
     )
@@ -177,13 +184,18 @@ def synthetic(
     )
     return SyntheticAudit(
         name="synthetic table",
-        tests=tuple(_record(each, reading, pairs.recognisable) for each in guessed),
+        tests=tuple(_record(each, reading, pairs.recognisable, exchanges) for each in guessed),
         guessed=guessed,
         attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
         measures=measures,
         utility=usefulness,
         control=control,
-        notes=(*_notes(pairs, tables, groups, tuned_on_holdout, reading), *_spelled(spelled), *failures),
+        notes=(
+            *_notes(pairs, tables, groups, tuned_on_holdout, reading),
+            *_spelled(spelled),
+            *_left_out(row_numbers),
+            *failures,
+        ),
         confidence=confidence,
         rows={"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)},
         trained=pairs.trained,
@@ -197,6 +209,18 @@ def _timed(seconds: dict[str, float], name: str, step: Callable[[], T]) -> T:
     value = step()
     seconds[name] = time.perf_counter() - started
     return value
+
+
+def _row_numbers(tables: Sequence[pd.DataFrame]) -> set[str]:
+    """Return the names of columns without a name of their own that hold another whole number in each row of a table."""
+    unnamed = [(table, name) for table in tables for name in table.columns if UNNAMED.fullmatch(name)]
+    numbers = [(name, pd.to_numeric(table[name], errors="coerce")) for table, name in unnamed]
+    others = {name for name, values in numbers if (values % 1 != 0).any() or values.duplicated().any()}
+    return {name for name, _ in numbers} - others
+
+
+def _left_out(names: set[str]) -> list[str]:
+    return [f"the column {name!r} holds row numbers and is left out: it has no name" for name in sorted(names)]
 
 
 def _chosen(
@@ -298,7 +322,7 @@ def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Readi
     return tuple(guessed)
 
 
-def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_]) -> TestRecord:
+def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_], blind: str = "") -> TestRecord:
     """Return the record of a test: at the strict confidence if that exceeds the claim, else as printed."""
     test = TestRecord(
         name=guessed.name,
@@ -307,7 +331,7 @@ def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bo
         finding=guessed.bound,
         split_doubt=reading.doubt,
         repetition="split the records anew, fit the generator again and audit its table",
-        sensitivity=_sensitivity(guessed, reading, recognisable),
+        sensitivity=replace(_sensitivity(guessed, reading, recognisable), blind=blind),
         units=1,
     )
     if not test.claims_something:
@@ -396,9 +420,8 @@ def _first_right(count: int, right: int) -> Scores:
 
 def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, seconds: float) -> AttackAlone:
     """Return the accuracy of an attack's own score, and its bound in the order of what stands out most."""
-    largest, _ = pairs.of_canaries(features[:, :1])
-    difference = (largest[0] - largest[1])[:, 0]
-    right = np.where(difference == 0, 0.5, (difference > 0) == pairs.first_trained)
+    ahead = pairs.ahead(features[:, 0])
+    right = np.where(ahead == 0, 0.5, ahead > 0)
     order = PairFeatures.of(pairs, [features[:, :1]]).experts[:, 0]
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
     summary = catalogue("table-attack")[name].summary

@@ -436,3 +436,66 @@ def test_utility_of_the_predicted_column() -> None:
     assert by_name["mean_two_way_distance"].value == 0 < by_name["mean_two_way_distance"].reference
     with pytest.raises(AuditError, match="target must be a compared column"):
         dpaudit.synthetic(train, holdout, synth, target="no such column")
+
+
+def exchanges() -> dict[str, tuple[Frames, str]]:
+    """Return three tables that were given in wrong places, and words of the sentence on them."""
+    train, holdout, synth = tables(copied=0.6)
+    both = pd.concat([train, holdout])
+    return {
+        "exchanged": ((holdout, train, synth), "the holdout file seem to be exchanged"),
+        "synthetic twice": ((train, synth, synth), "the holdout file seems to be the synthetic table: 150 of 150"),
+        "holdout twice": ((train, holdout, holdout), "the holdout file seems to be the synthetic table: 150 of 150"),
+        "training twice": (
+            (train, train, synth),
+            "the holdout file seems to hold training rows, or copies: 150 of 150",
+        ),
+        "all rows as holdout": (
+            (train, both, synth),
+            "the holdout file seems to hold training rows, or copies: 150 of",
+        ),
+        "synthetic as holdout": (
+            (train, synth, holdout),
+            "the holdout file seems to hold training rows, or copies: 90 of",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(exchanges()))
+def test_exchanged_files_are_named(name: str) -> None:
+    frames, words = exchanges()[name]
+    audit = dpaudit.synthetic(*frames, claim=0.3)
+    assert audit.verdict in (Verdict.UNDECIDED, Verdict.INCONCLUSIVE)
+    assert words in audit.answer.line("reason")
+
+
+def test_tables_of_many_equal_rows_are_not_taken_for_exchanged() -> None:
+    rng = np.random.default_rng(0)
+    frames = [pd.DataFrame({name: rng.choice(["a", "b", "c"], 200) for name in "xyz"}) for _ in range(3)]
+    audit = dpaudit.synthetic(*frames, claim=0.3)
+    assert not audit.tests[0].sensitivity.blind
+
+
+def test_equal_rows_of_persons_are_no_sign_of_exchanged_files() -> None:
+    """Twenty persons of two kinds, thirty equal rows each; three and seven persons of the kind that is synthetic."""
+    person = np.repeat(np.arange(20), 30)
+    kind = np.arange(20) % 2
+    table = people(2, np.random.default_rng(0)).iloc[kind[person]].assign(person=person)
+    inside = np.isin(person, [0, 2, 4, 1, 3, 5, 7, 9, 11, 13])
+    synth = table[kind[person] == 0].drop(columns="person")
+    audit = dpaudit.synthetic(table[inside], table[~inside], synth, claim=1, groups="person")
+    assert not audit.tests[0].sensitivity.blind
+
+
+@pytest.mark.parametrize("index", ["Unnamed: 0", "", "__index_level_0__"])
+def test_row_numbers_without_a_name_are_left_out(index: str) -> None:
+    train, holdout, synth = tables()
+    numbers = np.random.default_rng(0).permutation(300)
+    train.insert(0, index, numbers[:150])
+    holdout.insert(0, index, numbers[150:])
+    audit = dpaudit.synthetic(train, holdout, synth)
+    assert f"the column {index!r} holds row numbers and is left out: it has no name" in audit.notes
+    assert not any(f"column {index} " in f"{test.name} " for test in audit.control.tests)
+    train[index] //= 2
+    with pytest.raises(AuditError, match="lacks the column"):
+        dpaudit.synthetic(train, holdout, synth)

@@ -77,6 +77,11 @@ class PairedTables:
         first, second = self.of_canaries((canaries[codes] == 1).astype(np.float64)[:, None])[0][:, :, 0] > 0
         return np.stack([np.where(self.first_trained, first, second), np.where(self.first_trained, second, first)])
 
+    def ahead(self, score: Floats) -> Floats:
+        """Return how much larger the score of the canary trained on is than that of the other one, shape (pairs,)."""
+        first, second = self.of_canaries(score[:, None])[0][:, :, 0]
+        return np.asarray(np.where(self.first_trained, first - second, second - first))
+
     def of_canaries(self, row_values: Floats) -> tuple[Floats, Floats]:
         """Return maximum and mean of row values over the rows of each canary of the pairs.
 
