@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections import deque
@@ -34,7 +33,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.gpu_memory import hold_share, is_out_of_memory, release_resident, shared_examples
-from dpaudit.plain_files import private_folder
+from dpaudit.plain_files import temporary_folder
 from dpaudit.variables import hide_variable_values
 
 _T = TypeVar("_T")
@@ -190,7 +189,7 @@ def _mirrored_checkpoints(uri: str) -> Iterator[Path]:
     """
     from dpaudit.actors.storage.mirror import Mirror  # only needed for object stores
 
-    mirror = Mirror(_temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
+    mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
     finished = False
@@ -202,14 +201,6 @@ def _mirrored_checkpoints(uri: str) -> Iterator[Path]:
         if finished:
             with contextlib.suppress(OSError, pa.ArrowException):
                 mirror.delete_copies()
-
-
-def _temporary_folder() -> Path:
-    """Return this user's folder in the temporary folder, found by later runs too; a new one if it is not usable."""
-    try:
-        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
-    except RunError:
-        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def peak_memory_mb() -> float:

@@ -5,6 +5,8 @@ Public names are imported on first use, so that `import dpaudit` is fast.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,12 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+if "NUMBA_CACHE_DIR" not in os.environ and not os.access(os.path.dirname(__file__), os.W_OK):
+    with contextlib.suppress(OSError):  # no folder at all can be written
+        from dpaudit.plain_files import user_folder
+
+        os.environ["NUMBA_CACHE_DIR"] = str(user_folder("XDG_CACHE_HOME", ".cache") / "numba")
 
 _HOMES = {
     "Audit": "dpaudit.engine.request.audit_spec",

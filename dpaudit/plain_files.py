@@ -14,6 +14,7 @@ import os
 import socket
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -166,8 +167,27 @@ def new_file(path: Path) -> BinaryIO:
 
 def note_path(kind: str, name: str | Path) -> Path:
     """Return the path, in the user's state folder, of the note about `name`; each kind of note has its own folder."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
-    return state / "dpaudit" / kind / hashlib.sha256(os.fsencode(name)).hexdigest()
+    return (
+        user_folder("XDG_STATE_HOME", ".local/state") / "dpaudit" / kind / hashlib.sha256(os.fsencode(name)).hexdigest()
+    )
+
+
+def user_folder(variable: str, default: str) -> Path:
+    """Return the folder that an environment variable names, else `default` in the home folder.
+
+    Where it cannot be written, as in containers whose user has no home, return this user's temporary folder.
+    """
+    place = Path(os.environ.get(variable) or os.path.expanduser(f"~/{default}"))
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    return place if place.is_absolute() and os.access(existing, os.W_OK) else temporary_folder()
+
+
+def temporary_folder() -> Path:
+    """Return this user's folder in the temporary folder, found by later runs too; a new one if it is not usable."""
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def private_folder(path: Path) -> Path:

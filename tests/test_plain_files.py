@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from dpaudit.plain_files import (
     read_bytes,
     recreate_file,
     require_plain,
+    user_folder,
 )
 
 
@@ -122,3 +126,29 @@ def test_a_private_folder_belongs_to_this_user(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(plain_files.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(RunError, match="another user"):
         private_folder(tmp_path / "own")
+
+
+def test_a_user_without_a_home_gets_temporary_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for home in (tmp_path / "home", tmp_path / "missing" / "home"):
+        monkeypatch.setenv("HOME", str(home))
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        assert user_folder("XDG_CACHE_HOME", ".cache") == home / ".cache"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        assert user_folder("XDG_CACHE_HOME", ".cache") == tmp_path / "cache"
+    temporary = tmp_path / "tmp" / f"dpaudit-of-{os.geteuid()}"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert user_folder("XDG_CACHE_HOME", ".cache") == temporary
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert user_folder("XDG_CACHE_HOME", ".cache") == temporary
+    assert temporary.stat().st_mode & 0o777 == 0o700
+
+
+def test_compiled_code_is_cached_without_a_home(tmp_path: Path) -> None:
+    """Numba would refuse to compile where it can write neither next to the package nor in the home folder."""
+    code = "import os; os.access = lambda *_: False; import dpaudit; print(os.environ['NUMBA_CACHE_DIR'])"
+    environment = {**os.environ, "HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == str(tmp_path / f"dpaudit-of-{os.geteuid()}" / "numba")

@@ -45,6 +45,7 @@ from dpaudit.plain_files import (
     read_bytes,
     recreate_file,
     require_plain,
+    user_folder,
     write_atomically,
 )
 
@@ -83,9 +84,13 @@ def working_folder(place: str | Path) -> Path:
     """Return the local folder of a run: the place itself, or for a URI a folder in the user's cache."""
     if not is_remote(place):
         return Path(place)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(place).partition("?")[0].rpartition("/")[2])[:40]
-    return cache / "dpaudit" / "runs" / f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    return (
+        user_folder("XDG_CACHE_HOME", ".cache")
+        / "dpaudit"
+        / "runs"
+        / f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    )
 
 
 @contextlib.contextmanager

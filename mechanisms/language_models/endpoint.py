@@ -32,6 +32,7 @@ from dpaudit.consent import PATH
 from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
+from dpaudit.plain_files import user_folder
 from dpaudit.registry import register
 from dpaudit.variables import expand_path
 
@@ -169,7 +170,7 @@ class Endpoint(HttpService):
 
 def answers_folder(cache: str) -> Path:
     """Return the folder for the field `cache`; "" is `dpaudit/answers` in the user's cache folder."""
-    return expand_path(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
+    return expand_path(cache) if cache else user_folder("XDG_CACHE_HOME", ".cache") / "dpaudit" / "answers"
 
 
 @dataclass
