@@ -44,6 +44,7 @@ from dpaudit.engine.games.functions.recorded_law import (
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.residues import between_steps
 from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     ManyCandidates,
@@ -185,13 +186,16 @@ def run_calls(
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
     outcomes: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
+    rests = list(numbers)
     with limited_threads(compute.threads):
         for world, positions in calls_in_order(mechanism, truth, compute.threads):
             table = tables.d_prime if world else tables.d
             returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
             for position, outcome in zip(positions.tolist(), returned, strict=True):
                 outcomes[position] = replace(outcome, numbers=np.empty(0))
-                numbers[position] = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32)
+                exact = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER)
+                numbers[position] = exact.astype(np.float32)
+                rests[position] = (exact - numbers[position]).astype(np.float32)
             del returned
     names = [f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())]
     failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
@@ -203,6 +207,7 @@ def run_calls(
         numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
         name=np.array(names, np.str_),
         low_bits=np.array([result.low_bits for result in outcomes], np.int64),
+        rest=np.concatenate([np.empty(0, np.float32), *rests]),
     )
     unreadable = tuple(dict.fromkeys(result.ending for result in outcomes if is_unreadable(result.ending)))
     return Outcome(samples, notes=unreadable, failures=failures)
@@ -805,7 +810,7 @@ def shortlist_tables(
 
     With many calls, an attack's evidence chooses most of them. With few calls, half of the places go to pairs that the
     coupled search proposed, and the others to pairs that differ in one number, in a tail or in distance. A pair whose
-    rare forms of the result were weighed stays.
+    rare forms of the result were weighed stays, or else one whose change lies between the steps of the noise.
     """
     curve = mechanism.claim().curve
     candidates = pooled(curve, _flattened(tried))
@@ -815,6 +820,10 @@ def shortlist_tables(
             strengths = {
                 pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
             }
+    off_steps = between_steps([pair.samples for pair in candidates])
+    candidates = [
+        replace(pair, expected=max(pair.expected, share)) for pair, share in zip(candidates, off_steps, strict=True)
+    ]
     return Shortlist(np.array(shortlist(size, candidates, strengths), np.int64))
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.claims.scope import NO_FRACTIONS
 from dpaudit.engine.games.functions.replay import NOISE, ORDER_OF_KEYS, Draw, Replay
+from dpaudit.engine.games.neighbours.residues import LEVELS, lattice_step
 from dpaudit.errors import shortened
 
 CHANCE = 1e-4
@@ -191,6 +192,9 @@ def _move(name: str, a: Vector, b: Vector, pairs: Pairs, allowed: Mapping[str, f
     a = a[same]
     if not by or same.mean() < 0.5 or len(np.unique(a)) < DISTINCT or np.ptp(a) <= rounding:
         return ""
+    step = lattice_step(a, float(np.ptp(a)))
+    if step and abs(by / step - round(by / step)) > 1 / LEVELS + rounding / step:
+        return f"{name} moves by {by:.9g} from D to D', between the steps of its noise, which are {step:.6g}."
     noise = _noise(a, [on_d for (on_d, _), keep in zip(pairs, same, strict=True) if keep], rounding)
     if noise is None:
         law, about, place = "laplace", "about ", ""

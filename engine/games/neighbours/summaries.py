@@ -13,6 +13,7 @@ from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally,
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
+from dpaudit.engine.games.neighbours.rounding import MOST_COLUMNS
 from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.errors import shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -44,6 +45,8 @@ class Samples:
     numbers: NDArray[np.float32]  # finite numbers of all summaries, concatenated
     name: NDArray[np.str_]  # name of the trial, with its seed, shape (n,)
     low_bits: NDArray[np.int64]  # number of last numbers that hold low bits of earlier numbers, shape (n,)
+    # difference of each number in double precision from `numbers`, of the same shape; empty if it is not known
+    rest: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
@@ -56,7 +59,11 @@ class Samples:
             return self
         names = ("number", "truth", "ending", "width", "name", "low_bits")
         columns = {name: getattr(self, name)[chosen] for name in names}
-        return replace(self, **columns, numbers=self.numbers[np.repeat(chosen, self.width)])
+        return self._with_numbers(np.repeat(chosen, self.width), **columns)
+
+    def _with_numbers(self, places: NDArray[np.bool_], **columns: Any) -> Samples:
+        rest = self.rest[places] if len(self.rest) else self.rest
+        return replace(self, **columns, numbers=self.numbers[places], rest=rest)
 
     def without_low_bits(self) -> Samples:
         """Return the samples without the numbers that hold low bits of other numbers."""
@@ -68,7 +75,16 @@ class Samples:
         np.add.at(low_bit, ends, -1)
         retained = np.cumsum(low_bit[:-1]) == 0
         width = self.width - self.low_bits
-        return replace(self, width=width, numbers=self.numbers[retained], low_bits=np.zeros_like(self.low_bits))
+        return self._with_numbers(retained, width=width, low_bits=np.zeros_like(self.low_bits))
+
+    def exact(self) -> NDArray[np.float64]:
+        """Return the summaries of samples with one ending in double precision.
+
+        The matrix has no columns if double precision is not known, or if the summaries are long.
+        """
+        if not 0 < len(self.rest) <= MOST_COLUMNS * len(self.truth):
+            return np.empty((len(self.truth), 0))
+        return (self.numbers.astype(np.float64) + self.rest).reshape(len(self.truth), -1)
 
     def summaries(self) -> NDArray[Any]:
         """Return the summaries of samples with one ending, shape (n, width); float64, or float32 if they are long."""

@@ -19,6 +19,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.residues import separating_residues
 from dpaudit.engine.games.neighbours.rounding import Rounding
 from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples
@@ -277,7 +278,12 @@ def score_trials(
         rounding = _rounding_of(usable, full_digits=full_digits)
         searched, fresh = (rounding.rounded(samples.summaries()) for samples in (usable, trials.where(usual)))
         view = SummaryView(searched, usable.truth, fresh, stated, move)
-    return scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=~usual, failed_score=odds)
+    scores = scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=~usual, failed_score=odds)
+    if usable is None or full_digits or (rule := separating_residues(usable.exact(), usable.truth)) is None:
+        return scores
+    by_residue = np.zeros(len(usual))
+    by_residue[usual] = rule(trials.where(usual).exact())
+    return replace(scores, score=np.where(by_residue == 0, scores.score, by_residue))
 
 
 def known_move(worlds: Any) -> NDArray[np.float64] | None:
