@@ -121,10 +121,10 @@ def _data(words: str) -> dict[str, object]:
     path = Path(words)
     if not path.is_file():
         raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)}")
-    from dpaudit.engine.data.delimited import first_record  # imports Arrow
+    from dpaudit.engine.data.table_files import read_cells  # imports Arrow
 
-    cells, _ = first_record(path, delimiter=",", quoted=True)
-    return {"name": "csv", "path": str(path), "label": cells[-1]}
+    columns = read_cells(path, rows=1)[0].column_names
+    return {"name": "csv", "path": str(path), "label": columns[-1]}
 
 
 @click.command()

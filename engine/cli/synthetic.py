@@ -62,7 +62,7 @@ def synthetic(
     """Bound what a synthetic table gives away of its training rows.
 
     TRAIN holds the rows that it was fitted on, HOLDOUT rows of the same kind that it did not see, SYNTH its output; all
-    CSV, TSV (plain, .gz or .xz) or Parquet. Several SYNTH are one release.
+    CSV, TSV or JSON lines (plain, .gz, .xz or .bz2), Parquet or .npz. Several SYNTH are one release.
 
     Rows must have been split into TRAIN and HOLDOUT uniformly at random (all rows of a person together, see --groups).
     Each training row is paired with a random holdout row. How often attacks guess which row of a pair was trained on

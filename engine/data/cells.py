@@ -17,10 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.errors import DataError
+
 MISSING_WORDS = frozenset(("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "nil", "?", "-", "--", "."))
 """Words in lower case that are missing values in a column whose other cells are numbers or dates."""
 ODD_CELLS = 0.01
 """Largest share of words in a column of numbers or dates, of its cells that hold a value."""
+UNIT_SHARE = 0.1
+"""Smallest share of the cells of a column that have its unit."""
+COLUMNS_NAMED = 6
+"""Largest number of columns with unusual cells that an answer names."""
 COMMAS = "commas between thousands"
 MAX_SPELLED = 64
 """Largest number of characters of a number or a date."""
@@ -85,6 +91,28 @@ class Spelling:
         )
 
 
+class UnclearNumbers(DataError):
+    """A column of numbers that have two meanings."""
+
+    def __init__(self, place: str, word: str) -> None:
+        super().__init__(
+            f"{place} holds numbers such as {word}, whose comma may be a decimal comma or separate thousands. "
+            "Write numbers such as 1234.5"
+        )
+
+
+def missing_note(words: Iterable[str]) -> list[str]:
+    """Return the words that are missing values in a column of numbers or dates, as a list of at most one note."""
+    missing = sorted({word for word in words if word and word.lower() in MISSING_WORDS})
+    return [f"{', '.join(missing[:4])} as missing"] if missing else []
+
+
+def read_as_line(notes: Sequence[str]) -> list[str]:
+    """Return one line on what was read as what; none if all cells were spelled as usual."""
+    more = f"; and {len(notes) - COLUMNS_NAMED:,} more" if len(notes) > COLUMNS_NAMED else ""
+    return [f"read as: {'; '.join(notes[:COLUMNS_NAMED])}{more}"] if notes else []
+
+
 def spelling(words: Sequence[str], counts: NDArray[Any] | None = None, decimal: str = "") -> Spelling:
     """Return the values of the different words of a column, without blanks at their ends.
 
@@ -103,7 +131,7 @@ def spelling(words: Sequence[str], counts: NDArray[Any] | None = None, decimal: 
     best = _of_numbers(plain, decimal="." if any("." in word for word in words) else "")
     for reader in (_other_numbers, _dates):
         if share(best) > 0:
-            candidate = reader(words, ~missing, decimal)
+            candidate = reader(words, cells * ~missing, decimal)
             if candidate.unclear and share(best) > ODD_CELLS >= share(candidate):
                 return replace(_of_numbers(np.full(len(words), np.nan)), kind="words", unclear=candidate.unclear)
             best = candidate if not candidate.unclear and share(candidate) < share(best) else best
@@ -224,11 +252,14 @@ def _of_numbers(
     )
 
 
-def _other_numbers(words: Sequence[str], present: NDArray[np.bool_], decimal: str) -> Spelling:
+def _other_numbers(words: Sequence[str], present: NDArray[np.float64], decimal: str) -> Spelling:
     """Return numbers with decimal commas, separators of thousands, a currency or a unit."""
     matches = [_match(_AFFIXED, word.replace("−", "-"), use) for word, use in zip(words, present, strict=True)]
-    units = Counter(unit for unit in map(_unit, matches) if unit)
-    unit = units.most_common(1)[0][0] if units else ""
+    units: Counter[str] = Counter()
+    for match, count in zip(matches, present, strict=True):
+        units.update({_unit(match): count} if _unit(match) else {})
+    unit, cells = units.most_common(1)[0] if units else ("", 0)
+    unit = unit if cells >= UNIT_SHARE * present.sum() else ""  # a rare one is a typing error, such as 1O
     numbers = [
         (
             match["sign"] + match["number"].strip()
@@ -255,7 +286,7 @@ def _other_numbers(words: Sequence[str], present: NDArray[np.bool_], decimal: st
     return _of_numbers(values, ", ".join(how) or "separated thousands", unit, decimal, unclear)
 
 
-def _match(form: re.Pattern[str], word: str, present: bool) -> re.Match[str] | None:
+def _match(form: re.Pattern[str], word: str, present: float) -> re.Match[str] | None:
     return form.fullmatch(word) if present and len(word) <= MAX_SPELLED else None
 
 
@@ -277,7 +308,7 @@ def _parsed(numbers: Sequence[str | None], form: re.Pattern[str], mark: str) -> 
     )
 
 
-def _dates(words: Sequence[str], present: NDArray[np.bool_], decimal: str) -> Spelling:
+def _dates(words: Sequence[str], present: NDArray[np.float64], decimal: str) -> Spelling:
     """Return dates in ISO 8601, 31.5.2024, 5/31/2024 or 31-May-2024, with or without a time."""
     matches = [_match(_DATE, word, use) for word, use in zip(words, present, strict=True)]
     marked = [

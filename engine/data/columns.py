@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias, cast
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpaudit.engine.data.cells import UnclearNumbers, missing_note, spelling
 from dpaudit.errors import DataError, shortened
 from dpaudit.mechanisms.examples import Examples, Features
 
@@ -24,6 +26,8 @@ Refuse: TypeAlias = Callable[[int | None, str, str, str], DataError]
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 MIN_NUMERIC_SHARE = 0.9
+SAMPLE = 200
+"""Number of different words of a column that are read first."""
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, name: str, refuse: Refuse) -> NDArray[np.float64]:
@@ -47,17 +51,40 @@ def detect(column: pa.ChunkedArray, name: str, refuse: Refuse) -> Column:
     Raises: DataError for the first cell that is no number if at least 90 % of the cells are numbers. It is probably a
         typo or a sign for a missing value.
     """
-    try:
-        column.cast(pa.float64())
-    except pa.ArrowInvalid:
-        numeric = pc.mean(pc.match_substring_regex(column, NUMBER)).as_py()
-        if numeric < MIN_NUMERIC_SHARE:
-            return column.combine_chunks()
-        row = _first_not_number(column)
-        problem = f"must be a number as {numeric:.4%} of the column is, got {column[row].as_py()!r}"
-        remedy = "correct it, name it in `missing`, or name the column in `categorical`"
-        raise refuse(row, name, problem, remedy) from None
-    return numbers(column, name, refuse)
+    values, _ = spelled_numbers(column, f"column {name!r}")
+    if values is not None:
+        return numbers(pa.chunked_array([pa.array(values, from_pandas=True)]), name, refuse)
+    column = column.cast(pa.string())
+    numeric = pc.mean(pc.match_substring_regex(column, NUMBER)).as_py() or 0.0
+    if numeric < MIN_NUMERIC_SHARE:
+        return column.combine_chunks()
+    row = _first_not_number(column)
+    problem = f"must be a number as {numeric:.4%} of the column is, got {column[row].as_py()!r}"
+    raise refuse(row, name, problem, "correct it, name it in `missing`, or name the column in `categorical`")
+
+
+def spelled_numbers(column: pa.ChunkedArray, place: str) -> tuple[NDArray[np.float64] | None, str]:
+    """Return numbers, or texts that all spell numbers, as float64 with NaN where missing, and how they are spelled.
+
+    The first is None for any other column, and the second "" for the usual spelling. Raises: UnclearNumbers.
+    """
+    if not is_text(column.type) or pa.types.is_boolean(column.type):
+        return (np.asarray(column.cast(pa.float64()), np.float64), "") if is_numeric(column.type) else (None, "")
+    with contextlib.suppress(pa.ArrowInvalid):
+        return np.asarray(column.cast(pa.float64()), np.float64), ""
+    encoded = pa.chunked_array([column.cast(pa.string()).combine_chunks()]).dictionary_encode().combine_chunks()
+    words = [word.strip() for word in encoded.dictionary.to_pylist()]
+    counts = np.bincount(encoded.indices.drop_null(), minlength=len(words))
+    for sample in (SAMPLE, len(words)):  # a column of words is told by its first ones
+        spelled = spelling(words[:sample], counts[:sample])
+        if spelled.odd.any() and not spelled.unclear:
+            return None, ""
+    if "," in spelled.unclear:
+        raise UnclearNumbers(place, spelled.unclear)
+    if spelled.kind != "numbers":
+        return None, ""
+    places = np.asarray(encoded.indices.fill_null(len(words)))
+    return np.append(spelled.values, np.nan)[places], ", ".join([spelled.how] * bool(spelled.how) + missing_note(words))
 
 
 def typed(column: pa.ChunkedArray, name: str, categorical: Container[str], refuse: Refuse) -> Column:
@@ -84,12 +111,12 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return labels 0 .. K - 1 and the names of the K classes, sorted as integers, or else as text."""
-    if column.null_count:
-        row = int(np.asarray(pc.is_null(column)).argmax())
-        raise refuse(row, name, "must hold a label, is missing", "remove the row")
-    try:
-        values = column.cast(pa.float64()).to_numpy()
-    except pa.ArrowInvalid:
+    coded = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
+    values, _ = spelled_numbers(coded, f"column {name!r}")
+    missing = np.asarray(pc.is_null(column)) if values is None else np.isnan(values)
+    if missing.any():
+        raise refuse(int(missing.argmax()), name, "must hold a label, is missing", "remove the row")
+    if values is None:
         texts = np.asarray(column.to_pylist(), dtype=np.str_)
         classes, labels = np.unique(texts, return_inverse=True)
         names = tuple(str(label) for label in classes)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from dpaudit.consent import PATH
-from dpaudit.engine.data import delimited
-from dpaudit.engine.data.columns import Column, check_names, detect, examples_of
-from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.columns import Column, check_names, detect, examples_of, plain
 from dpaudit.engine.data.files import existing_file
+from dpaudit.engine.data.table_files import read_cells
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -20,7 +19,7 @@ from dpaudit.registry import register
 @register("data", "csv", source="RFC 4180, any delimiter")
 @dataclass(frozen=True)
 class Csv:
-    """A CSV file with a column of class labels, plain, .gz or .xz.
+    """A CSV or TSV file with a column of class labels, or any other file of a table that `rows` reads.
 
     A column is numeric if all its cells in the whole file are numbers, otherwise categorical. A missing number becomes
     its column's mean, a missing category 'unknown'. This imputation uses the features of all rows that are read. If all
@@ -33,9 +32,9 @@ class Csv:
         rows: Largest number of rows, from the start; None for all.
         categorical: Numeric columns that hold codes.
         drop: Columns to ignore, such as row numbers.
-        delimiter: One character.
+        delimiter: Separator of the cells of a text; another usual one if the first line does not hold it.
         header: True if the first line names the columns; otherwise they are column-1, column-2, ...
-        missing: Cells that stand for a missing value.
+        missing: Cells of a text that stand for a missing value, as for `rows`.
     """
 
     path: str = field(metadata=PATH)
@@ -45,7 +44,7 @@ class Csv:
     drop: tuple[str, ...] = ()
     delimiter: str = ","
     header: bool = True
-    missing: tuple[str, ...] = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+    missing: tuple[str, ...] = ("", "?")
 
     def __post_init__(self) -> None:
         require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
@@ -57,19 +56,16 @@ class Csv:
         Raises: DataError that names the file and, if known, the line and column.
         """
         path = existing_file(self.path)
-        layout = self._layout(path)
+        table, refuse = read_cells(
+            path, delimiter=self.delimiter, header=self.header, missing=self.missing, rows=self.rows
+        )
         named = {"categorical": self.categorical, "drop": self.drop}
-        check_names(layout.columns, label=self.label, named=named, path=path)
-        table = delimited.read_table(path, layout, rows=self.rows)
-        refuse = delimited.refusal(path, layout)
+        check_names(table.column_names, label=self.label, named=named, path=path)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
-            return column.combine_chunks() if name in self.categorical else detect(column, name, refuse)
+            if name in self.categorical:
+                return plain(column).cast(pa.string()).combine_chunks()
+            return detect(plain(column), name, refuse)
 
+        table = table.set_column(table.column_names.index(self.label), self.label, plain(table[self.label]))
         return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)
-
-    def _layout(self, path: Path) -> Layout:
-        cells, end = first_record(path, delimiter=self.delimiter, quoted=True)
-        numbered = tuple(f"column-{position}" for position in range(1, len(cells) + 1))
-        layout = Layout(numbered, self.delimiter, missing=self.missing)
-        return replace(layout, columns=tuple(cells), skip=end) if self.header else layout

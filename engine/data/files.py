@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import lzma
 import os
 import zlib
@@ -10,13 +12,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar
 
+from dpaudit.actors.storage.bounded_parquet import ALWAYS_ALLOWED
 from dpaudit.consent import PATH
 from dpaudit.errors import DataError, require, shortened
+from dpaudit.plain_files import require_fits_memory
 from dpaudit.variables import expand_path, variable_names
 
 COMPRESSIONS = ("", ".gz", ".xz")
+MAX_TIMES_UNPACKED = 100
+"""Largest ratio of unpacked to packed size of a large file: zeros are packed to 1/1,000, tables to a tenth."""
+MAX_TIMES_DECODED = 4
+"""Largest ratio of the size of a text in memory, while UTF-16 or UTF-32 is converted, to its size in the file."""
+_PACKED: tuple[tuple[bytes, str, Any], ...] = (
+    (b"\x1f\x8b", ".gz", gzip.open),
+    (b"\xfd7zXZ\x00", ".xz", lzma.open),
+    (b"BZh", ".bz2", bz2.open),
+)
+"""First bytes, ending and reader of packed files."""
+PACKED = tuple(suffix for _, suffix, _ in _PACKED)
+_MARKS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"\xff\xfe", b"\xfe\xff")
+_ENCODINGS = tuple(zip(_MARKS, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=True))
+"""First bytes of a text that name its encoding, longer ones first; UTF-8 needs none."""
 
 
 def fault(
@@ -96,10 +114,15 @@ class PublishedParts:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressed if its name ends in .gz or .xz."""
+    """Open a file for reading bytes, unpacked if its first bytes are those of gzip, bzip2 or xz.
+
+    A text in UTF-16 or UTF-32 with its mark becomes UTF-8.
+
+    Raises: DataError for a file that is not whole, or that unpacks to more than `MAX_TIMES_UNPACKED` times its size.
+    """
     try:
-        with _opened(path) as file:
-            yield file
+        with path.open("rb") as file, as_plain(file, str(path)) as plain:
+            yield plain
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as err:
         reason = str(err).rstrip(".")
         raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
@@ -107,9 +130,46 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise fault(path, f"cannot be read ({err.strerror or err})") from err
 
 
-def _opened(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.suffix == ".xz":
-        return cast(BinaryIO, lzma.open(path, "rb"))
-    return path.open("rb")
+def as_plain(file: BinaryIO, name: str) -> BinaryIO:
+    """Return the content of an open file, unpacked and in UTF-8; see `reading`."""
+    first = file.read(6)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    for mark, _, opened in _PACKED:
+        if first.startswith(mark):
+            unpacked = _Unpacked(opened(file), max(ALWAYS_ALLOWED, MAX_TIMES_UNPACKED * size), name)
+            file = io.BufferedReader(unpacked)
+            first = file.peek(4)
+            break
+    encoding = next((encoding for mark, encoding in _ENCODINGS if first.startswith(mark)), "")
+    if not encoding:
+        return file
+    require_fits_memory(MAX_TIMES_DECODED * size, name)
+    content = file.read()
+    require_fits_memory(MAX_TIMES_DECODED * len(content), name)
+    try:
+        return io.BytesIO(content.decode(encoding).encode())
+    except UnicodeDecodeError as err:
+        must = f"{name} must be whole text in {encoding.upper()}"
+        raise DataError(f"{must}: {str(err).splitlines()[0]}; save it as UTF-8") from err
+
+
+class _Unpacked(io.RawIOBase):
+    """A packed file that gives at most `most` bytes."""
+
+    def __init__(self, file: BinaryIO, most: int, name: str) -> None:
+        self._file, self._left, self._most, self._name = file, most, most, name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read(min(len(buffer), self._left + 1))
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(
+                f"{self._name} must unpack to at most {self._most:,} bytes, {MAX_TIMES_UNPACKED} times its size, it "
+                "holds more. Unpack it yourself if you trust it"
+            )
+        buffer[: len(content)] = content
+        return len(content)

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.consent import PATH
-from dpaudit.engine.data import delimited
-from dpaudit.engine.data.columns import NUMBER, is_numeric, is_text, plain
-from dpaudit.engine.data.delimited import Layout, first_record
-from dpaudit.engine.data.files import existing_file, fault
+from dpaudit.engine.data.cells import MISSING_WORDS, read_as_line
+from dpaudit.engine.data.columns import is_text, plain, spelled_numbers
+from dpaudit.engine.data.files import existing_file
+from dpaudit.engine.data.table_files import read_cells
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
-from dpaudit.plain_files import read_bytes
 from dpaudit.registry import register
 
 MAX_INFERRED_WORDS = 10_000
 """Largest number of different words of a column whose schema is inferred."""
+LEADING_ZERO = r"^\s*[+-]?0\d"
+"""Texts such as 01234, which are codes in a column whose schema is inferred."""
 INFERRED = "schema inferred from these rows"
 
 
 @register("data", "rows", source="RFC 4180; Apache Parquet")
 @dataclass(frozen=True)
 class RowsFile:
-    """A CSV or Parquet file of rows with a schema, for functions on rows and generators of tables.
+    """A file of rows with a schema, for functions on rows and generators of tables.
 
     Attributes:
-        path: The file; Parquet if its name ends in `.parquet`, otherwise CSV, plain, .gz or .xz.
+        path: The file: CSV, TSV, JSON lines (plain, .gz, .xz or .bz2), Parquet, or .npz.
         schema: For each column a range of numbers `[0, 100]` or words `[f, m]`; other columns are ignored. None infers
             it from the rows. That is an assumption: a schema is public, part of the claim, and not a function of the
             rows.
         rows: Largest number of rows, from the start; None for all.
         drop: Columns to ignore.
-        delimiter: One character.
-        missing: Cells of a CSV file that stand for a missing value.
+        delimiter: Separator of the cells of a text; another usual one if the first line does not hold it.
+        missing: Cells of a text that stand for a missing value in every column. In columns of numbers `NA`, `null`, `-`
+            and their like are missing as well.
     """
 
     path: str = field(metadata=PATH)
@@ -52,7 +51,7 @@ class RowsFile:
     rows: int | None = None
     drop: tuple[str, ...] = ()
     delimiter: str = ","
-    missing: tuple[str, ...] = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+    missing: tuple[str, ...] = ("", "?")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -67,21 +66,9 @@ class RowsFile:
         Raises: DataError that names the file and the column.
         """
         path = existing_file(self.path)
-        table = (self._parquet if path.suffix == ".parquet" else self._csv)(path)
+        table, _ = read_cells(path, delimiter=self.delimiter, missing=self.missing, rows=self.rows)
         table = table.drop_columns([name for name in self.drop if name in table.column_names])
         return rows_of(table, self.schema, name=path.name)
-
-    def _csv(self, path: Path) -> pa.Table:
-        cells, end = first_record(path, delimiter=self.delimiter, quoted=True)
-        layout = Layout(tuple(cells), self.delimiter, skip=end, missing=self.missing)
-        return delimited.read_table(path, layout, rows=self.rows)
-
-    def _parquet(self, path: Path) -> pa.Table:
-        try:
-            return read_bounded(io.BytesIO(read_bytes(path)), str(path)).slice(0, self.rows)
-        except (pa.ArrowException, OSError, ValueError) as err:
-            why = (str(err).splitlines() or [type(err).__name__])[0]
-            raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
 
 
 @register("data", "example-rows", source="Ours")
@@ -149,15 +136,21 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
             f"{name}, column {column!r}: all cells must fit the schema, {_words_of(described.columns[column])}; got "
             f"{shortened(value)}. Correct the cell or widen the schema"
         )
-    words = f"{len(cells):,} rows of {name}" + (f", {INFERRED}" if schema is None else "")
+    numbers = [column for column, kind in described.columns.items() if isinstance(kind, Number)]
+    hows = {column: spelled_numbers(columns[column], column)[1] for column in numbers}
+    read_as = read_as_line([f"{column}: {how}" for column, how in hows.items() if how])
+    words = ", ".join([f"{len(cells):,} rows of {name}", *([INFERRED] if schema is None else []), *read_as])
     return TableRows(cells.combine_chunks(), described, words, inferred=schema is None)
 
 
 def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Category:
     """Return the narrowest description of a column; a pandas category is words."""
-    numbers = None if pa.types.is_dictionary(cells.type) else _as_numbers(cells)
+    is_code = pa.types.is_dictionary(cells.type) or (
+        is_text(cells.type) and pc.any(pc.match_substring_regex(cells.cast(pa.string()), LEADING_ZERO)).as_py()
+    )
+    numbers = None if is_code else spelled_numbers(cells, f"{name}, column {column!r}")[0]
     cells = plain(cells)
-    missing = bool(pc.any(pc.is_null(cells, nan_is_null=True)).as_py())
+    missing = bool(np.asarray(pc.is_null(cells, nan_is_null=True) if numbers is None else np.isnan(numbers)).any())
     if numbers is not None and not np.isnan(numbers).all():
         present = numbers[~np.isnan(numbers)]
         if not np.isfinite(present).all():
@@ -177,8 +170,12 @@ def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Catego
 
 def _typed(cells: pa.ChunkedArray, kind: Number | Category, column: str, name: str) -> pa.ChunkedArray:
     if isinstance(kind, Category):
-        return _as_words(cells)
-    numbers = _as_numbers(cells)
+        words = _as_words(cells)
+        unlisted = [word for word in words.unique().to_pylist() if word and word not in kind.values]
+        missing = [word for word in unlisted if word.lower() in MISSING_WORDS and kind.nullable and not kind.any]
+        is_missing = pc.is_in(words, value_set=pa.array(missing, pa.string()))
+        return pc.if_else(is_missing, pa.scalar(None, pa.string()), words)
+    numbers, _ = spelled_numbers(cells, f"{name}, column {column!r}")
     if numbers is None:
         raise DataError(f"{name}, column {column!r}: must hold numbers, as the schema says; list its words instead")
     if not kind.whole:
@@ -192,17 +189,6 @@ def _typed(cells: pa.ChunkedArray, kind: Number | Category, column: str, name: s
     return pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
 
 
-def _as_numbers(cells: pa.ChunkedArray) -> Any:
-    """Return float64, NaN where missing; None for other cells."""
-    if is_numeric(cells.type):
-        return np.asarray(cells.cast(pa.float64()), np.float64)
-    if not is_text(cells.type) or pa.types.is_boolean(cells.type):
-        return None
-    if not pc.all(pc.match_substring_regex(cells.drop_null(), NUMBER)).as_py():
-        return None
-    return np.asarray(cells.cast(pa.float64()), np.float64)
-
-
 def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts, null where missing; whole numbers without a point."""
     if pa.types.is_floating(cells.type):
@@ -212,7 +198,7 @@ def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
             cells = pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
         else:
             cells = pa.chunked_array([pa.array(numbers, from_pandas=True)])
-    return cells.cast(pa.string())
+    return pc.utf8_trim_whitespace(cells.cast(pa.string()))
 
 
 def _words_of(kind: Number | Category) -> str:

@@ -1,4 +1,4 @@
-"""Tables of scores or counts from files (`score_files.py`), standard input, or Python values."""
+"""Tables of scores or counts from files (`table_files.py`), standard input, or Python values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.cells import group_codes
 from dpaudit.engine.data.in_memory import column, frame, require_one_index
-from dpaudit.engine.estimate.score_files import Used, every, line_of, read_file, require_width
+from dpaudit.engine.data.table_files import Used, every, line_of, read_file, require_width
 from dpaudit.errors import DataError, shortened
 
 SAMPLE_COLUMNS = {"in_scores", "out_scores"}

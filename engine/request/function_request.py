@@ -10,14 +10,16 @@ from typing import Any
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.data.files import PACKED
 from dpaudit.engine.data.schema_rows import MAX_ROWS, SchemaRows
+from dpaudit.engine.data.table_files import ENDINGS
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.adapters.own_generator import OwnGenerator, takes_generator
 
-SUFFIXES = (".csv", ".parquet", ".gz", ".xz")
+SUFFIXES = (*ENDINGS, *PACKED)
 """Ends of the names of files of rows."""
 
 
@@ -70,8 +72,8 @@ def function_on_rows(
 
 
 def rows_with_schema(data: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a data frame, or the path of a CSV or Parquet file, as rows of a schema; other data unchanged."""
-    if isinstance(data, Path) or (isinstance(data, str) and Path(data).suffix in SUFFIXES):
+    """Return a data frame, or the path of a file of a table, as rows of a schema; other data unchanged."""
+    if isinstance(data, Path) or (isinstance(data, str) and Path(data).suffix.lower() in SUFFIXES):
         return RowsFile(str(data), schema)
     if isinstance(data, str | Mapping) or hasattr(type(data), "registered_name"):
         return data

@@ -69,7 +69,7 @@ def check(
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object. With `schema`, any
             function `f(rows, rng, **settings)` or its path "package.module:function" (see `OwnFunction`), or a
             generator of tables, a class with `fit(rows)` and `sample(count)` (see `OwnGenerator`).
-        data: As in an `Audit`; with `schema` also a data frame, or the path of a CSV or Parquet file, of real rows.
+        data: As in an `Audit`; with `schema` also a data frame, or the path of a file of a table, of real rows.
             Default: small generated data.
         claim: Overrides the claim that the mechanism states; "accountant" takes the claim of Opacus's accountant for
             one training on as many rows as the check has. For a function: a `Claim`, epsilon, (epsilon, delta),

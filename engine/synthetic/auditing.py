@@ -16,7 +16,7 @@ from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.data.cells import group_codes
+from dpaudit.engine.data.cells import group_codes, read_as_line
 from dpaudit.engine.games.learned_order import learned_order
 from dpaudit.engine.games.tables.columns import read_as
 from dpaudit.engine.games.tables.exchanged import exchanged
@@ -53,8 +53,6 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names that an index gets when a table is written or read without one."""
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
-COLUMNS_SAID = 6
-"""Largest number of columns with unusual cells that the answer names."""
 MORE_ROWS = "more rows in both files"
 MOST_ROWS_ADVISED = 1_000_000
 """Number of rows up to which the number that could reject a claim is sought."""
@@ -192,7 +190,7 @@ def synthetic(
         control=control,
         notes=(
             *_notes(pairs, tables, groups, tuned_on_holdout, reading),
-            *_spelled(spelled),
+            *read_as_line(spelled),
             *_left_out(row_numbers),
             *failures,
         ),
@@ -426,12 +424,6 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
     summary = catalogue("table-attack")[name].summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
-
-
-def _spelled(notes: Sequence[str]) -> list[str]:
-    """Return one line on what was read as what; none if all cells were spelled as usual."""
-    more = f"; and {len(notes) - COLUMNS_SAID:,} more" if len(notes) > COLUMNS_SAID else ""
-    return [f"read as: {'; '.join(notes[:COLUMNS_SAID])}{more}"] if notes else []
 
 
 def _notes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.engine.data.delimited import Layout, first_record, read_table
-from dpaudit.engine.data.files import fault, reading
 from dpaudit.engine.data.in_memory import frame, is_frame
-from dpaudit.errors import DataError, shortened
+from dpaudit.engine.data.table_files import FORMATS, read_cells
+from dpaudit.errors import DataError
 from dpaudit.variables import expand_path
-
-FORMATS = "CSV, TSV (plain, .gz or .xz) or Parquet"
-DELIMITERS = (",", ";", "\t", "|")
-_PARQUET = (".parquet", ".pq")
 
 
 def data_frame(source: object, role: str) -> pd.DataFrame:
@@ -68,26 +61,4 @@ def _from_file(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} must be a table ({FORMATS}), but it does not exist")
     if file.is_dir():
         raise DataError(f"{path} must be a file ({FORMATS}), got a folder; name one file")
-    if file.suffix.lower() in _PARQUET:
-        return _from_parquet(file)
-    return _from_text(file)
-
-
-def _from_parquet(file: Path) -> pd.DataFrame:
-    try:
-        with reading(file) as content:
-            return _as_pandas(read_bounded(content, str(file)))
-    except (pa.ArrowException, ValueError) as err:
-        why = (str(err).splitlines() or [type(err).__name__])[0]
-        raise fault(file, f"is not a whole Parquet file ({shortened(why)})") from err
-
-
-def _from_text(file: Path) -> pd.DataFrame:
-    """Return a text table with all cells as texts; their kinds are found in all tables together."""
-    first_line = " ".join(first_record(file, delimiter="\n", quoted=False)[0])
-    delimiter = max(DELIMITERS, key=first_line.count)
-    names, lines = first_record(file, delimiter=delimiter, quoted=True)
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise fault(file, f"must name each column once, got {shortened(repeated[0])!r} twice", do="rename one")
-    return _as_pandas(read_table(file, Layout(tuple(names), delimiter, skip=lines), rows=None))
+    return _as_pandas(read_cells(file)[0])

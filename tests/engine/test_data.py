@@ -316,10 +316,12 @@ def test_a_cut_or_false_archive_is_named(tmp_path: Path, suffix: str) -> None:
     rows = [criteo_row(0, {"I1": number}) for number in rng.integers(1 << 20, size=3_000)]
     path = criteo_file(tmp_path / f"day_0{suffix}", rows)
     whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"not packed at all\n" * 100):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"day_0\{suffix}: is not a whole \{suffix} file .*fetch it again"):
-            Criteo(path=str(path)).load()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=rf"day_0\{suffix}: is not a whole \{suffix} file .*fetch it again"):
+        Criteo(path=str(path)).load()
+    path.write_bytes(b"not packed at all\n" * 100)
+    with pytest.raises(DataError, match=rf"day_0\{suffix}, line 1: must have 40 columns"):
+        Criteo(path=str(path)).load()
 
 
 def test_options_out_of_range_are_refused() -> None:

@@ -68,7 +68,7 @@ def test_any_label_survives_yaml(label: str, tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("age,Größe\n1,0\n".encode("latin-1"), "must be UTF-8 text; convert the file to UTF-8"),
-        ("age,clicked\n1,0\n".encode("utf-16"), "must be UTF-8 text; convert the file to UTF-8"),
+        ("age,clicked\n1,0\n".encode("utf-16")[:-1], "must be whole text in UTF-16"),
         (b"age," + b"x" * 200_000 + b"\n1,0\n", "is not a text table (field larger than field limit (131072))"),
         (b"age," * 3_000_000 + b"clicked", "must have lines of at most 8,388,608 characters"),
         (b"", "is empty"),

@@ -14,9 +14,13 @@ import pytest
 
 import dpaudit
 from dpaudit.engine.data.bundled import Wine
+from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.in_memory import InMemory
 from dpaudit.engine.data.table_rows import ExampleRows, RowsFile
+from dpaudit.engine.estimate.tables import SourceTable
+from dpaudit.engine.games.tables.columns import read_as
 from dpaudit.engine.request.function_request import rows_with_schema
+from dpaudit.engine.synthetic.table_files import data_frame
 from dpaudit.errors import DataError
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
@@ -116,3 +120,87 @@ def test_check_takes_frames_and_paths_as_rows(tmp_path: Path) -> None:
     assert rows_with_schema(path, SCHEMA) == RowsFile(str(path), SCHEMA)
     assert loaded(rows_with_schema(pd.DataFrame(ROWS), SCHEMA)).cells.to_pydict() == ROWS
     assert rows_with_schema("wine", SCHEMA) == "wine"
+
+
+FRAME = pd.DataFrame({"age": [39, 7, 50, 61] * 30, "sex": ["f", "m", "f", "m"] * 30, "member": [1, 0, 1, 1] * 30})
+WRITTEN: dict[str, Any] = {
+    "csv": lambda path: FRAME.to_csv(path, index=False),
+    "csv.gz": lambda path: FRAME.to_csv(path, index=False),
+    "csv.xz": lambda path: FRAME.to_csv(path, index=False),
+    "csv.bz2": lambda path: FRAME.to_csv(path, index=False),
+    "tsv": lambda path: FRAME.to_csv(path, index=False, sep="\t"),
+    "TSV": lambda path: FRAME.to_csv(path, index=False, sep="\t"),
+    "semicolons.csv": lambda path: FRAME.to_csv(path, index=False, sep=";"),
+    "utf16.csv": lambda path: FRAME.to_csv(path, index=False, encoding="utf-16"),
+    "mark.csv": lambda path: FRAME.to_csv(path, index=False, encoding="utf-8-sig"),
+    "jsonl": lambda path: FRAME.to_json(path, orient="records", lines=True),
+    "jsonl.gz": lambda path: FRAME.to_json(path, orient="records", lines=True),
+    "json": lambda path: FRAME.to_json(path, orient="records"),
+    "parquet": FRAME.to_parquet,
+    "pq": FRAME.to_parquet,
+    "PARQUET": FRAME.to_parquet,
+    "npz": lambda path: np.savez(path, age=FRAME["age"], sex=FRAME["sex"].to_numpy("U1"), member=FRAME["member"]),
+}
+
+
+@pytest.mark.parametrize("ending", WRITTEN)
+def test_all_ways_in_read_all_files(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"people.{ending}"
+    WRITTEN[ending](path)
+    schema = {"age": (0, 100), "sex": ["f", "m"]}
+    rows = rows_with_schema(str(path), schema).load()
+    assert rows.cells.to_pydict() == FRAME[["age", "sex"]].to_dict("list")
+    assert RowsFile(str(path)).load().schema.columns["age"] == Number(7, 61, whole=True)
+    examples = Csv(str(path), "member").load()
+    assert examples.features["sex"].to_pylist() == FRAME["sex"].tolist()
+    assert examples.features["age"].to_pylist() == FRAME["age"].tolist()
+    assert (examples.labels.tolist(), examples.class_names) == (FRAME["member"].tolist(), ("0", "1"))
+    (table, plain, _), notes = read_as(data_frame(path, "training"), FRAME, FRAME)
+    assert notes == ()
+    assert table.numbers.tolist() == plain.numbers.tolist()
+    assert table.words.tolist() == plain.words.tolist()
+    scores = SourceTable.of_file(path)
+    assert scores.numbers("age").tolist() == FRAME["age"].tolist()
+    assert scores.bits("member").tolist() == (FRAME["member"] == 1).tolist()
+
+
+def test_a_file_that_no_way_in_reads_is_refused_by_all(tmp_path: Path) -> None:
+    FRAME.to_feather(path := tmp_path / "people.feather")
+    ways = {
+        "rows": rows_with_schema(str(path), {"age": (0, 100)}).load,
+        "csv": Csv(str(path), "member").load,
+        "synthetic": lambda: data_frame(path, "training"),
+        "estimate": lambda: SourceTable.of_file(path),
+    }
+    for load in ways.values():
+        with pytest.raises(DataError, match=r"its first bytes are those of an Arrow file \(Feather\); write"):
+            load()
+
+
+def test_cells_of_rows_are_read_by_one_rule(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("country;pay;zip;age\nNA;1,5;01234;39 years\nSE;2,25;98765;NA\nNO;-;01234;7 years\n")
+    rows = RowsFile(str(path)).load()
+    assert rows.cells.to_pydict() == {
+        "country": ["NA", "SE", "NO"],
+        "pay": [1.5, 2.25, None],
+        "zip": ["01234", "98765", "01234"],
+        "age": [39, None, 7],
+    }
+    assert rows.name.endswith("read as: pay: decimal commas, - as missing; age: unit year, NA as missing")
+    examples = Csv(str(path), "country").load()
+    assert examples.class_names == ("NA", "NO", "SE")
+    assert examples.features[:, 0].tolist() == [1.5, 2.25, 1.875]
+    with pytest.raises(DataError, match="column 'age': must hold a label, is missing"):
+        Csv(str(path), "age").load()
+    for nullable, cells in ((True, [None, "SE", "NO"]), (False, None)):
+        data = RowsFile(str(path), {"country": {"values": ["SE", "NO"], "nullable": nullable}})
+        if nullable:
+            assert data.load().cells["country"].to_pylist() == cells
+        else:
+            with pytest.raises(DataError, match=r"column 'country': all cells must fit the schema, .* got NA"):
+                data.load()
+    path.write_text('x,y\n"1,234",0\n"2,250",1\n')
+    for data in (RowsFile(str(path)), Csv(str(path), "y")):
+        with pytest.raises(DataError, match="column 'x' holds numbers such as 1,234, whose comma"):
+            data.load()

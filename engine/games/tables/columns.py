@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from dpaudit.engine.data.cells import (
     MISSING_WORDS,
     Spelling,
+    UnclearNumbers,
     at_one_precision,
     canonical,
     is_multiple,
+    missing_note,
     spelling,
     step_of,
     text_of,
@@ -79,10 +81,6 @@ def read_as(
     return tuple(_table(ordered, each) for each in rows), tuple(
         f"{each.name}: {each.note}" for each in ordered if each.note
     )
-
-
-class UnclearNumbers(DataError):
-    """A column whose numbers have two meanings."""
 
 
 def _numbered(count: int) -> list[str]:
@@ -215,10 +213,7 @@ def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling | None]
         return joint
     unclear = next((each.unclear for each in (joint, *spelled.values()) if each.unclear), "")
     if "," in unclear:
-        raise UnclearNumbers(
-            f"column {name!r} holds numbers such as {unclear}, whose comma may be a decimal comma or separate "
-            "thousands. Write numbers such as 1234.5"
-        )
+        raise UnclearNumbers(f"column {name!r}", unclear)
     values = {file: each for file, each in spelled.items() if each.kind != "words"}
     words = [file for file, each in spelled.items() if each.kind == "words" and np.isnan(each.values).all()]
     kinds = {each.kind + (f" with the unit {each.unit}" if each.unit else ""): file for file, each in values.items()}
@@ -245,8 +240,7 @@ def _of_texts(name: str, texts: _Texts, of_tables: Sequence[Spelling | None], fi
     in_utc = all(each.all() for each in zoned)
     if not in_utc and any(each.any() for each in zoned):
         notes.append("by their own clocks, as some have no time zone")
-    missing = sorted({word for word in texts.words if word.lower() in MISSING_WORDS})
-    notes += [f"{', '.join(missing[:4])} as missing"] if missing else []
+    notes += missing_note(texts.words)
     none = np.full(len(texts.words), np.nan)
     values = [none if each is None else each.utc if in_utc else each.values for each in of_tables]
     cells = [_of_codes(each, codes) for each, codes in zip(values, texts.codes, strict=True)]

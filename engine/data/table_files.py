@@ -1,7 +1,8 @@
-"""Readers of untrusted files of scores or counts: six formats, each within bounds.
+"""Readers of untrusted files of tables: six formats, plain or packed, each within bounds.
 
-The unpacked size of a file is read from its footer, directory and headers, and checked before anything is unpacked.
-Only the used arrays of a `.npz` are read. A file that does not match its name is reported in one sentence.
+The first bytes tell the format, and the name only tells CSV, TSV and JSON lines apart. The unpacked size of a file is
+read from its footer, directory and headers, and checked before anything is unpacked. Only the used arrays of a `.npz`
+are read.
 """
 
 from __future__ import annotations
@@ -35,11 +36,18 @@ from dpaudit.actors.storage.bounded_parquet import (
     require_bounded,
     require_unpacked_size,
 )
+from dpaudit.engine.data import delimited
+from dpaudit.engine.data.columns import Refuse
+from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.files import PACKED, as_plain, fault, reading
 from dpaudit.errors import AuditError, DataError, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 
 STANDARD_INPUT = "-"
-FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
+DELIMITERS = (",", ";", "\t", "|")
+FORMATS = "CSV, TSV, JSON lines (plain, .gz, .xz or .bz2), Parquet, .npy or .npz"
+ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".npy", ".npz", ".feather")
+"""Ends of the names of files of tables, and of those that are refused with the remedy."""
 MAX_COLUMNS = 10_000
 MAX_LINE = 1 << 20  # bytes of a line of JSON
 MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
@@ -48,8 +56,6 @@ MAX_TIMES_ZIPPED = 100
 """Largest ratio of unpacked to packed size of a large `.npz`: zeros are packed to 1/1,000, scores to a half."""
 MAX_TIMES_PARSED = 30
 """Largest ratio of the size of a JSON list in memory to its size in the file."""
-MAX_TIMES_DECODED = 4
-"""Largest ratio of the size of a text in memory, while UTF-16 or UTF-32 is converted, to its size in the file."""
 _RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless their lines are longer in total than:
 _BYTES_AT_ONCE = 8 << 20
 _CELL = 8  # bytes of a number in memory
@@ -86,10 +92,7 @@ def read_file(path: Path, used: Used = every) -> FileContent:
     Raises: DataError, in one sentence, for anything but a table within bounds; RunError if it does not fit into memory.
     """
     if str(path) == STANDARD_INPUT:
-        content = _read_all(sys.stdin.buffer, "standard input")
-        with _as_data_error("standard input"):
-            source = _as_utf8("standard input", io.BytesIO(content))
-        return _read_format("standard input", source, _detected_format(source.read(1 << 20)), used)
+        return _read_open(io.BytesIO(_read_all(sys.stdin.buffer, "standard input")), "standard input", used)
     if not path.exists():
         raise DataError(f"{path} must be a table ({FORMATS}), but it does not exist")
     with _as_data_error(str(path)):
@@ -101,11 +104,50 @@ def read_file(path: Path, used: Used = every) -> FileContent:
                 raise DataError(f"{must}; name one file of scores") from err
         with path.open("rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            unread: BinaryIO = file if regular else io.BytesIO(_read_all(file, str(path)))
-            format_name = _ENDINGS.get(path.suffix.lower(), "csv")
-            text = _as_utf8(str(path), unread) if format_name in _TEXTS else unread
-            return _read_format(str(path), text, format_name, used)
+            return _read_open(file if regular else io.BytesIO(_read_all(file, str(path))), str(path), used)
     raise AssertionError("unreachable")
+
+
+def read_cells(
+    path: Path, *, delimiter: str = ",", header: bool = True, missing: Sequence[str] = ("",), rows: int | None = None
+) -> tuple[pa.Table, Refuse]:
+    """Return the first rows of a file of any format, and a function that returns an error with the place of a cell.
+
+    Cells of CSV and TSV are texts.
+
+    Args:
+        delimiter: Separator of cells; another usual one if the first line does not hold it.
+        header: False if the first line is a row.
+        missing: Texts that stand for a missing value in every column.
+    """
+    with reading(path) as file:
+        first = file.read(_FIRST)
+    _require_kind(str(path), first, format_name := _detected_format(str(path), first))
+    if format_name in ("csv", "tsv"):
+        layout = layout_of(path, delimiter, header, missing)
+        return delimited.read_table(path, layout, rows=rows), delimited.refusal(path, layout)
+    columns = read_file(path).columns
+
+    def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+        return fault(path, problem, row=None if row is None else row + 1, column=column, do=do)
+
+    table = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
+    if not len(table):
+        raise fault(path, "has no rows")
+    return table.slice(0, rows), refuse
+
+
+def layout_of(path: Path, delimiter: str = ",", header: bool = True, missing: Sequence[str] = ("",)) -> Layout:
+    """Return the layout of a text by its first line."""
+    line = " ".join(first_record(path, delimiter="\n", quoted=False)[0])
+    unquoted = re.sub('"[^"]*"', "", line)
+    mark = delimiter if delimiter in unquoted else max((delimiter, *DELIMITERS), key=unquoted.count)
+    cells, end = first_record(path, delimiter=mark, quoted=True)
+    names = cells if header else [f"column-{position}" for position in range(1, len(cells) + 1)]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise fault(path, f"column names must differ, got {shortened(twice[0])!r} twice", do="rename one")
+    return Layout(tuple(names), mark, skip=end if header else 0, missing=tuple(missing))
 
 
 def require_width(name: str, columns: int) -> None:
@@ -120,27 +162,13 @@ def line_of(err: Exception) -> str:
     return shortened(lines[0], 300) if lines else type(err).__name__
 
 
-_ENDINGS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npy": "npy",
-    ".npz": "npz",
-}
-_TEXTS = ("csv", "tsv", "jsonl")
+_FIRST = 1 << 20  # bytes that tell format and layout
 _UNPACK = "unpack it first"
 _SAVE = "write the scores as CSV, Parquet or .npz"
 _KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format, remedy
-    (b"PAR1", "a Parquet file", "parquet", "name it .parquet"),
-    (b"\x93NUMPY", "an array of NumPy", "npy", "name it .npy"),
-    (b"PK\x03\x04", "a zip archive", "npz", "name it .npz if NumPy wrote it, else unpack it first"),
-    (b"\x1f\x8b", "a gzip file", "", _UNPACK),
-    (b"BZh", "a bzip2 file", "", _UNPACK),
-    (b"\xfd7zXZ\x00", "an xz file", "", _UNPACK),
+    (b"PAR1", "a Parquet file", "parquet", ""),
+    (b"\x93NUMPY", "an array of NumPy", "npy", ""),
+    (b"PK\x03\x04", "a zip archive", "npz", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "a zstd file", "", _UNPACK),
     (b"\x04\x22\x4d\x18", "an lz4 file", "", _UNPACK),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "", _UNPACK),
@@ -153,7 +181,6 @@ _KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format
     (b"SQLite format 3", "an SQLite database", "", _SAVE),
     (b"MATLAB 5.0", "a MATLAB file", "", _SAVE),
     (b"\xd0\xcf\x11\xe0", "a file of Microsoft Office", "", _SAVE),
-    *((mark, "text in UTF-16 or UTF-32", "", "save it as UTF-8") for mark in (b"\xff\xfe", b"\xfe\xff")),
 )
 _PICKLED = "a pickle, which runs code when it is read"
 _FOREIGN_ENDINGS = {
@@ -165,67 +192,50 @@ _FOREIGN_ENDINGS = {
     ".rdata": "a file of R",
 }
 """Kinds of files by their endings, for files whose first bytes do not tell."""
-_MARKS = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-"""First bytes of a text that name its encoding, longer ones first; UTF-8 needs none."""
 
 
-def _detected_format(content: bytes) -> str:
-    first_line = content[: 1 << 20].partition(b"\n")[0]
-    detected = next(
-        (format_name for magic, _, format_name, _ in _KINDS if format_name and content.startswith(magic)), ""
-    )
-    if detected:
-        return detected
-    if content[:4096].lstrip()[:1] == b"{":
-        return "jsonl"
-    return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
+def _detected_format(name: str, first: bytes) -> str:
+    """Return the format of a file by its first bytes; of a text without a mark also by its name."""
+    detected = next((format_name for magic, _, format_name, _ in _KINDS if format_name and first.startswith(magic)), "")
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes if suffix.lower() not in PACKED]
+    is_json = first[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    if detected or is_json or suffixes[-1:] in ([".json"], [".jsonl"], [".ndjson"]):
+        return detected or "jsonl"
+    line = first.partition(b"\n")[0]
+    return "tsv" if b"\t" in line and b"," not in line else "csv"
 
 
-def _as_utf8(name: str, file: BinaryIO) -> BinaryIO:
-    """Return a text as UTF-8 if its first bytes say that it is UTF-16 or UTF-32; else the file unchanged."""
-    first = file.read(4)
-    file.seek(0)
-    encoding = next((encoding for mark, encoding in _MARKS if first.startswith(mark)), "")
-    if not encoding:
-        return file
-    require_fits_memory(MAX_TIMES_DECODED * _size_of(file), name)
-    try:
-        return io.BytesIO(file.read().decode(encoding).encode())
-    except UnicodeDecodeError as err:
-        raise DataError(f"{name} must be whole text in {encoding.upper()}: {line_of(err)}; save it as UTF-8") from err
-
-
-def _read_format(name: str, file: BinaryIO, format_name: str, used: Used) -> FileContent:
+def _read_open(file: BinaryIO, name: str, used: Used) -> FileContent:
     with _as_data_error(name):
-        _require_kind(name, file, format_name)
+        plain = as_plain(file, name)
+        source = plain if plain is file or isinstance(plain, io.BytesIO) else io.BytesIO(_read_all(plain, name))
+        first = source.read(_FIRST)
+        source.seek(0)
+        _require_kind(name, first, format_name := _detected_format(name, first))
         match format_name:
             case "parquet":
-                return FileContent(name, read_bounded(file, name))
+                return FileContent(name, read_bounded(source, name))
             case "jsonl":
-                columns, unread = _json_lines(name, file, used)
+                columns, unread = _json_lines(name, source, used)
                 return FileContent(name, columns, unread, header_lines=0)
             case "npy":
-                return _array(name, file, used)
+                return _array(name, source, used)
             case "npz":
-                return _archive(name, file, used)
+                return _archive(name, source, used)
             case _:
-                return _text(name, file, b"\t" if format_name == "tsv" else b",")
+                return _text(name, source, b"\t" if format_name == "tsv" else b",")
     raise AssertionError("unreachable")
 
 
-def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
-    """Raise DataError if the first bytes of a file belong to another format than its name."""
-    first = file.read(4096)
-    file.seek(0)
+def _require_kind(name: str, first: bytes, format_name: str) -> None:
+    """Raise DataError if a file is no table by its first bytes or its name."""
     foreign = _FOREIGN_ENDINGS.get(Path(name).suffix.lower(), "")
     for magic, kind, of, remedy in _KINDS:
-        if of == "npz" and foreign not in ("", _PICKLED) and first.startswith(magic):
-            break  # the ending says what the archive holds
-        if first.startswith(magic) and of != format_name:
+        if first.startswith(magic) and not of:
             raise DataError(f"{name} must be a table ({FORMATS}), its first bytes are those of {kind}; {remedy}")
     if foreign:
         raise DataError(f"{name} must be a table ({FORMATS}), its ending is that of {foreign}; {_SAVE}")
-    if format_name in _TEXTS and b"\0" in first:
+    if format_name in ("csv", "tsv", "jsonl") and b"\0" in first[:4096]:
         raise DataError(
             f"{name} must be text in UTF-8, it has bytes that are zero: it is probably UTF-16 or binary; save it as "
             "UTF-8"
@@ -486,6 +496,8 @@ def _archive(name: str, file: BinaryIO, used: Used) -> FileContent:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
         require_width(name, len(names))
+        if not all(member.filename.endswith(".npy") for member in members):
+            raise DataError(f"{name} must be a table ({FORMATS}), it is a zip archive of other files; {_UNPACK}")
         duplicates = [column for column, count in Counter(names).items() if count > 1]
         if duplicates:
             raise DataError(f"{name} must name each column once, got {shortened(duplicates[0])!r} more than once")
