@@ -118,9 +118,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dpaudit' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
     if isinstance(value, FunctionType):
+        from dpaudit.field_checks import checked_arguments
         from dpaudit.tracebacks import short_tracebacks
 
-        value = globals()[name] = short_tracebacks(value)
+        value = globals()[name] = short_tracebacks(checked_arguments(value))
     return value
 
 

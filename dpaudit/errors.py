@@ -31,6 +31,10 @@ class InputError(AuditError, ValueError):
     """An argument of a function or a field of a value is out of range."""
 
 
+class PathExistsError(InputError, FileExistsError):
+    """A file that would be written exists already."""
+
+
 class SpecError(AuditError):
     """An audit specification is invalid; the message names the field."""
 

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import math
+import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from functools import cache, partial
+from functools import cache, partial, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 from dpaudit.errors import AuditError, InputError, SpecError, did_you_mean, shortened
 from dpaudit.type_hints import type_hints, without_aliases
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pydantic import TypeAdapter, ValidationError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAX_DEPTH = 40  # levels of mappings and lists in a spec
 INTEGER_LIMIT = 2**64  # Python does not format integers with very many digits
@@ -49,6 +56,52 @@ def checked_argument(name: str, value: object, hint: Any) -> Any:
         raise InputError(f"{name}{err}") from None
 
 
+def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` with arguments that are converted to the types of their hints, or refused with their name.
+
+    Arguments of the type `Any` or `object`, further keywords (`**options`) and defaults are passed as they are.
+    """
+    signature = inspect.signature(function)
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True  # for pytest
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # Python's own message names the argument that is missing or unknown
+            return function(*args, **kwargs)
+        hints = type_hints(function)
+        for name, value in bound.arguments.items():
+            further = kinds[name] in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            if name in hints and not further and value is not signature.parameters[name].default:
+                bound.arguments[name] = checked_argument(name, value, hints[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def checked_methods(owner: type[T]) -> type[T]:
+    """Return a class whose constructor and public methods check their arguments, as `checked_arguments`."""
+    for name, value in list(vars(owner).items()):
+        method = value.__func__ if isinstance(value, classmethod) else value
+        if isinstance(method, types.FunctionType) and (name == "__init__" or not name.startswith("_")):
+            checked = checked_arguments(method)
+            setattr(owner, name, classmethod(checked) if isinstance(value, classmethod) else checked)
+    return owner
+
+
+@contextlib.contextmanager
+def refused_if_failing(what: str) -> Iterator[None]:
+    """Raise InputError in place of any exception inside the block, which calls an object of the user."""
+    try:
+        yield
+    except AuditError:
+        raise
+    except Exception as err:  # an object of the user may raise anything
+        raise InputError(f"{what} failed: {type(err).__name__}: {shortened(err)}") from err
+
+
 def try_convert(value: object, hint: Any) -> tuple[bool, Any]:
     """Return True and the value converted to a type, or False and None."""
     try:
@@ -66,6 +119,26 @@ def check_fields(part: Any) -> None:
             checked = checked_argument(field.name, value, hints[field.name])
             if checked is not value:
                 object.__setattr__(part, field.name, checked)
+
+
+def whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
+    """Return whole numbers as an array: one number, a list, an array or a tensor. Raises: InputError for others."""
+    import numpy as np
+
+    with refused_if_failing(f"reading {name}"):
+        if isinstance(values, list | tuple):
+            return np.array(list(map(operator.index, values)), np.int64)
+        array = (
+            np.asarray(values.detach().cpu() if hasattr(values, "detach") else values) if _is_array(values) else None
+        )
+        if array is not None and (array.dtype.kind in "iu" or not array.size):
+            return array.astype(np.int64)
+    raise InputError(f"{name} must be whole numbers, got {_safe_repr(values)}")
+
+
+def _is_array(values: object) -> bool:
+    """True for numbers, arrays, tensors and columns; other objects may pretend to be sequences without an end."""
+    return is_number(values) or hasattr(type(values), "__array__")
 
 
 def is_number(value: object) -> bool:
@@ -157,6 +230,7 @@ def _error_message(error: ValidationError, names: Collection[str]) -> str:
     return f"{first} must be {' or '.join(musts)}, got {_safe_repr(value)}"
 
 
+_PLAIN_TYPES = {"Collection": "a list", "Iterable": "something to iterate over"}
 _PLAIN_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 
@@ -228,7 +302,7 @@ def _require_list(value: object) -> object:
 
 def _require_instance(kind: type, value: object) -> object:
     if not isinstance(value, kind):
-        raise ValueError(f"of the type {kind.__name__}")
+        raise ValueError(_PLAIN_TYPES.get(kind.__name__, f"of the type {kind.__name__}"))
     return value
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dpaudit.errors import RunError, printable, shortened
+from dpaudit.errors import DataError, RunError, printable, shortened
 
 SMALL_FILE_BYTES = 1_000_000  # a smaller file is read faster than the free memory is queried
 SPARSE_CHECK_BYTES = 16 << 20  # a larger file must have at least half of its bytes allocated; dpaudit's files are dense
@@ -120,6 +120,15 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a regular file; raises as `open_to_read`, and RunError if it exceeds the memory limit."""
     with open_to_read(path) as file:
         return read_all(file)
+
+
+def read_named_file(path: str | Path) -> bytes:
+    """Return the content of a regular file that a caller named. Raises: DataError if it cannot be read."""
+    try:
+        return read_bytes(Path(path))
+    except (OSError, ValueError) as err:
+        why = getattr(err, "strerror", None) or err
+        raise DataError(f"{printable(shortened(path))} must be a file that can be read: {why}") from err
 
 
 def read_all(file: BinaryIO) -> bytes:

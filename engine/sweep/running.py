@@ -91,7 +91,7 @@ def sweep(
     subject_to: SubjectTo | Mapping[str, float] | None = None,
     rungs: Rungs | Mapping[str, Any] | None = None,
     reaudit: bool | None = None,
-    tune_config: TuneConfig | None = None,
+    tune_config: Any = None,
     output: str | Path | None = None,
     seed: int | None = None,
     listeners: Sequence[Listener] = (),

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.engine.games.text.canaries import Canaries, Unit
 from dpaudit.engine.games.text.drawing import drawn_canaries
 from dpaudit.engine.games.text.source import TextSource
 from dpaudit.engine.request.build import build
-from dpaudit.errors import require
-from dpaudit.field_checks import checked_argument
+from dpaudit.errors import require, shortened
+from dpaudit.field_checks import checked_argument, refused_if_failing
+
+MAX_TEXTS = 10_000_000
+"""Largest number of texts of all canaries."""
 
 
 def canaries(
     tokenizer: Any,
     n: int | None = None,
     kind: str = "new-token",
-    repeat: int | Sequence[int] = 1,
+    repeat: int | Sequence[int] | NDArray[np.int64] = 1,
     *,
     records: int = 1,
     unit: Unit = "record",
-    texts: Sequence[str] = (),
+    texts: Collection[str] = (),
     base: Any = None,
     rate: float = 0.5,
     chat: bool = False,
@@ -58,9 +62,11 @@ def canaries(
         options: Fields of the kind: `context=16`, `length=8`, `path="canaries.jsonl"`.
     Raises: InputError for an argument out of range, SpecError for an unknown kind or option.
     """
-    require(n is None or (isinstance(n, int) and n >= 1), "n must be a whole number >= 1", n=n)
-    require(isinstance(rate, int | float) and 0 < rate <= 0.5, "rate must be in (0, 1/2]", rate=rate)
-    require(isinstance(records, int) and records >= 1, "records must be a whole number >= 1", records=records)
+    require(n is None or n >= 1, "n must be a whole number >= 1", n=n)
+    require(0 < rate <= 0.5, "rate must be in (0, 1/2]", rate=rate)
+    require(records >= 1, "records must be a whole number >= 1", records=records)
+    texts_in_all = (1 if n is None else n) * records
+    require(texts_in_all <= MAX_TEXTS, f"n times records must be at most {MAX_TEXTS:,}", texts=texts_in_all)
     copies = np.atleast_1d(np.asarray(repeat))
     require(
         copies.dtype.kind in "iu" and copies.ndim == 1 and copies.size > 0 and bool((copies >= 1).all()),
@@ -68,10 +74,13 @@ def canaries(
         repeat=repeat,
     )
     require(not isinstance(texts, str), "texts must be a list of texts, got one text")
-    seed = checked_argument("seed", seed, int | None)
+    with refused_if_failing("reading `texts`"):
+        domain = tuple(texts)
+    domain = checked_argument("texts", domain, tuple[str, ...])
+    require(seed is None or seed >= 0, "seed must be >= 0", seed=seed)
     seed = secrets.randbits(63) if seed is None else seed
-    canary_kind = build("text-canary", {"name": kind, **options}, location=f"kind {kind}")
-    source = TextSource(tokenizer, tuple(texts), base, chat)
+    canary_kind = build("text-canary", {"name": kind, **options}, location=shortened(f"kind {kind}"))
+    source = TextSource(tokenizer, domain, base, chat)
     return drawn_canaries(
         canary_kind, source, canaries=n, repeat=copies.tolist(), records=records, unit=unit, rate=rate, seed=seed
     )

@@ -21,7 +21,9 @@ from dpaudit.engine.request.build import build, build_dataclass
 from dpaudit.engine.text.estimating import ATTACKS, TextEstimate, estimate_text, text_statistics
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.extraction.sampling import Sampling
+from dpaudit.field_checks import checked_argument, checked_methods, checked_path, refused_if_failing
 from dpaudit.mechanisms.language_models.token_statistics import BATCH_TOKENS, TokenStatistics
+from dpaudit.type_hints import type_hints
 
 CANARIES = "canaries.jsonl"
 """File of the canaries in the output folder."""
@@ -35,6 +37,7 @@ LATE = (
 )
 
 
+@checked_methods
 class TextAudit:
     """An audit of one training: it checks that canaries are trained on, scores them before and after, and answers.
 
@@ -75,11 +78,13 @@ class TextAudit:
             options: Further arguments of `estimate_text`, such as `order` and `reference`.
         """
         inspect.signature(estimate_text).bind(None, None, canaries, claim=claim, training=None, **options)
+        hints = type_hints(estimate_text)
+        options = {name: checked_argument(name, value, hints[name]) for name, value in options.items()}
         self.canaries = canaries
         self._sampling_rate = sampling_rate
         self.record = LossRecord(canaries, sampling_rate=sampling_rate)
         self.base: TokenStatistics | None = None
-        self.output = None if output is None else Path(output)
+        self.output = None if output is None else Path(checked_path("output", output))
         self._check_data = check_data
         if isinstance(options.get("sampling"), Mapping):
             options["sampling"] = build_dataclass(Sampling, options["sampling"], location="sampling")
@@ -185,15 +190,24 @@ class TextAudit:
 
         Raises: InputError if it was saved with other canaries.
         """
+        record, base = (state.get(name) for name in ("record", "base"))
+        arrays = [_values(base, name) for name in BEFORE] if isinstance(base, Mapping) else []
+        shape = (len(self.canaries.all_texts),)
         require(
-            state["record"]["canaries"] == self.canaries.digest,
+            isinstance(record, Mapping) and bool(arrays) and all(part.shape[:1] == shape for part in arrays),
+            "state must be that of a TextAudit of these canaries",
+            do="take it from a checkpoint of this training",
+        )
+        assert isinstance(record, Mapping)
+        require(
+            record.get("canaries") == self.canaries.digest,
             "a training must be resumed with the canaries it began with",
             do=f"load them with `dpaudit.Canaries.load`; the output folder has them in {CANARIES}",
         )
         self.record = LossRecord(self.canaries, sampling_rate=self._sampling_rate)
         if _is_first_process():  # the state is that of all processes
-            self.record.merge(state["record"])
-        log_probability, mean, deviation = (np.array(state["base"][name]) for name in BEFORE)
+            self.record.merge(record)
+        log_probability, mean, deviation = arrays
         self.base = TokenStatistics(log_probability, mean, deviation)
 
     def callback(self) -> Any:
@@ -233,6 +247,11 @@ class TextAudit:
         """Raise InputError if one pass over the data would not train on all planted canaries."""
         from torch.utils.data import DataLoader, IterableDataset
 
+        require(
+            isinstance(batches, DataLoader) or hasattr(batches, "collate_fn"),
+            "batches must be a data loader of torch",
+            given=type(batches).__name__,
+        )
         dataset = batches.dataset
         if isinstance(dataset, IterableDataset):
             return  # a stream is read once
@@ -284,6 +303,14 @@ def _scores(result: TextEstimate, record: LossRecord) -> pa.Table:
     for name, values in {"received": record.received, **result.attack_scores}.items():
         table = table.append_column(name, pa.array(values[canaries]))
     return table
+
+
+def _values(base: Mapping[str, Any], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return log-probabilities of a checkpoint, shape (texts, longest span)."""
+    with refused_if_failing(f"reading {name} of the state"):
+        values = np.array(base[name], np.float64)
+    require(values.ndim == 2, f"{name} of the state must have the shape (texts, tokens)", shape=values.shape)
+    return values
 
 
 def from_all_processes(value: Any) -> list[Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
+from dpaudit.field_checks import refused_if_failing
 
 BATCH_TOKENS = 4096
 """Tokens in a batch, padding included."""
@@ -112,6 +113,7 @@ def token_statistics(
     Raises: InputError for another kind of model, log-probabilities that are not finite, or a rule of sampling without
         the log-probabilities of the whole vocabulary.
     """
+    require(batch_tokens >= 1, "batch_tokens must be >= 1", batch_tokens=batch_tokens)
     return joined_statistics(spans, _by_text(model, spans, batch_tokens, sampling), sampling)
 
 
@@ -148,15 +150,20 @@ def _by_text(
 
     They have the shape (3 or 4, span).
     """
-    if isinstance(model, HasTokenLogProbabilities):
-        answers = model.token_log_probabilities([span.tokens for span in spans])
+    if isinstance(model, HasTokenLogProbabilities) and not isinstance(model, type):
+        with refused_if_failing("`token_log_probabilities` of the model"):
+            every = list(model.token_log_probabilities([span.tokens for span in spans]))
+            answers = [np.asarray(answer, dtype=np.float64) for answer in every]
+        require(len(answers) == len(spans), "a model must answer for each text", texts=len(spans), got=len(answers))
         for row, (span, answer) in enumerate(zip(spans, answers, strict=True)):
-            yield row, _of_values(np.asarray(answer, dtype=np.float64), span, sampling)
+            yield row, _of_values(answer, span, sampling)
     elif is_module(model):
         yield from batched_statistics(model, spans, batch_tokens, sampling=sampling)
     elif callable(model):
         for row, span in enumerate(spans):
-            yield row, _of_values(np.asarray(model(list(span.tokens)), dtype=np.float64), span, sampling)
+            with refused_if_failing("the model, a function of a list of tokens,"):
+                values = np.asarray(model(list(span.tokens)), dtype=np.float64)
+            yield row, _of_values(values, span, sampling)
     else:
         raise InputError(
             "a language model must be a torch module, a function of a list of tokens, or an object with "
@@ -166,7 +173,9 @@ def _by_text(
 
 def is_module(model: Any) -> bool:
     """True if a model is a torch module; torch is not imported."""
-    return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)
+    return any(
+        (base.__module__, base.__name__) == ("torch.nn.modules.module", "Module") for base in type(model).__mro__
+    )
 
 
 def _of_values(values: NDArray[np.float64], span: TokenSpan, sampling: SamplingRule | None) -> NDArray[np.float64]:
@@ -246,8 +255,15 @@ def batched_statistics(
 def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -> Any:
     """Return the logits of a torch module, shape (texts, tokens, vocabulary); `present` is 0 at padding."""
     takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
-    output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
-    return getattr(output, "logits", output)
+    with refused_if_failing("the model, called with tokens,"):
+        output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
+    logits = getattr(output, "logits", output)
+    require(
+        getattr(logits, "shape", ())[:2] == tokens.shape and logits.ndim == 3,
+        "a torch module must return logits of shape (texts, tokens, vocabulary)",
+        got=tuple(getattr(logits, "shape", ())) or type(logits).__name__,
+    )
+    return logits
 
 
 def _moments(

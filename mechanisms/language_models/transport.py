@@ -31,6 +31,7 @@ from urllib.parse import quote, urlsplit
 
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
+from dpaudit.field_checks import check_fields
 
 if TYPE_CHECKING:
     import httpx
@@ -94,6 +95,8 @@ class HttpService:
 
     def __post_init__(self) -> None:
         # The message does not show the value: it may be the key itself.
+        require(isinstance(self.key_variable, str), "key_variable must be the name of an environment variable")
+        check_fields(self)
         require(
             not self.key_variable or _VARIABLE.fullmatch(self.key_variable) is not None,
             "key_variable must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key",

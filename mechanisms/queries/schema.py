@@ -201,7 +201,7 @@ def _column(value: object) -> Number | Category:
         return value
     if isinstance(value, Mapping):
         return _described(value)
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence | np.ndarray) and np.shape(value) != () and not isinstance(value, str | bytes):
         cells = list(value)
         numbers = [is_number(cell) for cell in cells]
         if all(numbers) and len(cells) == 2:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from tests.fuzz.arguments import Arguments
 from tests.fuzz.calls import Calls
 from tests.fuzz.cases import Estimates, Loaders, RunFolders, Specs
 from tests.fuzz.checks import Checks
@@ -27,6 +28,7 @@ SHARES = {
     Beginnings: 4,
     Calls: 20,
     Checks: 4,
+    Arguments: 20,
 }
 """Weights of the kinds; a case of a run folder takes a hundred times as long as a case of a table."""
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,26 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.planting import POSITIONS, with_records
 from dpaudit.engine.games.text.rates import CONVICTING, maximum_bound
-from dpaudit.errors import DataError, printable, require, shortened
-from dpaudit.plain_files import open_to_read, read_all
+from dpaudit.errors import DataError, InputError, PathExistsError, printable, require, shortened
+from dpaudit.field_checks import checked_argument, checked_arguments, checked_path, whole_numbers
+from dpaudit.plain_files import read_named_file
 
 Unit = Literal["record", "user"]
 """Subject of the claim: one text, or all texts of one user."""
 FORMAT = "dpaudit-canaries-2"
+MAX_REPEAT = 2**16
+"""Largest number of copies of a text."""
+_FIELDS: Mapping[str, Any] = {
+    "texts": tuple[tuple[CanaryText, ...], ...],
+    "planted": NDArray[np.bool_],
+    "unit": Unit,
+    "seed": int,
+    "rate": float,
+    "kinds": tuple[str, ...],
+    "joined_seeds": tuple[int, ...],
+    "chat": bool,
+}
+"""Types of the fields of `Canaries`, but of those that are one number or many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +72,8 @@ class Canaries:
     chat: bool = False
 
     def __post_init__(self) -> None:
+        for name, hint in _FIELDS.items():
+            object.__setattr__(self, name, checked_argument(name, getattr(self, name), hint))
         require(len(self.texts) > 0 and all(self.texts), "each canary must have at least one text")
         require(
             self.planted.shape == (len(self.texts),) and self.planted.dtype == np.bool_,
@@ -65,25 +81,21 @@ class Canaries:
             coins=self.planted.shape,
             canaries=len(self.texts),
         )
-        repeat = np.asarray(self.repeat)
+        repeat, draw = (_whole_numbers(name, getattr(self, name), len(self.texts)) for name in ("repeat", "draw"))
         require(
-            repeat.dtype.kind in "iu" and bool((repeat >= 1).all()) and repeat.size in (1, len(self.texts)),
-            "repeat must be one whole number >= 1, or one for each canary",
+            bool((repeat >= 1).all() and (repeat <= MAX_REPEAT).all()),
+            f"repeat must be one whole number in [1, {MAX_REPEAT:,}], or one for each canary",
             repeat=self.repeat,
         )
-        repeat = np.broadcast_to(repeat.astype(np.int64), len(self.texts)).copy()
         object.__setattr__(self, "repeat", repeat)
         require(0 < self.rate <= 0.5, "rate must be in (0, 1/2]", rate=self.rate)
         require(
-            len(self.kinds) in (1, len(self.texts)) and np.size(self.draw) in (1, len(self.texts)),
-            "kinds and draw must be one value, or one for each canary",
+            len(self.kinds) in (1, len(self.texts)),
+            "kinds must be one value, or one for each canary",
             kinds=len(self.kinds),
-            draws=np.size(self.draw),
         )
-        draw = np.broadcast_to(np.asarray(self.draw, dtype=np.int64), len(self.texts)).copy()
         object.__setattr__(self, "draw", draw)
         object.__setattr__(self, "kinds", self.kinds * (len(self.texts) // len(self.kinds)))
-        require(self.unit in get_args(Unit), f"unit must be one of {', '.join(get_args(Unit))}", unit=self.unit)
         counts = Counter(text.secret_tokens for _, text in self.all_texts)
         secret, copies = counts.most_common(1)[0]
         require(
@@ -164,6 +176,7 @@ class Canaries:
             f"{' or '.join(map(str, np.unique(self.repeat)))} time(s) each; secrets of {secret:.3g} tokens on average"
         )
 
+    @checked_arguments
     def maximum_epsilon(self, *, delta: float = 0.0, confidence: float = CONVICTING) -> float:
         """Return the maximum detectable epsilon: the bound if every coin is guessed in perfect order.
 
@@ -172,6 +185,7 @@ class Canaries:
         """
         return maximum_bound(self.planted, self.rate, delta=delta, confidence=confidence).lower
 
+    @checked_arguments
     def into(self, dataset: Any, *, pad_to: int | None = None, pad_token: int = 0) -> Any:
         """Return a data set of the same type with `repeat` copies of the planted texts at random positions.
 
@@ -182,6 +196,7 @@ class Canaries:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(POSITIONS + 1)[POSITIONS])
         return with_records(copies, dataset, rng, chat=self.chat, pad_to=pad_to, pad_token=pad_token)
 
+    @checked_arguments
     def save(self, path: str | Path) -> None:
         """Write the canaries as JSON lines: settings, one line for each canary, and the SHA-256 of these lines.
 
@@ -189,14 +204,18 @@ class Canaries:
         """
         lines = list(self._lines())
         end = json.dumps({"sha256": hashlib.sha256(b"".join(lines)).hexdigest()}).encode() + b"\n"
-        with Path(path).open("xb") as file:
-            file.write(b"".join([*lines, end]))
+        try:
+            with Path(path).open("xb") as file:
+                file.write(b"".join([*lines, end]))
+        except FileExistsError as err:
+            raise PathExistsError(f"{shortened(str(path))} exists already; name a new file") from err
+        except (OSError, ValueError) as err:
+            raise InputError(f"canaries cannot be written to {shortened(str(path))}: {err}; name another path") from err
 
     @classmethod
     def load(cls, path: str | Path) -> Canaries:
         """Return the canaries of a file that `save` wrote. Raises: DataError if it is damaged or another file."""
-        with open_to_read(Path(path)) as file:
-            content = read_all(file)
+        content = read_named_file(checked_path("path", path))
         head, _, end = content.rstrip(b"\n").rpartition(b"\n")
         body = head + b"\n"
         where = printable(shortened(str(path)))
@@ -228,6 +247,13 @@ class Canaries:
         for texts, planted, repeat, kind, draw in zip(*columns, strict=True):
             canary = {"planted": planted, "repeat": repeat, "kind": kind, "draw": draw}
             yield json.dumps({**canary, "texts": [asdict(text) for text in texts]}).encode() + b"\n"
+
+
+def _whole_numbers(name: str, values: object, count: int) -> NDArray[np.int64]:
+    """Return one whole number, or `count` of them, as an array of the shape (count,)."""
+    numbers = whole_numbers(name, values)
+    require(numbers.size in (1, count), f"{name} must be one whole number, or one for each canary", given=numbers.size)
+    return np.broadcast_to(numbers.ravel(), count).copy()
 
 
 _SETTINGS: Mapping[str, Callable[[Any], Any]] = {

@@ -12,7 +12,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.engine.games.text.planting import NO_LOSS
 from dpaudit.engine.games.text.weight_changes import WeightChanges
 from dpaudit.errors import InputError, require
+from dpaudit.field_checks import checked_argument, checked_methods, refused_if_failing, whole_numbers
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it mixes all bits
 SHORTEST_CUT = 3
@@ -54,8 +56,11 @@ REASONS: Mapping[str, str] = {
     "not planted": "a canary that was kept out was trained on (the training data are not those of `into`)",
 }
 """Explanations of the reasons, in the order in which they are looked for."""
+EVENTS = ("masked", "first", "labels", "cut", "retokenised")
+"""Reasons that are seen in a batch."""
 
 
+@checked_methods
 class LossRecord:
     """Counts how often each canary received loss on all tokens of its secret.
 
@@ -108,8 +113,7 @@ class LossRecord:
         self._start_lengths = sorted({len(start) for start in self._starts})
         self._received = np.zeros(len(self._texts), dtype=np.int64)
         self._events: dict[str, NDArray[np.bool_]] = {
-            reason: np.zeros(len(self._texts), dtype=np.bool_)
-            for reason in ("masked", "first", "labels", "cut", "retokenised")
+            reason: np.zeros(len(self._texts), dtype=np.bool_) for reason in EVENTS
         }
         self._without_labels = False
         self._sampling_rate = sampling_rate
@@ -145,7 +149,7 @@ class LossRecord:
 
         Arrays have the shape (sequences, tokens), or (tokens,) for one sequence; lists may have different lengths.
         """
-        if isinstance(batch, Mapping) or hasattr(batch, "keys"):
+        if isinstance(batch, Mapping) or isinstance(getattr(batch, "keys", None), MethodType):
             require(
                 "input_ids" in batch,
                 "a batch must have input_ids",
@@ -154,7 +158,13 @@ class LossRecord:
             )
             labels = batch["labels"] if labels is None and "labels" in batch else labels
             batch = batch["input_ids"]
-        rows, label_rows = _rows(batch), None if labels is None else _rows(labels)
+        rows, label_rows = _rows("tokens", batch), None if labels is None else _rows("labels", labels)
+        require(
+            label_rows is None or len(rows) == len(label_rows),
+            "a batch must have labels for each sequence",
+            sequences=len(rows),
+            labels=len(label_rows or ()),
+        )
         self._without_labels |= label_rows is None
         step, self._known_sampling = self._begin_step(), None
         self.batches += 1
@@ -202,7 +212,8 @@ class LossRecord:
 
     def _find_text(self, rows: Sequence[NDArray[np.int64]]) -> None:
         """Look for secrets whose tokens did not arrive in the text of the batch."""
-        written = "\n".join(str(self._tokenizer.decode(row[row >= 0].tolist())) for row in rows)
+        with refused_if_failing("`decode` of the tokenizer"):
+            written = "\n".join(str(self._tokenizer.decode(row[row >= 0].tolist())) for row in rows)
         for row in np.flatnonzero(self._planted & (self._received == 0)):
             if self._texts[row].secret.strip() in written:
                 self._events["retokenised"][row] = True
@@ -232,6 +243,8 @@ class LossRecord:
         """Start recording the batches of a torch module, as `of`; return a handle whose `remove` ends it."""
         import torch
 
+        require(isinstance(model, torch.nn.Module), "model must be a torch module", given=type(model).__name__)
+
         def hook(module: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
             if module.training and torch.is_grad_enabled():
                 tokens = named.get("input_ids", positional[0] if positional else None)
@@ -244,7 +257,7 @@ class LossRecord:
 
     def around(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches unchanged and record each."""
-        for batch in batches:
+        for batch in _iterated(batches):
             self.add(batch)
             yield batch
 
@@ -279,14 +292,14 @@ class LossRecord:
 
         Raises: InputError if it is about other canaries.
         """
-        state = other.state if isinstance(other, LossRecord) else other
+        state = other.state if isinstance(other, LossRecord) else _checked_state(other, len(self._texts))
         require(state["canaries"] == self.canaries.digest, "the records must be about the same canaries")
         self.batches += state["batches"]
         self.tokens += state["tokens"]
         self._received += np.array(state["received"], dtype=np.int64)
         self._without_labels |= state["without_labels"]
         for reason, rows in state["events"].items():
-            self._events[reason][rows] = True
+            self._events[reason][list(rows)] = True
         self._sizes = [sum(sizes) for sizes in zip_longest(self._sizes, state["sizes"], fillvalue=0)]
         self._times += [(step, row) for step, row in state["times"]]
         self._known_sampling = None
@@ -295,7 +308,7 @@ class LossRecord:
         """Return the record of all processes of a training from their `state`, with the weights watched in this one."""
         whole = LossRecord(self.canaries, sampling_rate=self._sampling_rate)
         whole._weights = self._weights
-        for state in states:
+        for state in _iterated(states):
             whole.merge(state)
         return whole
 
@@ -422,7 +435,7 @@ def preflight(canaries: Canaries, batches: Iterable[Any], *, tokenizer: Any = No
         tokenizer: Tokenizer of the batches; with it, texts that arrive as other tokens are recognised.
     """
     record = LossRecord(canaries, tokenizer=tokenizer)
-    for batch in batches:
+    for batch in _iterated(batches):
         record.add(batch)
     return record
 
@@ -432,15 +445,43 @@ def _cuts(start: int, stop: int) -> range:
     return range(min(max(SHORTEST_CUT, start // 2), stop - 1), stop)
 
 
-def _rows(values: Any) -> list[NDArray[np.int64]]:
-    """Return the sequences of a batch."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, np.ndarray):
-        return list(np.atleast_2d(values).astype(np.int64))
-    if len(values) and not hasattr(values[0], "__len__"):
-        return [np.asarray(values, dtype=np.int64)]
-    return [_rows(row)[0] for row in values]
+def _iterated(batches: Iterable[Any]) -> Iterator[Any]:
+    with refused_if_failing("reading batches or states one after another"):
+        return iter(batches)
+
+
+def _rows(name: str, values: Any) -> list[NDArray[np.int64]]:
+    """Return the sequences of a batch. Raises: InputError unless they are whole numbers in one or two dimensions."""
+    ragged = isinstance(values, Sequence) and len(values) > 0 and all(hasattr(row, "__len__") for row in values)
+    rows = [whole_numbers(name, row) for row in values] if ragged else [*np.atleast_2d(whole_numbers(name, values))]
+    require(all(row.ndim == 1 for row in rows), f"{name} must have the shape (sequences, tokens) or (tokens,)")
+    return rows
+
+
+_STATE: Mapping[str, Any] = {
+    "canaries": str,
+    "batches": int,
+    "tokens": int,
+    "received": tuple[int, ...],
+    "without_labels": bool,
+    "events": dict[str, tuple[int, ...]],
+    "sizes": tuple[int, ...],
+    "times": tuple[tuple[int, int], ...],
+}
+"""Types of the values of `LossRecord.state`."""
+
+
+def _checked_state(state: Mapping[str, Any], texts: int) -> dict[str, Any]:
+    """Return the `state` of a record about so many texts. Raises: InputError if it cannot be one."""
+    missing = [name for name in _STATE if name not in state]
+    require(not missing, "state must be that of a LossRecord", missing=missing)
+    values = {name: checked_argument(f"state[{name!r}]", state[name], hint) for name, hint in _STATE.items()}
+    rows = [*chain.from_iterable(values["events"].values()), *(row for _, row in values["times"])]
+    steps = [step for step, _ in values["times"]]
+    right = len(values["received"]) == texts and all(0 <= row < texts for row in rows)
+    right &= values["events"].keys() <= set(EVENTS) and all(0 <= step < len(values["sizes"]) for step in steps)
+    require(right, f"state must be that of a record about {texts} texts", do="it is damaged: record the training again")
+    return values
 
 
 @dataclass(frozen=True, eq=False)

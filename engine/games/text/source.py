@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.text.canary_text import CanaryText, chat_of
 from dpaudit.errors import InputError, require
+from dpaudit.field_checks import refused_if_failing
 
+MAX_VOCABULARY = 10_000_000
 ROUNDS = 30
 """Rounds of draws after which texts that the tokenizer changes end in an error."""
 UNREADABLE = "\ufffd"
@@ -55,14 +58,15 @@ class TextSource:
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens around it."""
-        if self._of_transformers:
-            return list(self.tokenizer.encode(text, add_special_tokens=False))
-        return list(self.tokenizer.encode(text))
+        settings = {"add_special_tokens": False} if self._of_transformers else {}
+        with refused_if_failing("`encode` of the tokenizer"):
+            return list(map(operator.index, self.tokenizer.encode(text, **settings)))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without changes to blanks."""
         settings = {"clean_up_tokenization_spaces": False} if self._of_transformers else {}
-        return str(self.tokenizer.decode([int(token) for token in tokens], **settings))
+        with refused_if_failing("`decode` of the tokenizer"):
+            return str(self.tokenizer.decode([int(token) for token in tokens], **settings))
 
     @cached_property
     def opening(self) -> tuple[int, ...]:
@@ -83,7 +87,10 @@ class TextSource:
     @cached_property
     def ordinary(self) -> NDArray[np.int64]:
         """Tokens of the vocabulary that are not special and are text alone, not a part of a character."""
-        every = (token for token in range(len(self.tokenizer)) if token not in self.special)
+        with refused_if_failing("`len` of the tokenizer"):
+            size = len(self.tokenizer)
+        require(size <= MAX_VOCABULARY, f"the tokenizer must have at most {MAX_VOCABULARY:,} tokens", tokens=size)
+        every = (token for token in range(size) if token not in self.special)
         numbers = np.array([token for token in every if UNREADABLE not in self.decode([token])], dtype=np.int64)
         require(numbers.size >= 2, "the tokenizer must have at least 2 ordinary tokens", tokens=numbers.size)
         return numbers

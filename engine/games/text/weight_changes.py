@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpaudit.errors import require
+from dpaudit.mechanisms.language_models.token_statistics import is_module
+
 NAMED = 3  # parameters named in a sentence
 SHARE_OF_ZEROS = 0.01
 """Share of entries of a gradient that are exactly 0 above which it holds no noise: noise makes every entry differ."""
+
+MAX_WRAPPERS = 5
 
 Checksums = Mapping[str, tuple[float, float]]
 
@@ -31,6 +36,8 @@ class WeightChanges:
     """Watches a model, and its optimizer if given, from now until `end`."""
 
     def __init__(self, model: Any, optimizer: Any = None) -> None:
+        import torch
+
         self.steps = 0
         """Steps of the optimizer."""
         self.before = checksums(model)
@@ -42,9 +49,14 @@ class WeightChanges:
         self._ended = False
         self._model = model
         self._optimizer = _innermost(optimizer)
+        require(
+            optimizer is None or hasattr(self._optimizer, "step") or hasattr(self._optimizer, "params"),
+            "optimizer must be an optimizer of torch, or one that wraps it",
+            given=type(optimizer).__name__,
+        )
         self._is_inside = _is_of_opacus(optimizer)
         self._handles = []
-        if not hasattr(self._optimizer, "register_step_pre_hook"):
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
             self._optimizer = None  # a stand-in of a framework that makes the steps itself
         if self._optimizer is not None:
             self._names = {id(parameter): name for name, parameter in _named(model)}
@@ -150,7 +162,7 @@ class WeightChanges:
 
     def unlike(self, model: Any) -> str:
         """Return a sentence if a torch module has other weights than the watched one at the end; else ""."""
-        if not hasattr(model, "named_parameters"):
+        if not is_module(model):
             return ""
         sums = checksums(model)
         shared = sums.keys() & self.after.keys()
@@ -164,7 +176,7 @@ class WeightChanges:
 
     def is_untrained(self, model: Any) -> bool:
         """True if a torch module has the weights from before the training, and these changed."""
-        return bool(self.changed) and hasattr(model, "named_parameters") and checksums(model) == self.before
+        return bool(self.changed) and is_module(model) and checksums(model) == self.before
 
 
 def _share_of_zeros(gradient: Any) -> Any:
@@ -184,9 +196,8 @@ def _named(model: Any) -> list[tuple[str, Any]]:
 
 def _innermost(optimizer: Any) -> Any:
     """Return the optimizer of torch inside the wrappers of Opacus and of accelerate."""
-    for name in ("optimizer", "original_optimizer"):
-        while hasattr(optimizer, name):
-            optimizer = getattr(optimizer, name)
+    for name in ("optimizer", "original_optimizer") * MAX_WRAPPERS:
+        optimizer = getattr(optimizer, name, optimizer)
     return optimizer
 
 

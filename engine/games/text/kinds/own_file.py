@@ -12,7 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.games.text.canary_text import CanaryText
 from dpaudit.engine.games.text.source import TextSource
 from dpaudit.errors import DataError, printable, require, shortened
-from dpaudit.plain_files import open_to_read, read_all
+from dpaudit.plain_files import read_named_file
 from dpaudit.registry import register
 from dpaudit.variables import expand_path
 
@@ -37,8 +37,7 @@ class OwnFile:
         """Return the canaries of the file in their order; `records` must be 1, since the file names the users."""
         require(records == 1, "`records` must be left out for a file, whose lines name their `user`", records=records)
         where = printable(shortened(self.path))
-        with open_to_read(expand_path(self.path)) as file:
-            lines = read_all(file).splitlines()
+        lines = read_named_file(expand_path(self.path)).splitlines()
         by_user: dict[object, list[CanaryText]] = {}
         for number, line in enumerate(lines, 1):
             values = _values(line, f"line {number} of {where}")
