@@ -59,7 +59,8 @@ def checked_argument(name: str, value: object, hint: Any) -> Any:
 def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Return `function` with arguments that are converted to the types of their hints, or refused with their name.
 
-    Arguments of the type `Any` or `object`, further keywords (`**options`) and defaults are passed as they are.
+    Arguments of the type `Any` or `object`, functions, which may be named by their path, further keywords (`**options`)
+    and defaults are passed as they are.
     """
     signature = inspect.signature(function)
     kinds = {name: each.kind for name, each in signature.parameters.items()}
@@ -73,8 +74,9 @@ def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         hints = type_hints(function)
         for name, value in bound.arguments.items():
-            further = kinds[name] in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-            if name in hints and not further and value is not signature.parameters[name].default:
+            skipped = kinds[name] in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            skipped |= typing.get_origin(hints.get(name, Any)) is Callable
+            if name in hints and not skipped and value is not signature.parameters[name].default:
                 bound.arguments[name] = checked_argument(name, value, hints[name])
         return function(*bound.args, **bound.kwargs)
 
@@ -230,7 +232,7 @@ def _error_message(error: ValidationError, names: Collection[str]) -> str:
     return f"{first} must be {' or '.join(musts)}, got {_safe_repr(value)}"
 
 
-_PLAIN_TYPES = {"Collection": "a list", "Iterable": "something to iterate over"}
+_PLAIN_TYPES = {"Collection": "a list", "ndarray": "an array", "Iterable": "something to iterate over"}
 _PLAIN_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 

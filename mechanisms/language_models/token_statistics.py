@@ -259,7 +259,7 @@ def logits_of(module: Any, tokens: Any, present: Any, further: dict[str, Any]) -
         output = module(tokens, **({"attention_mask": present} if takes_mask else {}), **further)
     logits = getattr(output, "logits", output)
     require(
-        getattr(logits, "shape", ())[:2] == tokens.shape and logits.ndim == 3,
+        len(getattr(logits, "shape", ())) == 3 and len(logits) == len(tokens),
         "a torch module must return logits of shape (texts, tokens, vocabulary)",
         got=tuple(getattr(logits, "shape", ())) or type(logits).__name__,
     )

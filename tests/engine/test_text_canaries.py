@@ -280,7 +280,7 @@ def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
         for message, error, call in [
             ("n must be a whole number >= 1, got 0", InputError, lambda: canaries_of(n=0)),
             ("repeat must be a whole number >= 1", InputError, lambda: canaries_of(repeat=(1, 0))),
-            ("repeat must be a whole number >= 1", InputError, lambda: canaries_of(repeat=1.5)),
+            ("repeat must be a whole number or a list", InputError, lambda: canaries_of(repeat=1.5)),
             ("did you mean 'rare-suffix'", Exception, lambda: canaries_of("rare-sufix")),
             ("has no field 'lenght'", SpecError, lambda: canaries_of(lenght=3)),
             ("continues texts of the domain", InputError, lambda: canaries_of(texts=())),

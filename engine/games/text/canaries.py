@@ -210,7 +210,8 @@ class Canaries:
         except FileExistsError as err:
             raise PathExistsError(f"{shortened(str(path))} exists already; name a new file") from err
         except (OSError, ValueError) as err:
-            raise InputError(f"canaries cannot be written to {shortened(str(path))}: {err}; name another path") from err
+            why = getattr(err, "strerror", None) or err
+            raise InputError(f"canaries cannot be written to {shortened(str(path))}: {why}; name another path") from err
 
     @classmethod
     def load(cls, path: str | Path) -> Canaries:

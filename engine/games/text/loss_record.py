@@ -264,6 +264,8 @@ class LossRecord:
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a collator that records each batch it makes; it must run in this process (`num_workers=0`)."""
 
+        require(callable(collate), "collate must be a function", given=type(collate).__name__)
+
         def collate_and_record(examples: Any) -> Any:
             batch = collate(examples)
             self.add(batch)

@@ -13,6 +13,7 @@ from dpaudit.errors import InputError, require
 
 POSITIONS = 2
 """Number of the stream of random positions among the seeds of canaries; 0 draws texts and 1 draws coins."""
+MAX_TOKENS = 2**20
 NO_LOSS = -100
 """Label of a token that receives no loss, in transformers and torch."""
 
@@ -123,6 +124,7 @@ def _like(form: Any, text: CanaryText, pad_to: int | None, pad_token: int) -> An
 
 def _tokens_like(form: Mapping[str, Any], text: CanaryText, pad_to: int | None, pad_token: int) -> dict[str, Any]:
     tokens = list(text.tokens)
+    require(pad_to is None or pad_to <= MAX_TOKENS, f"pad_to must be at most {MAX_TOKENS:,}", pad_to=pad_to)
     require(
         pad_to is None or len(tokens) <= pad_to,
         f"the texts of canaries must fit into pad_to={pad_to} tokens",
