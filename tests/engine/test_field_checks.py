@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import subprocess
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,9 @@ from dpaudit.engine.data.in_memory import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
-from dpaudit.field_checks import checked_argument, checked_path, require_yaml_values
+from dpaudit.field_checks import checked_argument, checked_methods, checked_path, require_yaml_values
+from dpaudit.type_hints import type_hints
+from tests.loops import Cases
 
 
 class Fails:
@@ -328,3 +332,69 @@ def test_an_invalid_function_gives_a_one_line_error(function: object, tmp_path: 
     with pytest.raises(AuditError) as raised:
         dpaudit.check(function, schema={"age": (0, 100)}, output=tmp_path / "run", quiet=True)
     assert len(str(raised.value)) < 1000
+
+
+class Counter:
+    """A class whose constructor and public methods check their arguments."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    def add(self, steps: Sequence[int], *more: int, by: float = 1.0, **options: int) -> float:
+        return self.value + by * sum(steps)
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(len(name))
+
+    def _inner(self, steps: int) -> int:
+        return steps
+
+
+def test_one_decorator_checks_the_arguments_of_a_class() -> None:
+    checked = checked_methods(Counter)
+    assert checked(np.int64(2)).add([np.int64(3)], "x", by=Fraction(1, 2), other="x") == 3.5  # type: ignore[arg-type]
+    assert checked.of("abc").value == 3
+    assert checked()._inner("x") == "x"  # type: ignore[arg-type, comparison-overlap]
+    with Cases() as cases:
+        for message, call in [
+            ("start must be a whole number, got True", lambda: checked(True)),
+            ("steps must be a list, got 3", lambda: checked().add(3)),  # type: ignore[arg-type]
+            (r"steps\[1\] must be a whole number, got 'x'", lambda: checked().add([1, "x"])),  # type: ignore[list-item]
+            ("by must be a number, got None", lambda: checked().add([1], by=None)),  # type: ignore[arg-type]
+            ("name must be text", lambda: checked.of(b"x")),  # type: ignore[arg-type]
+        ]:
+            with cases.case(message), pytest.raises(InputError, match=message):
+                call()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'begin'"):
+        checked(begin=1)  # type: ignore[call-arg]
+
+
+def test_every_public_function_checks_its_arguments() -> None:
+    """Each refuses an object in place of a number, text or list, before it looks at any other argument."""
+    for name in set(dpaudit.__all__) - {"__version__"}:
+        function = getattr(dpaudit, name)
+        if inspect.isfunction(function):
+            hints, parameters = type_hints(inspect.unwrap(function)), inspect.signature(function).parameters.values()
+            checked = [
+                each.name
+                for each in parameters
+                if hints[each.name] not in (Any, object) and each.kind is not each.VAR_KEYWORD
+            ]
+            checked = [each for each in checked if typing.get_origin(hints[each]) is not Callable]
+            needed = [
+                each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+            ]
+            for argument in checked:
+                with pytest.raises(InputError, match="|".join(checked)):
+                    function(**{each: object() for each in (*needed, argument)})
+
+
+def test_classes_of_trainings_check_their_arguments() -> None:
+    for call in (
+        lambda: dpaudit.LossRecord(3),  # type: ignore[arg-type]
+        lambda: dpaudit.TextAudit(3),  # type: ignore[arg-type]
+        lambda: dpaudit.Canaries(3, 3),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match=r"(canaries|texts) must be"):
+            call()

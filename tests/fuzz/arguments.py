@@ -114,7 +114,7 @@ def _planted(**fields: Any) -> str:
     return str(dpaudit.Canaries(**fields))
 
 
-def _calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+def good_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Return functions with good arguments."""
     (folder / "own.jsonl").write_text('{"text": "the secret", "secret": "secret"}')
     secrets().save(folder / "saved.jsonl")
@@ -227,7 +227,7 @@ class Arguments:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         torch.manual_seed(0)
-        calls = _calls(folder)
+        calls = good_calls(folder)
         name = rng.choice(sorted(calls))
         function, good = calls[name]
         names = rng.sample(sorted(good), min(len(good), rng.choices((1, 2, 3), (6, 2, 1))[0]))

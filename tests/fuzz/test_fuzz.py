@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from dpaudit.errors import InputError
 from tests.fuzz import outcome as outcomes
 from tests.fuzz.__main__ import SHARES, cases
+from tests.fuzz.arguments import Arguments, good_calls
 from tests.fuzz.calls import Calls
 from tests.fuzz.outcome import End, command, outcome
 
@@ -33,6 +36,28 @@ def test_earlier_wrong_outcomes_do_not_recur(tmp_path: Path) -> None:
     calls = Calls(tmp_path)
     result = [(number, *calls.case(random.Random(f"1 {number}"))) for number in FOUND]
     assert [(number, description, end.text) for number, description, end in result if end.end.wrong] == []
+
+
+WITHOUT_A_RUN = {"log_to_mlflow", "restore_sweep", "check"}
+"""Functions whose arguments end in a refusal, because a run would take long."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_good_arguments_are_answered(tmp_path: Path) -> None:
+    """Otherwise cases with one odd argument would be refused because of another one."""
+    ends = {name: outcome(partial(_answer, *call)).end for name, call in good_calls(tmp_path).items()}
+    assert {name for name, end in ends.items() if end is not End.ANSWERED} == WITHOUT_A_RUN
+
+
+def _answer(function: Callable[..., object], arguments: dict[str, object]) -> str:
+    return str(function(**arguments))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_odd_arguments_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    arguments = Arguments(tmp_path)
+    result = [arguments.case(random.Random(f"3 {number}")) for number in range(60)]
+    assert [(description, end.text) for description, end in result if end.end.wrong] == []
 
 
 def test_wrong_outcomes_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
