@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -27,7 +27,12 @@ UNIT_SHARE = 0.1
 """Smallest share of the cells of a column that have its unit."""
 COLUMNS_NAMED = 6
 """Largest number of columns with unusual cells that an answer names."""
-COMMAS = "commas between thousands"
+STEPS: Mapping[float, str] = {step: f"{step:g}" for step in (1, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)}
+"""Steps of rounded numbers, from the coarsest, with their names."""
+DATE_STEPS: Mapping[float, str] = {86_400: "a day", 60: "a minute", 1: "a second"}
+"""Steps of rounded dates in seconds."""
+SAMPLE = 100_000
+"""Largest number of numbers of a source by which its digits are judged."""
 MAX_SPELLED = 64
 """Largest number of characters of a number or a date."""
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"), ("0", "1"))
@@ -38,14 +43,18 @@ _AFFIXED = re.compile(
     r"\s*(?P<after>[%‰$€£¥]|[^\W\d_][^\d\s,;]{0,11})?"
 )
 """A number with its separators, and a currency or a unit such as `%`, `years` or `kg`."""
-_EXPONENT = r"(?:[eE][-+]?\d+)?"
-_COMMA = re.compile(rf"[-+]?(?:[1-9]\d{{0,2}}(?:[.'’\s]\d{{3}})+|\d*)(?:,\d*)?{_EXPONENT}")
-_POINT = re.compile(rf"[-+]?(?:[1-9]\d{{0,2}}(?:[,'’\s]\d{{3}})+|\d*)(?:\.\d*)?{_EXPONENT}")
+_FORMS = {
+    mark: re.compile(rf"[-+]?(?:[1-9]\d{{0,2}}(?:[{other}'’\s]\d{{3}})+|\d*)(?:[{mark}]\d*)?(?:[eE][-+]?\d+)?")
+    for mark, other in ((",", "."), (".", ","))
+}
+"""Numbers by their decimal mark."""
 _DATE = re.compile(
     r"(?P<a>\d{1,4})(?P<mark>[-./ ])(?P<b>\d{1,2}|[A-Za-z]{3,9})(?P=mark)(?P<c>\d{1,4})"
     r"(?:[T ]+(?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?)\s*(?P<zone>Z|UTC|[-+]\d{2}:?\d{2})?)?"
 )
 _MONTHS = {"janfebmaraprmayjunjulaugsepoctnovdec"[3 * place : 3 * place + 3]: place + 1 for place in range(12)}
+_WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
+_WHOLE_OR_ZEROS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,42 +62,24 @@ class Spelling:
     """The values of the different words of a column.
 
     Attributes:
-        kind: Numbers; dates as seconds since 1970; or words if more than 1 % of the cells are neither.
-        values: NaN for missing values and for words, shape (words,). Dates are in the time of their own clock.
+        kind: Numbers, dates as seconds since 1970 by their clock, or words if more than 1 % of the cells are neither.
+        values: NaN for missing values and for words, shape (words,).
         odd: True for words that are no value, shape (words,).
         how: Unusual spelling, such as "decimal commas"; "" for the usual one.
-        zoned: True for dates with a time zone, shape (words,).
-        utc: The values, but dates with a time zone in UTC, shape (words,).
         unit: Unit of the numbers, "" for none.
         decimal: Decimal mark of the numbers, "" if none has one.
         unclear: A word with two meanings, because of which the column is words; "" for none.
+        offset: Seconds of the clock of each date before UTC, NaN without a time zone, shape (words,).
     """
 
     kind: Literal["numbers", "dates", "words"]
     values: NDArray[np.float64]
     odd: NDArray[np.bool_]
-    zoned: NDArray[np.bool_]
-    utc: NDArray[np.float64]
     how: str = ""
     unit: str = ""
     decimal: str = ""
     unclear: str = ""
-
-    def spread(self, places: NDArray[np.bool_]) -> Spelling:
-        """Return the spelling of more words, of which these are the ones at `places`; the others have no value."""
-
-        def spread(values: NDArray[Any], other: Any) -> NDArray[Any]:
-            full = np.full(len(places), other)
-            full[places] = values
-            return full
-
-        return replace(
-            self,
-            values=spread(self.values, np.nan),
-            odd=spread(self.odd, False),
-            zoned=spread(self.zoned, False),
-            utc=spread(self.utc, np.nan),
-        )
+    offset: NDArray[np.float64] | None = None
 
 
 class UnclearNumbers(DataError):
@@ -113,32 +104,30 @@ def read_as_line(notes: Sequence[str]) -> list[str]:
     return [f"read as: {'; '.join(notes[:COLUMNS_NAMED])}{more}"] if notes else []
 
 
-def spelling(words: Sequence[str], counts: NDArray[Any] | None = None, decimal: str = "") -> Spelling:
+def spelling(words: Sequence[str], counts: NDArray[Any], decimal: str = "") -> Spelling:
     """Return the values of the different words of a column, without blanks at their ends.
 
     Args:
-        counts: Number of cells of each word; one if None.
+        counts: Number of cells of each word, shape (words,).
         decimal: Decimal mark of the file where a column does not tell it; "" if the other columns do not either.
     """
-    cells = np.ones(len(words)) if counts is None else np.asarray(counts, np.float64)
-    missing = np.array([word.lower() in MISSING_WORDS for word in words], bool)
-    present = max(1.0, float(cells[~missing].sum()))
+    cells = np.where([word.lower() in MISSING_WORDS for word in words], 0, counts)
 
     def share(candidate: Spelling) -> float:
-        return float(cells[candidate.odd & ~missing].sum()) / present
+        return float(cells[np.isnan(candidate.values)].sum() / max(1, cells.sum()))
 
     plain = np.array([plain_number(word) for word in words], np.float64)
-    best = _of_numbers(plain, decimal="." if any("." in word for word in words) else "")
+    best = Spelling("numbers", plain, cells > 0, decimal="." if any("." in word for word in words) else "")
     for reader in (_other_numbers, _dates):
-        if share(best) > 0:
-            candidate = reader(words, cells * ~missing, decimal)
-            if candidate.unclear and share(best) > ODD_CELLS >= share(candidate):
-                return replace(_of_numbers(np.full(len(words), np.nan)), kind="words", unclear=candidate.unclear)
-            best = candidate if not candidate.unclear and share(candidate) < share(best) else best
+        candidate = reader(words, cells, decimal) if share(best) > 0 else best
+        if candidate.unclear and share(best) > ODD_CELLS >= share(candidate):
+            return replace(best, kind="words", values=np.full(len(words), np.nan), unclear=candidate.unclear)
+        best = candidate if not candidate.unclear and share(candidate) < share(best) else best
+    values = np.where(cells > 0, best.values, np.nan)
     # A column of missing words alone holds words.
-    is_value = not missing.all() and share(best) <= ODD_CELLS
-    values = np.where(missing, np.nan, best.values)
-    return replace(best, kind=best.kind if is_value else "words", values=values, odd=best.odd & ~(missing & is_value))
+    kind = best.kind if cells.any() and share(best) <= ODD_CELLS else "words"
+    holding = counts if kind == "words" else cells
+    return replace(best, kind=kind, values=values, odd=np.isnan(values) & (holding > 0))
 
 
 def plain_number(text: str) -> float:
@@ -162,10 +151,6 @@ def text_of(value: Any) -> str:
     elif isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
     return str(value).strip()
-
-
-_WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
-_WHOLE_OR_ZEROS = re.compile(r"^(-?(?:0|[1-9]\d*))\.0*$", re.ASCII)
 
 
 def canonical(text: str) -> str:
@@ -203,91 +188,66 @@ def truths(words: Sequence[str]) -> NDArray[np.float64] | None:
     return np.array([values.get(canonical(word).lower(), np.nan) for word in words])
 
 
-def at_one_precision(parts: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], str]:
-    """Return numbers rounded to 16 or 32 bits if some part, but not all, were; and the name of that type or "".
+def comparable(
+    parts: Mapping[str, NDArray[np.float64]], steps: Mapping[float, str] = STEPS
+) -> tuple[list[NDArray[np.float64]], list[str]]:
+    """Return numbers of several sources at one precision, and notes on how their digits differ.
 
-    A generator or a model that works in 32 bits returns 22026.46875 for 22026.47.
+    A generator or a model that works in 32 bits returns 22026.46875 for 22026.47, so that all numbers are rounded to 16
+    or 32 bits if those of some source were.
     """
-    for kind, digits in ((np.float16, 5), (np.float32, 9)):
-        fits = [_fit(part, kind) for part in parts]
-        if all(fits) or not any(fit and _needs_more(part, digits) for fit, part in zip(fits, parts, strict=True)):
-            continue
-        return [_rounded(part, kind) for part in parts], np.dtype(kind).name
-    return list(parts), ""
+    rounded, kind = _at_one_precision(list(parts.values()))
+    notes = [f"all numbers as {kind}"] if kind else []
+    samples = {name: part[:: 1 + len(part) // SAMPLE] for name, part in zip(parts, rounded, strict=True)}
+    samples = {name: sample[np.isfinite(sample)] for name, sample in samples.items() if np.isfinite(sample).any()}
+    for step, words in steps.items():
+        multiple = {name: np.isclose(part / step, np.rint(part / step), 1e-9, 1e-9) for name, part in samples.items()}
+        coarse = [name for name, each in multiple.items() if each.all()]
+        finer = [name for name, each in multiple.items() if each.mean() < 0.5]
+        if coarse:
+            notes += [f"in steps of {words} in {coarse[0]}, finer in {' and '.join(finer)}"] if finer else []
+            break
+    return rounded, notes
 
 
-def _fit(part: NDArray[np.float64], kind: type[np.floating[Any]]) -> bool:
+def _at_one_precision(parts: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], str]:
     with np.errstate(over="ignore"):
-        return bool(np.array_equal(part, part.astype(kind), equal_nan=True))
+        for kind, digits in ((np.float16, 5), (np.float32, 9)):
+            samples = [part[:: 1 + len(part) // SAMPLE] for part in parts]
+            if len({np.array_equal(part, part.astype(kind), equal_nan=True) for part in samples}) < 2:
+                continue
+            fits = [np.array_equal(part, part.astype(kind), equal_nan=True) for part in parts]
+            numbers = [part[np.isfinite(part)].tolist() for part, fit in zip(parts, fits, strict=True) if fit]
+            # Numbers such as 0.5 fit too: those of the type have more digits than it tells apart.
+            if any(float(f"{number:.{digits}g}") != number for each in numbers for number in each):
+                shortest = [np.unique(part.astype(kind), return_inverse=True) for part in parts]
+                return [np.array([float(str(x)) for x in each])[place] for each, place in shortest], np.dtype(kind).name
+    return parts, ""
 
 
-def _needs_more(part: NDArray[np.float64], digits: int) -> bool:
-    """True if a number of the part has more decimal digits than its type tells apart."""
-    return any(float(f"{value:.{digits}g}") != value for value in part[np.isfinite(part)].tolist())
-
-
-def _rounded(part: NDArray[np.float64], kind: type[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the shortest decimal numbers that are equal in the type."""
-    with np.errstate(over="ignore"):
-        distinct, place = np.unique(part.astype(kind), return_inverse=True)
-    return np.array([float(str(value)) for value in distinct], np.float64)[place.reshape(-1)]
-
-
-def step_of(numbers: NDArray[np.float64], steps: Iterable[float]) -> float:
-    """Return the first of some steps, the coarsest first, of which all numbers are multiples; 0 if there is none."""
-    return next((step for step in steps if is_multiple(numbers, step).all()), 0.0)
-
-
-def is_multiple(numbers: NDArray[np.float64], step: float) -> NDArray[np.bool_]:
-    """True for each finite number that is a multiple of the step; shape (finite numbers,). All are multiples of 0."""
-    ratios = numbers[np.isfinite(numbers)] / (step or np.inf)
-    return np.asarray(np.abs(ratios - np.rint(ratios)) <= 1e-9 * np.maximum(1, np.abs(ratios)))
-
-
-def _of_numbers(
-    values: NDArray[np.float64], how: str = "", unit: str = "", decimal: str = "", unclear: str = ""
-) -> Spelling:
-    return Spelling(
-        "numbers", values, np.isnan(values), np.zeros(len(values), bool), values, how, unit, decimal, unclear
-    )
-
-
-def _other_numbers(words: Sequence[str], present: NDArray[np.float64], decimal: str) -> Spelling:
+def _other_numbers(words: Sequence[str], cells: NDArray[Any], decimal: str) -> Spelling:
     """Return numbers with decimal commas, separators of thousands, a currency or a unit."""
-    matches = [_match(_AFFIXED, word.replace("−", "-"), use) for word, use in zip(words, present, strict=True)]
-    units: Counter[str] = Counter()
-    for match, count in zip(matches, present, strict=True):
-        units.update({_unit(match): count} if _unit(match) else {})
-    unit, cells = units.most_common(1)[0] if units else ("", 0)
-    unit = unit if cells >= UNIT_SHARE * present.sum() else ""  # a rare one is a typing error, such as 1O
-    numbers = [
-        (
-            match["sign"] + match["number"].strip()
-            if match and _unit(match) in (unit, "" if unit != "%" else unit)
-            else None
-        )
-        for match in matches
-    ]
-    commas, points = (_parsed(numbers, form, mark) for form, mark in ((_COMMA, ","), (_POINT, ".")))
-    odd_commas, odd_points = int(np.isnan(commas).sum()), int(np.isnan(points).sum())
-    differ = np.flatnonzero(~np.isnan(commas) & ~np.isnan(points) & (commas != points))
-    unclear = ""
-    if odd_commas != odd_points:
-        mark = "," if odd_commas < odd_points else "."
-    elif differ.size and not decimal:
-        mark, unclear = ".", words[differ[0]]
-    else:
-        mark = decimal or "."
-    values = (commas if mark == "," else points) * (0.01 if unit == "%" else 1)
-    how = [f"unit {unit}"] if unit else []
-    if any(number and "," in number for number in numbers):
-        how.insert(0, "decimal commas" if mark == "," else COMMAS)
-    decimal = mark if any(number and mark in number for number in numbers) or how[:1] == [COMMAS] else ""
-    return _of_numbers(values, ", ".join(how) or "separated thousands", unit, decimal, unclear)
+    matches = [_match(_AFFIXED, word.replace("−", "-"), count) for word, count in zip(words, cells, strict=True)]
+    units = Counter({"": 0})
+    for match, count in zip(matches, cells.tolist(), strict=True):
+        units[_unit(match)] += count
+    unit = max(units, key=lambda unit: units[unit] if unit else UNIT_SHARE * cells.sum())  # a rare one is a slip: 1O
+    used = (unit,) if unit == "%" else (unit, "")
+    numbers = [match["sign"] + match["number"].strip() if match and _unit(match) in used else "" for match in matches]
+    read_by = {mark: np.array([_number(number, mark) for number in numbers]) for mark in ",."}
+    odd = {mark: int(np.isnan(values).sum()) for mark, values in read_by.items()}
+    differ = np.flatnonzero(np.abs(read_by[","] - read_by["."]) > 0)
+    mark = min(odd, key=lambda mark: odd[mark]) if odd[","] != odd["."] else decimal or "."
+    unclear = words[differ[0]] if odd[","] == odd["."] and differ.size and not decimal else ""
+    has_comma = any("," in number for number in numbers)
+    how = ["decimal commas" if mark == "," else "commas between thousands"] * has_comma + [f"unit {unit}"] * bool(unit)
+    values = read_by[mark] * (0.01 if unit == "%" else 1)
+    decimal = mark if has_comma or any(mark in number for number in numbers) else ""
+    return Spelling("numbers", values, cells > 0, ", ".join(how) or "separated thousands", unit, decimal, unclear)
 
 
-def _match(form: re.Pattern[str], word: str, present: float) -> re.Match[str] | None:
-    return form.fullmatch(word) if present and len(word) <= MAX_SPELLED else None
+def _match(form: re.Pattern[str], word: str, count: int) -> re.Match[str] | None:
+    return form.fullmatch(word) if count and len(word) <= MAX_SPELLED else None
 
 
 def _unit(match: re.Match[str] | None) -> str:
@@ -296,56 +256,37 @@ def _unit(match: re.Match[str] | None) -> str:
     return after[:-1] if len(after) > 2 and after.endswith("s") else after
 
 
-def _parsed(numbers: Sequence[str | None], form: re.Pattern[str], mark: str) -> NDArray[np.float64]:
-    """Return numbers with this decimal mark, NaN for others."""
-    other = re.compile(r"[.'’\s]" if mark == "," else r"[,'’\s]")
-    return np.array(
-        [
-            plain_number(other.sub("", number).replace(mark, ".")) if number and form.fullmatch(number) else np.nan
-            for number in numbers
-        ],
-        np.float64,
-    )
+def _number(number: str, mark: str) -> float:
+    """Return the number with this decimal mark, NaN for other texts."""
+    if not number or not _FORMS[mark].fullmatch(number):
+        return np.nan
+    return plain_number(re.sub(rf"[^-+eE\d{mark}]", "", number).replace(mark, "."))
 
 
-def _dates(words: Sequence[str], present: NDArray[np.float64], decimal: str) -> Spelling:
+def _dates(words: Sequence[str], cells: NDArray[Any], decimal: str) -> Spelling:
     """Return dates in ISO 8601, 31.5.2024, 5/31/2024 or 31-May-2024, with or without a time."""
-    matches = [_match(_DATE, word, use) for word, use in zip(words, present, strict=True)]
-    marked = [
-        match for match in matches if match and match["mark"] in "-/" and len(match["a"]) < 3 and match["b"].isdigit()
-    ]
+    matches = [_match(_DATE, word, count) for word, count in zip(words, cells, strict=True)]
+    without_year_first = [match for match in matches if match and len(match["a"]) < 3]
+    marked = [match for match in without_year_first if match["mark"] in "-/" and match["b"].isdigit()]
     day_first = any(int(match["a"]) > 12 for match in marked)
-    month_first = any(int(match["b"]) > 12 for match in marked)
+    month_first = not day_first and any(int(match["b"]) > 12 for match in marked)
     unclear = marked[0].group() if marked and not day_first and not month_first else ""
-    stamps = [_stamp(match, month_first and not day_first) if match else None for match in matches]
-    wall, utc = (np.array(list(_seconds(stamps, in_utc)), np.float64) for in_utc in (False, True))
-    zoned = np.array([stamp is not None and stamp.tzinfo is not None for stamp in stamps], bool)
-    usual = all(len(match["a"]) == 4 for match in matches if match)
-    how = "" if usual else "month before day" if marked and month_first else "day before month"
-    return Spelling("dates", wall, np.isnan(wall), zoned, utc, how, unclear=unclear)
+    stamps = [_stamp(match, month_first) if match else None for match in matches]
+    epoch = datetime(1970, 1, 1)
+    clock = [np.nan if each is None else (each.replace(tzinfo=None) - epoch).total_seconds() for each in stamps]
+    offsets = [None if each is None else each.utcoffset() for each in stamps]
+    offset = np.array([np.nan if each is None else each.total_seconds() for each in offsets], np.float64)
+    how = "" if not without_year_first else "month before day" if month_first else "day before month"
+    return Spelling("dates", np.array(clock, np.float64), cells > 0, how, unclear=unclear, offset=offset)
 
 
 def _stamp(match: re.Match[str], month_first: bool) -> datetime | None:
     """Return the date and time of a match, None if there is no such day."""
     a, b, c = match["a"], str(_MONTHS.get(match["b"][:3].lower(), match["b"])), match["c"]
-    marked = match["mark"] in "-/" and match["b"].isdigit()
-    year, month, day = (a, b, c) if len(a) == 4 else (c, a, b) if marked and month_first else (c, b, a)
-    if len(year) != 4 or not month.isdigit() or len(day) > 2:
-        return None
-    time = match["time"] or "00:00"
-    zone = (match["zone"] or "").replace("UTC", "Z")
+    by_month = month_first and match["mark"] in "-/" and match["b"].isdigit()
+    year, month, day = (a, b, c) if len(a) == 4 else (c, a, b) if by_month else (c, b, a)
+    time, zone = match["time"] or "00:00", (match["zone"] or "").replace("UTC", "Z")
     try:
         return datetime.fromisoformat(f"{year}-{month:0>2}-{day:0>2}T{'0' if time[1] == ':' else ''}{time}{zone}")
     except ValueError:
         return None
-
-
-def _seconds(stamps: Sequence[datetime | None], in_utc: bool) -> Iterator[float]:
-    """Yield seconds since 1970 in UTC, or by the clock of each stamp; NaN for None."""
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    for stamp in stamps:
-        if stamp is None:
-            yield np.nan
-            continue
-        aware = stamp if in_utc and stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)
-        yield (aware - epoch).total_seconds()

@@ -15,6 +15,7 @@ from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
@@ -713,12 +714,13 @@ def _missing_columns(table: SourceTable, estimator: Any, question: Question) -> 
 def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list[str]]:
     """Return the scores of each replay, one row for each canary, and notes on how rows became canaries."""
     score, truth = table.numbers(question.score_column), table.bits(question.member_column)
+    (score[truth], score[~truth]), digits = comparable({"members": score[truth], "non-members": score[~truth]})
+    notes = read_as_line([f"{question.score_column}: {each}" for each in digits])
     if question.group_column is None and not {"canary", "replay"} & set(table.names):
-        return [Scores(score, truth)], []
+        return [Scores(score, truth)], notes
     named = question.group_column is not None or "canary" in table.names
     canary = table.integers("canary") if "canary" in table.names else np.empty(0, dtype=np.int64)
     replay = table.integers("replay") if "replay" in table.names else np.zeros(len(score), dtype=np.int64)
-    notes = []
     if question.group_column is not None:
         if question.group_column not in table.names:
             raise DataError(f"{table.name} must have the column {question.group_column}, got {table.listed}")

@@ -721,3 +721,38 @@ def test_honest_slices_rarely_have_a_bound_above_0() -> None:
         by_slice = estimates_by(SourceTable.of(columns), Question(), ["slice"])
         alarms += any(isinstance(estimated, Estimate) and estimated.lower > 0 for estimated in by_slice.values())
     assert alarms <= binom.ppf(0.999, tables, 0.05)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_scores_of_two_precisions_are_compared_at_the_lower_one(kind: str, tmp_path: Path) -> None:
+    """Rounded scores of one side near 1 would show 3.9 of a system without any leak."""
+    rng = np.random.default_rng(0)
+    near = {"float16": 1e-3, "float32": 1e-6}[kind]
+    members, others = (1 - near * rng.random(500) for _ in range(2))
+    truth = np.repeat([True, False], 500)
+    order = rng.permutation(1000)
+    ways = {
+        "arrays": lambda inside, outside: dpaudit.estimate(in_scores=inside, out_scores=outside),
+        "one array": lambda inside, outside: dpaudit.estimate(np.concatenate([inside, outside])[order], truth[order]),
+    }
+    for name, estimate in ways.items():
+        for rounded in ((members.astype(kind), others), (members, others.astype(kind))):
+            answer = estimate(*rounded)
+            assert answer.lower <= 0.6, name
+            assert f"read as: score: all numbers as {kind}" in str(answer), name
+        assert "read as" not in str(estimate(members, others))
+        assert "read as" not in str(estimate(members.astype(kind), others.astype(kind)))
+    coarse = str(dpaudit.estimate(in_scores=rng.normal(size=500).round(2), out_scores=rng.normal(size=500)))
+    assert "read as: score: in steps of 0.01 in members, finer in non-members" in coarse
+
+
+def test_persons_of_scores_are_named_by_value(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("score,member,person\n1,1,7\n2,1,7.0\n3,0,8 \n4,0,8\n5,1,007\n6,0,NA\n")
+    assert SourceTable.of_file(path).identities("score").tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(DataError, match="column person must name a group in each row, got nothing in some"):
+        SourceTable.of_file(path).identities("person")
+    path.write_text(path.read_text().replace("NA", "x"))
+    assert SourceTable.of_file(path).identities("person").tolist() == [0, 0, 1, 1, 2, 3]
+    with pytest.raises(DataError, match="column p must name a group in each row, got nothing in some"):
+        SourceTable.of({"p": [1.0, np.nan]}).identities("p")

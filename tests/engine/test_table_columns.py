@@ -102,7 +102,7 @@ DAYS_IN = [31, 1, 2, 3]
 ZONED = pd.Series(TIMES).dt.tz_localize("Europe/Berlin")
 SMALL = pd.Series(PRICES, dtype="float32")
 SPELLED: dict[str, tuple[Any, list[Any], str]] = {
-    "decimal commas": (["1234,56", "2,25", "0,5", "1000"], PRICES, "numbers, decimal commas in the synthetic table"),
+    "decimal commas": (["1234,56", "2,25", "0,5", "1000"], PRICES, "numbers, decimal commas in synthetic"),
     "and points": (["1.234,56", "2,25", "0,5", "1.000"], PRICES, "decimal commas"),
     "and blanks": (["1 234,56", "2,25", "0,5", "1\u00a0000"], PRICES, "decimal commas"),
     "thousands": (["1,234.56", "2.25", ".5", "1,000"], PRICES, "commas between thousands"),
@@ -212,10 +212,10 @@ def test_other_words_are_words(kind: str) -> None:
 def test_digits_that_differ_are_said() -> None:
     cells = [1.2345678, 2.3456789, 3.1]
     _, notes = read_as(*frames(x=(np.round(cells, 2), cells, np.round(cells, 2)), n=([1, 2, 3], [3, 4, 5], [5, 6, 7])))
-    assert notes == ("x: in steps of 0.01 in the training table, finer in holdout",)
+    assert notes == ("x: in steps of 0.01 in training, finer in holdout",)
     days = [f"2020-01-0{day}" for day in range(1, 4)]
     _, notes = read_as(*frames(x=(days, days, [f"{day} 12:34:56" for day in days])))
-    assert notes == ("x: in steps of a day in the training table, finer in synthetic",)
+    assert notes == ("x: in steps of a day in training, finer in synthetic",)
 
 
 def test_persons_are_equal_in_all_types() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +15,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpaudit.engine.data.cells import (
-    MISSING_WORDS,
+    DATE_STEPS,
+    STEPS,
     Spelling,
     UnclearNumbers,
-    at_one_precision,
     canonical,
-    is_multiple,
+    comparable,
     missing_note,
     spelling,
-    step_of,
     text_of,
     truths,
 )
@@ -33,12 +31,6 @@ from dpaudit.errors import DataError, shortened
 
 LARGEST = 1e300
 """Infinite numbers become this large, because sums and differences of numbers must stay finite."""
-STEPS: Mapping[float, str] = {step: f"{step:g}" for step in (1, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)}
-"""Steps of rounded numbers, from the coarsest, with their names."""
-DATE_STEPS: Mapping[float, str] = {86_400: "a day", 60: "a minute", 1: "a second"}
-"""Steps of rounded dates in seconds."""
-FEW_ROUNDED = 0.5
-"""Share of the numbers of a table on the step of another one, below which they differ in their digits."""
 
 
 def encoded(training: pd.DataFrame, holdout: pd.DataFrame, *synthetic: pd.DataFrame) -> tuple[MixedTable, ...]:
@@ -52,10 +44,9 @@ def read_as(
     """Return the tables with shared codes, and what was read as what, for each column that has unusual spellings.
 
     A column is numbers if its cells are numbers, booleans or dates, or texts of them (`cells.py`). Dates become
-    seconds.
-    If up to 1 % of the cells are other words, a column of words of the same name holds these words. All other columns
-    are words. Texts are compared without blanks at their ends, and numbers in texts by their value, because a file with
-    numbers only is read as numbers ("07" as 7). Codes of words follow their alphabetical order.
+    seconds. If up to 1 % of the cells are other words, a column of words of the same name holds these words. All other
+    columns are words. Texts are compared without blanks at their ends, and numbers in texts by their value, because a
+    file with numbers only is read as numbers ("07" as 7). Codes of words follow their alphabetical order.
 
     Raises: DataError if columns differ or occur twice, if a table has no rows, if a cell holds several values, or if
         the cells of a column cannot be compared: numbers with dates, 45 % with 45.
@@ -78,9 +69,8 @@ def read_as(
             raise refusal
         columns[name] = _column(name, parts[name], files, *marks)
     ordered = [columns[name] for name in parts]
-    return tuple(_table(ordered, each) for each in rows), tuple(
-        f"{each.name}: {each.note}" for each in ordered if each.note
-    )
+    notes = tuple(f"{each.name}: {each.note}" for each in ordered if each.note)
+    return tuple(_table(ordered, each) for each in rows), notes
 
 
 def _numbered(count: int) -> list[str]:
@@ -168,54 +158,42 @@ class _Texts(NamedTuple):
         codes, levels = _codes(words)
         return np.concatenate([np.where(each >= 0, codes[each], MISSING) for each in self.codes]), levels
 
-    def of_table(self, place: int, decimal: str) -> Spelling | None:
-        """Return the values of the texts of one table, NaN for texts of others; None for a table without values."""
-        present = self.counts[place] > 0
-        words = [word for word, use in zip(self.words, present, strict=True) if use]
-        return (
-            spelling(words, self.counts[place][present], decimal).spread(present)
-            if set(map(str.lower, words)) - MISSING_WORDS
-            else None
-        )
-
 
 def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], decimal: str = "") -> _Column:
     kinds = pd.api.types
     if any(kinds.is_complex_dtype(part.dtype) for part in parts):
         raise DataError(f"column {name!r} must hold real numbers, got complex ones. Split it into two columns")
     if all(kinds.is_bool_dtype(part.dtype) or kinds.is_numeric_dtype(part.dtype) for part in parts):
-        return _of_numbers(name, [_floats(part) for part in parts], files)
+        return _of_numbers(name, dict(zip(files, map(_floats, parts), strict=True)))
     texts = _Texts.of(name, parts)
     if not texts.words:
         return _Column(name, np.full(sum(map(len, parts)), np.nan))
     truth = truths(texts.words)
     if truth is not None:
-        values = np.concatenate([_of_codes(truth, codes) for codes in texts.codes])
+        values = np.append(truth, np.nan)[np.concatenate(texts.codes)]
         return _Column(name, values, note="yes and no in several spellings as 1 and 0")
     joint = spelling(texts.words, texts.counts.sum(axis=0), decimal)
-    of_tables: list[Spelling | None] = [joint] * len(parts)
+    of_tables = dict.fromkeys(files, joint)
     if joint.kind == "words" or (texts.counts @ joint.odd > texts.counts.sum(axis=1) / 2).any():
-        of_tables = [texts.of_table(place, decimal) for place in range(len(parts))]
-        joint = _agreed(name, joint, dict(zip(files, of_tables, strict=True)))
-    if joint.kind == "words":
-        codes, levels = texts.word_codes([canonical(word) for word in texts.words])
-        return _Column(name, None, codes, levels, _why_words(joint, texts))
-    return _of_texts(name, texts, of_tables, files)
+        each_table = (spelling(texts.words, counts, decimal) for counts in texts.counts)
+        of_tables = dict(zip(files, each_table, strict=True))
+        joint = _agreed(name, joint, of_tables)
+    if joint.kind != "words":
+        return _of_texts(name, texts, of_tables)
+    codes, levels = texts.word_codes([canonical(word) for word in texts.words])
+    return _Column(name, None, codes, levels, _why_words(joint, texts))
 
 
-def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling | None]) -> Spelling:
+def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling]) -> Spelling:
     """Return a spelling with values if all tables hold values of one kind, else `joint` as words.
 
     Raises: DataError if the values of a table can be compared with nothing in another one.
     """
-    spelled = {file: each for file, each in of_tables.items() if each is not None}
-    if not spelled:
-        return joint
-    unclear = next((each.unclear for each in (joint, *spelled.values()) if each.unclear), "")
+    unclear = next((each.unclear for each in (joint, *of_tables.values()) if each.unclear), "")
     if "," in unclear:
         raise UnclearNumbers(f"column {name!r}", unclear)
-    values = {file: each for file, each in spelled.items() if each.kind != "words"}
-    words = [file for file, each in spelled.items() if each.kind == "words" and np.isnan(each.values).all()]
+    values = {file: each for file, each in of_tables.items() if each.kind != "words"}
+    words = [file for file, each in of_tables.items() if each.odd.any() and np.isnan(each.values).all()]
     kinds = {each.kind + (f" with the unit {each.unit}" if each.unit else ""): file for file, each in values.items()}
     kinds |= {"words": words[0]} if words else {}
     units = {each.unit for each in values.values()}
@@ -226,49 +204,39 @@ def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling | None]
             f"column {name!r} must hold values that can be compared, got {listed}. Write them alike in all tables, or "
             "leave the column out"
         )
-    return next(iter(values.values())) if len(values) == len(spelled) else replace(joint, kind="words", unclear=unclear)
+    if values and all(each.kind != "words" or not each.odd.any() for each in of_tables.values()):
+        return next(iter(values.values()))
+    return replace(joint, kind="words", unclear=unclear)
 
 
-def _of_texts(name: str, texts: _Texts, of_tables: Sequence[Spelling | None], files: Sequence[str]) -> _Column:
+def _of_texts(name: str, texts: _Texts, of_tables: Mapping[str, Spelling]) -> _Column:
     """Return a column of numbers or dates, and of the few words among them."""
-    spelled = {file: each for file, each in zip(files, of_tables, strict=True) if each is not None}
-    ways = {each.how for each in spelled.values()}
-    notes = [
-        each.how + (f" in the {file} table" if len(ways) > 1 else "") for file, each in spelled.items() if each.how
-    ]
-    zoned = [each.zoned[~np.isnan(each.values)] for each in spelled.values()]
-    in_utc = all(each.all() for each in zoned)
-    if not in_utc and any(each.any() for each in zoned):
-        notes.append("by their own clocks, as some have no time zone")
+    spelled = [each for each in of_tables.values() if each.kind != "words"]
+    differ = len({each.how for each in spelled}) > 1
+    notes = [each.how + (f" in {file}" if differ else "") for file, each in of_tables.items() if each.how]
+    offsets = [each.offset[~np.isnan(each.values)] for each in spelled if each.offset is not None]
+    zoned = ~np.isnan(np.concatenate([*offsets, []]))
+    notes += ["by their own clocks, as some have no time zone"] if zoned.any() and not zoned.all() else []
     notes += missing_note(texts.words)
-    none = np.full(len(texts.words), np.nan)
-    values = [none if each is None else each.utc if in_utc else each.values for each in of_tables]
-    cells = [_of_codes(each, codes) for each, codes in zip(values, texts.codes, strict=True)]
-    kinds = {each.kind for each in spelled.values()}
-    column = _of_numbers(name, cells, files, DATE_STEPS if kinds == {"dates"} else STEPS)
-    odd = np.any([each.odd for each in spelled.values()], axis=0)
+    cells = {}
+    for (file, each), codes in zip(of_tables.items(), texts.codes, strict=True):
+        values = each.values if each.offset is None or not zoned.all() else each.values - each.offset
+        cells[file] = np.append(values, np.nan)[codes]
+    column = _of_numbers(name, cells, DATE_STEPS if spelled[0].kind == "dates" else STEPS)
+    odd = np.any([each.odd for each in spelled], axis=0)
     strange = [canonical(word) if is_odd else None for word, is_odd in zip(texts.words, odd, strict=True)]
-    codes, levels = texts.word_codes(strange) if odd.any() else (None, 0)
-    note = ", ".join([*kinds, *dict.fromkeys(notes)]) if notes else ""
-    decimal = next((each.decimal for each in spelled.values() if each.decimal), "")
-    return replace(
-        column, codes=codes, levels=levels, note="; ".join(filter(None, (note, column.note))), decimal=decimal
-    )
+    note = ", ".join([spelled[0].kind, *dict.fromkeys(notes)]) if notes else ""
+    decimal = next((each.decimal for each in spelled if each.decimal), "")
+    column = replace(column, note="; ".join(filter(None, (note, column.note))), decimal=decimal)
+    if not odd.any():
+        return column
+    word_codes, levels = texts.word_codes(strange)
+    return replace(column, codes=word_codes, levels=levels)
 
 
-def _of_numbers(
-    name: str, parts: Sequence[NDArray[np.float64]], files: Sequence[str], steps: Mapping[float, str] = STEPS
-) -> _Column:
-    """Return a column of the numbers of each table, and a note where tables differ in their digits."""
-    rounded, kind = at_one_precision(parts)
-    notes = [f"numbers of all tables as {kind}"] if kind else []
-    numbers = {file: part for file, part in zip(files, rounded, strict=True) if np.isfinite(part).any()}
-    coarse, step = max(
-        ((file, step_of(part, steps)) for file, part in numbers.items()), key=itemgetter(1), default=("", 0)
-    )
-    finer = [file for file, part in numbers.items() if is_multiple(part, step).mean() < FEW_ROUNDED]
-    if finer:
-        notes.append(f"in steps of {steps[step]} in the {coarse} table, finer in {' and '.join(finer)}")
+def _of_numbers(name: str, parts: Mapping[str, NDArray[np.float64]], steps: Mapping[float, str] = STEPS) -> _Column:
+    """Return a column of the numbers of each table."""
+    rounded, notes = comparable(parts, steps)
     return _Column(name, np.clip(np.concatenate(rounded), -LARGEST, LARGEST), note="; ".join(notes))
 
 
@@ -279,15 +247,9 @@ def _why_words(joint: Spelling, texts: _Texts) -> str:
     counts = texts.counts.sum(axis=0)
     share = counts[joint.odd].sum() / counts.sum()
     example = texts.words[int(joint.odd.argmax())]
-    return (
-        f"words, because {100 * share:.2g} % of its cells are no numbers, such as {shortened(example)!r}"
-        if share < 0.5
-        else ""
-    )
-
-
-def _of_codes(values: NDArray[np.float64], codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.where(codes >= 0, values[codes], np.nan)
+    if share >= 0.5:
+        return ""
+    return f"words, because {100 * share:.2g} % of its cells are no numbers, such as {shortened(example)!r}"
 
 
 def _floats(part: pd.Series[Any]) -> NDArray[np.float64]:
