@@ -5,11 +5,13 @@ A message says what must hold, then the value, then what to do.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import walk_tb
 
 MAX_MARKS = 4  # combining marks on one character; no language needs more, and many of them cover neighbouring lines
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
@@ -97,6 +99,39 @@ def shortened(value: object, max_length: int = 120) -> str:
         return f"an object of {type(value).__name__}"
     text = printable(text[: max_length + 1])
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
+
+
+CODE_ERRORS = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "AttributeError", "TypeError")
+"""Exceptions of code that is wrong for all data."""
+_ERROR_OF_CODE = re.compile(
+    r"\b(?!(?:Run|Training|Input|Spec|Data)Error)\w+(?:Error|Exception): .*?(?:\(line \d+ of [^()]*\)|$)"
+)
+
+
+def with_line(message: str, frames: Iterable[tuple[str, int]]) -> str:
+    """Return a message with the last frame, (file, line), outside dpaudit, Python and installed packages."""
+    not_users = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__, os.__file__))
+    lines = [
+        f" (line {line} of {os.path.basename(file)})"
+        for file, line in frames
+        if not file.startswith(not_users) and "-packages" not in file and file[:1] != "<"
+    ]
+    return message + lines[-1] if lines and " (line " not in message else message
+
+
+def described(err: BaseException) -> str:
+    """Return class, message and line of an exception of audited code."""
+    cause = err
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    frames = ((frame.f_code.co_filename, line) for frame, line in walk_tb(cause.__traceback__))
+    return with_line(f"{type(err).__name__}: {shortened(err)}", frames)
+
+
+def error_of_code(message: str) -> str:
+    """Return the first error of audited code in a message, as `described`; "" without one."""
+    found = _ERROR_OF_CODE.search(message)
+    return found[0] if found else ""
 
 
 def printable(text: str) -> str:

@@ -18,7 +18,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.games.protocol import GameTraits, Reading, Setting
 from dpaudit.engine.games.reference import CoinResponse, Reference
-from dpaudit.errors import AuditError, RunError, require, shortened
+from dpaudit.errors import AuditError, RunError, described, require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
@@ -145,7 +145,7 @@ def _trained_alone(
     except BaseException as err:  # user code may raise anything, and one failed training is one failed trial
         if raised_externally(err):
             raise
-        failed = TrainingError(f"{type(err).__name__}: {shortened(err)}")
+        failed = TrainingError(described(err))
         failed.__cause__ = err
         return failed
     return model

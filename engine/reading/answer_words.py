@@ -9,7 +9,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
-from dpaudit.errors import printable
+from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
@@ -100,6 +100,7 @@ def lines(
         return [("reason", reason), ("next", next_step(verdict, rule, test))]
     several = len(record.tests) > 1
     all_lines = [
+        ("error", _error_of_code(test) if verdict == "FAILED" else ""),
         ("claim", claim_line(test)),
         ("part", part_line(test)),
         ("lower bound", bound_line(test)),
@@ -136,7 +137,7 @@ def claimed_and_observed(test: TestRecord) -> str:
     """Return the claimed and the observed value at the same point of the claim."""
     comparison, claim = test.comparison, test.compared.claim
     if comparison is None or test.deciding_finding is None:
-        return printable(f"no bound: {_failed(test)}")
+        return printable(f"no bound: {_error_of_code(test) or _failed(test)}")
     if not test.claims_something:
         return f"nothing claimed, observed {test.deciding_finding.headline}"
     if math.isinf(comparison.claimed):
@@ -245,9 +246,14 @@ def bound_line(test: TestRecord) -> str:
     return f"{part}{words}{allowed_there} ({sure}{condition}{run})"
 
 
+def _error_of_code(test: TestRecord) -> str:
+    """Return the first error of the audited code in the errors of failed units; "" without one."""
+    return next(filter(None, (error_of_code(error) for _, error in test.failures)), "")
+
+
 def _failed(test: TestRecord) -> str:
     """Return the number of failed units of a test, with the first error."""
-    first = next((f": {error}" for _, error in test.failures if error), "")
+    first = next((f": {error}" for _, error in test.failures if error and not _error_of_code(test)), "")
     return f"{len(test.failures)} of {test.units} pieces of work failed{first}"
 
 
@@ -350,7 +356,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append("no test covered the training from end to end")
     failed = [other.name for other in record.of_claim if other.finding is None]
     if failed and verdict != "FAILED":
-        reason_lines.append(f"these tests failed and say nothing: {', '.join(failed)}")
+        why = next((f": {error}" for other in record.of_claim if (error := _error_of_code(other))), "")
+        reason_lines.append(f"these tests failed and say nothing: {', '.join(failed)}{why}")
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
         reason_lines.append(test.state.words)
     return reason_lines

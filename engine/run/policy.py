@@ -8,6 +8,7 @@ rejection only less likely. Decisions depend on finished units alone, so a resum
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -30,7 +31,9 @@ from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import slug
+from dpaudit.errors import with_line
 
+FRAME = re.compile(r'File "(.+)", line (\d+)')  # file and line of a frame of a traceback
 GRACE = 1.1  # multiple of a budget in seconds up to which a started first pass continues
 NEEDS_CONFIRMATION = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that call for canaries
 
@@ -288,7 +291,7 @@ def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) ->
         unit.key: Failure(
             unit.label,
             unit.key,
-            last_line(outcome.failed[unit.key]),
+            with_line(last_line(outcome.failed[unit.key]), FRAME.findall(outcome.failed[unit.key])),
             skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
         )
         for unit in plan.units

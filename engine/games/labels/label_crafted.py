@@ -42,7 +42,7 @@ from dpaudit.engine.games.protocol import (
     Played,
     Setting,
 )
-from dpaudit.errors import SpecError, require, shortened
+from dpaudit.errors import CODE_ERRORS, RunError, SpecError, described, error_of_code, require
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
@@ -420,8 +420,8 @@ def release_function(
         except BaseException as err:  # any exception may depend on the labels
             if raised_externally(err):
                 raise
-            name = type(err).__name__
-            return LabelOutcome.failed(design.size, symbols_of(mechanism, design, k), name, f"{name}: {shortened(err)}")
+            symbols, name = symbols_of(mechanism, design, k), type(err).__name__
+            return LabelOutcome.failed(design.size, symbols, name, described(err))
 
     return of_model
 
@@ -549,6 +549,9 @@ def take_best_design(attack: Any, tried: tuple[DesignReleases, ...], *, two: boo
             continue
         bound, accuracy, _ = evidence[number] = design_evidence(attack, candidate.releases)
         descriptions.append(f"{candidate.design}: {format_lower(bound)} ({accuracy:.0%} right)")
+    errors = {error_of_code(candidate.refused) for candidate in tried}
+    if not evidence and len(errors) == 1 and min(errors).startswith(CODE_ERRORS):
+        raise RunError(f"the mechanism failed on all {len(tried)} data sets in the same way: {min(errors)}")
     if not evidence:
         note = f"data set chosen: none, because the mechanism refused all of them; {'; '.join(descriptions)}"
         return Outcome(ChosenDesign(NO_DESIGN, None), notes=(note,))

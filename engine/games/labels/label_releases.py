@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
-from dpaudit.errors import RunError, require, shortened
+from dpaudit.errors import RunError, described, require
 from dpaudit.mechanisms.examples import Examples
 
 HIDDEN = -1
@@ -52,7 +52,7 @@ def release_labels(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> L
     except BaseException as err:  # any exception may depend on the labels
         if raised_externally(err):
             raise
-        return LabelOutcome.failed(rows, classes, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+        return LabelOutcome.failed(rows, classes, type(err).__name__, described(err))
     form = f"{type(released).__name__} {array.dtype}"
     if values.shape != (rows,):
         return LabelOutcome.failed(

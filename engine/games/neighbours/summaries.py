@@ -15,7 +15,7 @@ from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.rounding import MOST_COLUMNS
 from dpaudit.engine.games.trials import TrainingRun, train_runs
-from dpaudit.errors import shortened
+from dpaudit.errors import described
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
 
@@ -188,7 +188,7 @@ def _checked(result: NDArray[np.float64] | _TrainingResult) -> _TrainingResult:
 def _failure(err: BaseException) -> _TrainingResult:
     if raised_externally(err):
         raise err
-    return _TrainingResult(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+    return _TrainingResult(type(err).__name__, described(err))
 
 
 def _train_batch(
