@@ -56,7 +56,19 @@ def test_printed_verdicts_equal_the_reviewed_ones() -> None:
 
 def test_lines_have_one_order_and_end_with_the_next_step() -> None:
     order = [
-        *("error", "claim", "part", "lower bound", "test", "evidence", "p-value", "reason", "caution", "where", "sensitivity"),
+        *(
+            "error",
+            "claim",
+            "part",
+            "lower bound",
+            "test",
+            "evidence",
+            "p-value",
+            "reason",
+            "caution",
+            "where",
+            "sensitivity",
+        ),
         *(scope.value for scope in Scope if scope is not Scope.CLAIM and scope is not Scope.STATED_NOISE),
         *("stated-noise", "budget", "not run", "next"),
     ]
