@@ -130,8 +130,8 @@ def described(err: BaseException) -> str:
 
 def error_of_code(message: str) -> str:
     """Return the first error of audited code in a message, as `described`; "" without one."""
-    found = _ERROR_OF_CODE.search(message)
-    return found[0] if found else ""
+    match = _ERROR_OF_CODE.search(message)
+    return match[0] if match else ""
 
 
 def printable(text: str) -> str:
