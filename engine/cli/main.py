@@ -24,6 +24,7 @@ from dpaudit.engine.cli.synthetic import synthetic
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
 from dpaudit.errors import shortened
 from dpaudit.locations import search_last
+from dpaudit.packages import imported
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
@@ -264,6 +265,8 @@ def _finish(
     **fail_on: bool,
 ) -> None:
     """Run `carry_out`, print its report, write the files for CI services, and exit."""
+    if mlflow is not None:
+        imported("mlflow", "mlflow")
     report = _run_interruptible(carry_out, "resume", folder)
     show_lines(report.text(verbose=verbose))
     if junit or sarif or summary:

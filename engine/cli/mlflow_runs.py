@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from dpaudit.engine.estimate.estimating import Estimate
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.errors import InputError, shortened
+from dpaudit.errors import shortened
 from dpaudit.estimators.measures import pairs_above
+from dpaudit.packages import imported
 
 _ARTIFACTS = ("report.html", "bounds.json", "spec.yaml")
 
@@ -36,10 +36,7 @@ def log_to_mlflow(found: Report | Estimate, *, experiment: str | None = None, na
     Returns: The id of the run.
     Raises: InputError if MLflow is not installed; errors of MLflow.
     """
-    try:
-        mlflow = import_module("mlflow")
-    except ImportError as err:
-        raise InputError("the package mlflow is not installed. Run `pip install dpaudit[mlflow]`") from err
+    mlflow = imported("mlflow", "mlflow")
     if experiment is not None:
         mlflow.set_experiment(experiment)
     title = name or (found.name if isinstance(found, Report) else "estimate")

@@ -33,6 +33,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
+from dpaudit.packages import require_packages
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
 ANNOUNCED_ROWS = 1_000_000  # generated rows from which planning takes a second and announces it
@@ -188,7 +189,12 @@ def trainings_of(plan: Plan) -> dict[str, int]:
 
 @read_once()
 def make_plan(spec: AuditSpec) -> Plan:
-    """Load the data, whose content is part of every key, and plan every audit."""
+    """Load the data, whose content is part of every key, and plan every audit.
+
+    Raises: InputError for a missing package that a part of the spec needs.
+    """
+    for audit in spec.audits:
+        require_packages(audit)
     require_units(_fewest_units(spec))
     loaded: dict[str, Rows] = {}
     divided: dict[str, Parts] = {}

@@ -56,6 +56,7 @@ from dpaudit.mechanisms.protocols import (
 )
 from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
+from dpaudit.packages import require_packages
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
@@ -270,6 +271,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     Raises: SpecError if no game fits the mechanism and its claim.
     """
     mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
+    require_packages(mechanism)
     if request.claim is None and lacks_claim(mechanism):
         return measurement_spec(request, mechanism, options)
     if request.claim is None and not isinstance(mechanism, Claiming):

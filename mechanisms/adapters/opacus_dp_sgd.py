@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
@@ -21,6 +21,7 @@ from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.private.private_steps import MAX_BATCH_NUMBERS, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import require_one_of
+from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")
@@ -49,6 +50,7 @@ class OpacusDpSgd:
             fields as for dp-sgd.
     """
 
+    packages: ClassVar[Packages] = {"opacus": "opacus"}
     epsilon: float
     delta: float = 1e-5
     clip: float = 1.0
@@ -271,11 +273,7 @@ def _joined(parts: list[Any]) -> Any:
 
 def privacy_engine() -> Any:
     """Return Opacus's PrivacyEngine. Raises: InputError if Opacus is not installed."""
-    try:
-        from opacus import PrivacyEngine
-    except ImportError as err:
-        raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`") from err
-    return PrivacyEngine
+    return imported("opacus", "opacus").PrivacyEngine
 
 
 @cache

@@ -18,6 +18,7 @@ from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraSettings
 from dpaudit.mechanisms.language_models.fine_tuning.records import Record
 from dpaudit.mechanisms.language_models.fine_tuning.settings import BatchListener, Progress
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
+from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 
@@ -34,6 +35,7 @@ class OpacusLora(LoraSettings):
         accountant: Opacus's accountant, "prv" or "rdp".
     """
 
+    packages: ClassVar[Packages] = {**LoraSettings.packages, "opacus": "opacus"}
     accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS
     accountant: str = "prv"
 

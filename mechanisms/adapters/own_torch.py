@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -28,6 +27,7 @@ from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
+from dpaudit.packages import Packages, require_packages
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class OwnOpacus:
             empty, a training records it when the audit is planned.
     """
 
+    packages: ClassVar[Packages] = {"opacus": "opacus"}
     train: Any
     epsilon: float | None
     delta: float
@@ -215,8 +216,7 @@ class OwnOpacus:
         if self.epsilon is not None:
             require_finite_epsilon(self.epsilon)
         require_delta(self.delta)
-        if importlib.util.find_spec("opacus") is None:
-            raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`")
+        require_packages(self)
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:

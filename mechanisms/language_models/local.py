@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.models.pretrained import load_pretrained
 from dpaudit.mechanisms.ranges import require_at_least
+from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 
@@ -33,6 +34,7 @@ class LocalTransformer:
         dtype: torch's name of the weights' type, such as "float32" or "bfloat16".
     """
 
+    packages: ClassVar[Packages] = {"transformers": "text"}
     path: str = field(metadata=PATH)
     max_tokens: int = 8
     batch: int = 16

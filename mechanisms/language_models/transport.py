@@ -7,7 +7,6 @@ resolved once for each request, every address is checked, and the connection goe
 from __future__ import annotations
 
 import base64
-import importlib
 import ipaddress
 import json
 import math
@@ -26,12 +25,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import quote, urlsplit
 
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.field_checks import check_fields
+from dpaudit.packages import Packages, imported
 
 if TYPE_CHECKING:
     import httpx
@@ -84,6 +84,7 @@ class HttpService:
             never lead to this machine or its link: write `localhost` or the address itself.
     """
 
+    packages: ClassVar[Packages] = {"httpx": "endpoint", "tenacity": "endpoint"}
     url: str = field(metadata=ADDRESS)
     key_variable: str = field(default="", metadata=VARIABLE)
     timeout_s: float = 60.0
@@ -247,10 +248,7 @@ class _Exchange:
 
 
 def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as err:
-        raise InputError(f"this needs the package {name}; install it with `pip install dpaudit[endpoint]`") from err
+    return imported(name, "endpoint")
 
 
 @lru_cache

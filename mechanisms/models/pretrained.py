@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Features
+from dpaudit.packages import imported
 from dpaudit.variables import expand_path, hide_variable_values
 
 ENCODING_BATCH = 32  # texts encoded together
@@ -32,10 +33,7 @@ def texts_of(features: Features) -> list[str]:
 
 def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
     """Load an object of the transformers class `kind` from a local folder or GGUF file; rejects other paths."""
-    try:
-        import transformers
-    except ImportError as err:
-        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
+    transformers = imported("transformers", "text")
     folder = expand_path(path)
     do = "set `path` to the folder written by save_pretrained of the model and its tokenizer, or to a GGUF file"
     if folder.suffix == ".gguf" and folder.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.pretrained import load_pretrained, texts_of, tokens_of
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
+from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 PREDICTION_BATCH = 64  # texts predicted together
@@ -40,6 +41,7 @@ class TransformerFineTune:
         warm_up: Share of the steps with rising step size, in [0, 1).
     """
 
+    packages: ClassVar[Packages] = {"transformers": "text"}
     path: str = field(metadata=PATH)
     epochs: int = 3
     learning_rate: float = 2e-5

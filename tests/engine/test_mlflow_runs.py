@@ -174,5 +174,5 @@ def test_a_command_logs_its_results(logged: StandIn | Real, tmp_path: Path) -> N
 
 @pytest.mark.skipif(REAL, reason="it is installed")
 def test_without_mlflow_the_error_names_the_package(report: Report) -> None:
-    with pytest.raises(dpaudit.AuditError, match=r"Run `pip install dpaudit\[mlflow\]`"):
+    with pytest.raises(dpaudit.AuditError, match=r"install it with `pip install dpaudit\[mlflow\]`"):
         dpaudit.log_to_mlflow(report)

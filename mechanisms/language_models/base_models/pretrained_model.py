@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel
 from dpaudit.mechanisms.models.pretrained import load_pretrained
+from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 
@@ -22,6 +24,7 @@ class PretrainedModel:
         dtype: torch's name of the weights' type, such as "float32" or "bfloat16".
     """
 
+    packages: ClassVar[Packages] = {"transformers": "text"}
     path: str = field(metadata=PATH)
     dtype: str = "float32"
 

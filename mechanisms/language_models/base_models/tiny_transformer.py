@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.base_models.made_sentences import made_sentences
 from dpaudit.mechanisms.language_models.base_models.protocol import BaseModel
 from dpaudit.mechanisms.ranges import require_at_least
+from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 SENTENCES = 1_000
@@ -40,6 +41,7 @@ class TinyTransformer:
         seed: Seed of sentences, weights and pre-training, >= 0.
     """
 
+    packages: ClassVar[Packages] = {"transformers": "text"}
     hidden: int = 64
     layers: int = 2
     heads: int = 4
@@ -69,11 +71,9 @@ class TinyTransformer:
 @lru_cache(maxsize=4)
 def _pretrained(source: TinyTransformer) -> tuple[Any, Any]:
     """Return the pre-trained module and its tokenizer. They are made by one thread, so that all machines agree."""
-    try:
-        import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as err:
-        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
+    import torch
+
+    transformers = imported("transformers", "text")
     rng = np.random.default_rng(np.random.SeedSequence([source.seed, 0xBA5E]))
     sentences = made_sentences(SENTENCES, rng)
     tokenizer = _tokenizer(sentences, source)
@@ -82,8 +82,8 @@ def _pretrained(source: TinyTransformer) -> tuple[Any, Any]:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**62)))
-            module: Any = LlamaForCausalLM(
-                LlamaConfig(
+            module: Any = transformers.LlamaForCausalLM(
+                transformers.LlamaConfig(
                     vocab_size=len(tokenizer),
                     hidden_size=source.hidden,
                     intermediate_size=4 * source.hidden,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.fine_tuning.base_model import frozen_copy
 from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
+from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 
@@ -27,6 +28,7 @@ class LoraSettings(FineTuner):
             depend on which canaries were planted.
     """
 
+    packages: ClassVar[Packages] = {"peft": "finetuning", "transformers": "text"}
     rank: int = 8
     alpha: float = 16.0
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
@@ -43,14 +45,11 @@ class LoraSettings(FineTuner):
         )
 
     def trainable(self, base: Any, *, device: str) -> Any:
-        try:
-            import peft
-        except ImportError as err:
-            raise InputError("LoRA needs the package peft; install it with `pip install dpaudit[finetuning]`") from err
+        peft = imported("peft", "finetuning")
         config = peft.LoraConfig(
             task_type=peft.TaskType.CAUSAL_LM,
             r=self.rank,
-            lora_alpha=self.alpha,  # type: ignore[arg-type]  # any number works
+            lora_alpha=self.alpha,
             target_modules=list(self.target_modules),
             lora_dropout=0.0,
             trainable_token_indices=list(self.trained_tokens) or None,
