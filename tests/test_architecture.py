@@ -66,6 +66,7 @@ FLOORS = Rooms(
             "tracebacks",
             "type_hints",
             "field_checks",
+            "packages",
             "plain_files",
             "consent",
             "locations",
