@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import end_by_verdict, show, show_lines
 from dpaudit.errors import InputError, SpecError
 from dpaudit.registry import catalogue, load
@@ -57,7 +58,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
 @click.option("--by", metavar="COLUMNS", help="One bound for each combination of values, all valid together.")
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a small page (HTML).")
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import click
 
+from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
+from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import InputError, printable, shortened
 from dpaudit.plain_files import must_write_in_place, write_user_file
 from dpaudit.registry import catalogue
@@ -67,7 +69,8 @@ run: {{runner: auto}}   # in this process, or on Ray if that is faster; `address
 @click.option("--mechanism", help='A name of `dpaudit list mechanisms`, or "package.module:Class".')
 @click.option("--epsilon", type=click.FloatRange(min=0, min_open=True), help="Claimed epsilon.")
 @click.option("--data", help="A name of `dpaudit list data`, or a CSV file whose last column is the label.")
-def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | None) -> None:
+@json_option
+def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | None, as_json: bool) -> None:
     """Ask three questions and write a commented spec.
 
     Each option answers one question.
@@ -111,7 +114,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     except UnicodeEncodeError as err:
         raise InputError(f"the file name must be valid UTF-8, got {shortened(data)}. Rename the file") from err
     write_user_file(file, content)
-    show_lines(f"Wrote {file}. Next: dpaudit plan {file}")
+    show_lines(in_json({"file": str(file)}) if as_json else f"Wrote {file}. Next: dpaudit plan {file}")
 
 
 def _data(words: str) -> dict[str, object]:
@@ -129,18 +132,23 @@ def _data(words: str) -> dict[str, object]:
 
 @click.command()
 @click.option("--ray", "with_ray", is_flag=True, help="Also start Ray and run one task on it (10 s).")
-def doctor(with_ray: bool) -> None:
+@json_option
+def doctor(with_ray: bool, as_json: bool) -> None:
     """Check the machine and list optional extras.
 
     The exit code is 3 if something is missing that runs need.
     """
-    missing = False
+    checks, extras = [], list(_extras())
     for passed, name, detail in _checks(with_ray):
-        missing |= not passed
-        show_lines(f"{'ok     ' if passed else 'MISSING'} {name}: {detail}")
-    for extra in _extras():
-        show_lines(f"{'ok     ' if extra.version else 'without'} extra {extra.name}: {extra.words}")
-    if missing:
+        checks.append({"name": name, "ok": passed, "detail": detail})
+        if not as_json:
+            show_lines(f"{'ok     ' if passed else 'MISSING'} {name}: {detail}")
+    if as_json:
+        show_lines(in_json({"checks": checks, "extras": extras}))
+    else:
+        for extra in extras:
+            show_lines(f"{'ok     ' if extra.version else 'without'} extra {extra.name}: {extra.words}")
+    if not all(each["ok"] for each in checks):
         end(RUN_FAILED)
 
 

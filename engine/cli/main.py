@@ -18,10 +18,11 @@ import dpaudit
 from dpaudit.engine.cli.estimate import estimate
 from dpaudit.engine.cli.init_and_doctor import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
-from dpaudit.engine.cli.options import PLACE, parse_schema, parse_settings
+from dpaudit.engine.cli.options import PLACE, json_option, parse_schema, parse_settings
 from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.cli.synthetic import synthetic
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
+from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import shortened
 from dpaudit.locations import search_last
 from dpaudit.packages import imported
@@ -96,6 +97,7 @@ def main() -> None:
 @click.option("--seed", type=int, help="Override the spec's seed.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="Override the spec's runner.")
 @click.option("--quiet", is_flag=True, help="Print the report only, no progress.")
+@json_option
 @_verbose
 @_ci_options
 def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, quiet: bool, **ending: Any) -> None:
@@ -153,6 +155,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--until-decided", is_flag=True, help="Rerun undecided tests with four times the trials.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="[default: auto if models are trained, else in-process]")
 @click.option("--quiet", is_flag=True, help="Print the report only, no progress.")
+@json_option
 @_verbose
 @_ci_options
 def check(
@@ -223,6 +226,7 @@ def check(
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--fresh", is_flag=True, help="Rerun units that other code, data or another spec made; keep their files.")
 @click.option("--quiet", is_flag=True, help="Print the report only, no progress.")
+@json_option
 @_verbose
 @allow_options("code", "network", "files")
 @_fail_options
@@ -247,7 +251,8 @@ def resume(
 
     allowed: dict[str, Any] = {"allow_code": allow_code, "allow_network": allow_network, "allow_files": allow_files}
     if is_sweep(folder):
-        _resume_sweep(folder, allowed, quiet=quiet, fail_on_violation=ending["fail_on_violation"])
+        of_sweep = {name: ending[name] for name in ("as_json", "fail_on_violation")}
+        _resume_sweep(folder, allowed, quiet=quiet, **of_sweep)
     else:
         _finish(partial(driver.resume, folder, fresh=fresh, quiet=quiet, **allowed), folder, **ending)
 
@@ -258,6 +263,7 @@ def _finish(
     subject: str = "",
     *,
     verbose: bool,
+    as_json: bool,
     junit: Path | None = None,
     sarif: Path | None = None,
     summary: Path | None = None,
@@ -268,7 +274,7 @@ def _finish(
     if mlflow is not None:
         imported("mlflow", "mlflow")
     report = _run_interruptible(carry_out, "resume", folder)
-    show_lines(report.text(verbose=verbose))
+    _show_report(report, verbose=verbose, as_json=as_json)
     if junit or sarif or summary:
         from dpaudit.engine.report.ci_files import write_for_ci
 
@@ -278,6 +284,13 @@ def _finish(
 
         log_to_mlflow(report, experiment=mlflow)
     _end_by_report(report, **fail_on)
+
+
+def _show_report(report: Report, *, verbose: bool, as_json: bool) -> None:
+    """Print the report, or the content of its `bounds.json`."""
+    from dpaudit.engine.report.bounds_file import bounds_json  # imports Arrow
+
+    show_lines(bounds_json(report) if as_json else report.text(verbose=verbose))
 
 
 def _end_by_report(report: Report, **fail_on: bool) -> None:
@@ -296,7 +309,7 @@ def _end_by_report(report: Report, **fail_on: bool) -> None:
     type=click.Path(path_type=Path),
     help="Folder of an earlier run that times the units.  [default: runs/<name>]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print units and costs as JSON.")
+@json_option
 def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> None:
     """Print the sensitivity of each audit of SPEC, and its cost.
 
@@ -306,13 +319,11 @@ def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> N
     detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then the
     number of trainings, and the remaining time if an earlier run has timed such units. Nothing runs.
     """
-    import json
-
     from dpaudit.engine.planned_run import planned_run
 
     planned = planned_run(spec, seed=seed, timings=timings, announce=tell)
     if as_json:
-        show(json.dumps(planned.to_dict()))
+        show_lines(in_json(planned))
     else:
         for line in planned.lines:
             show(line)
@@ -321,11 +332,18 @@ def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> N
 @main.command()
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="Print the verdict of each audit only.")
+@json_option
 @_verbose
 @allow_options("code", "files")
 @_fail_options
 def report(
-    folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
+    folder: str | Path,
+    quiet: bool,
+    as_json: bool,
+    verbose: bool,
+    allow_code: bool,
+    allow_files: bool,
+    **fail_on: bool,
 ) -> None:
     """Recompute, write and print the report of the run in RUN.
 
@@ -337,11 +355,11 @@ def report(
     from dpaudit.engine.run.driver import report_again
 
     again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
-    if quiet:
+    if quiet and not as_json:
         for result in again.results:
             show(f"{result.verdict}  {result.name}")
     else:
-        show_lines(again.text(verbose=verbose))
+        _show_report(again, verbose=verbose, as_json=as_json)
     _end_by_report(again, **fail_on)
 
 
@@ -351,7 +369,8 @@ def report(
     "--output", "-o", type=click.Path(path_type=Path), help="Write the block to this file instead of standard output."
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a summary of one page (A4) to this file.")
-def card(run: str | Path, output: Path | None, html: Path | None) -> None:
+@json_option
+def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool) -> None:
     """Print the results of RUN for a model card.
 
     The block is Markdown with YAML front matter: claim, verdict, bound, confidence, assumption, sensitivity,
@@ -366,8 +385,8 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
         write_user_file(html, model_card.page().encode())
     if output is not None:
         write_user_file(output, model_card.markdown().encode())
-    else:
-        show_lines(model_card.markdown().rstrip())
+    if as_json or output is None:
+        show_lines(in_json(model_card) if as_json else model_card.markdown().rstrip())
 
 
 @main.command()
@@ -377,7 +396,10 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
 @click.option("--audit", help="Name of the audit; needed if several audits fit.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write all records to this file.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write the table to this page.")
-def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None) -> None:
+@json_option
+def records(
+    run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None, as_json: bool
+) -> None:
     """List the records that leak most, with false discovery rates.
 
     For label-canaries and membership with several `trainings`: the share of correct guesses about each record, a
@@ -392,7 +414,7 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
         write_user_file(csv, ranking.to_frame().to_csv(index=False).encode())
     if html is not None:
         write_user_file(html, ranking.page().encode())
-    show_lines(str(ranking))
+    show_lines(in_json(ranking) if as_json else str(ranking))
 
 
 @main.command()
@@ -405,8 +427,9 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
 @click.option("--runner", type=click.Choice(RUNNERS), default="auto", show_default=True)
 @click.option("--only", multiple=True, metavar="TEXT", help="Run only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
+@json_option
 def reproduce(
-    paper: str | None, what: str | None, output: Path, workers: int | None, runner: Any, **options: Any
+    paper: str | None, what: str | None, output: Path, workers: int | None, runner: Any, as_json: bool, **options: Any
 ) -> None:
     """Reproduce a table or figure of PAPER.
 
@@ -420,7 +443,8 @@ def reproduce(
     entries = catalogue("reproduction")
     names = list(entries) if paper is None else needs.chosen(entries, paper, what)
     if what is None:
-        show_lines(needs.listed(entries[name] for name in names))
+        listed = needs.listed(entries[name] for name in names)
+        show_lines(in_json({"names": names, "text": listed.splitlines()}) if as_json else listed)
         return
     (name,) = names
     if options["data"] is not None:
@@ -434,9 +458,13 @@ def reproduce(
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
         reproduction = make(papers.Options(output / str(paper), run=run_options, listeners=[progress], **options))
+    paths = [str(path) for path in reproduction.files]
+    if as_json:
+        show_lines(in_json({"text": reproduction.text.splitlines(), "files": paths}))
+        return
     show_lines(reproduction.text)
-    for path in reproduction.files:
-        show(str(path))
+    for path in paths:
+        show(path)
 
 
 @click.command()
@@ -445,6 +473,7 @@ def reproduce(
 @click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI.  [default: runs/<name>]")
 @click.option("--seed", type=int, help="Override the spec's seed.")
 @click.option("--quiet", is_flag=True, help="Print the result only, no progress.")
+@json_option
 @allow_options("code", "network", "files")
 @_fail_on_violation
 def sweep(
@@ -453,6 +482,7 @@ def sweep(
     output: str | Path | None,
     seed: int | None,
     quiet: bool,
+    as_json: bool,
     fail_on_violation: bool,
     **allowed: bool,
 ) -> None:
@@ -466,23 +496,25 @@ def sweep(
     if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
         stop("give SPEC, or --restore DIR alone", BAD_INPUT)
     if restore is not None:
-        _resume_sweep(restore, allowed, quiet=quiet, fail_on_violation=fail_on_violation)
+        _resume_sweep(restore, allowed, quiet=quiet, as_json=as_json, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
     folder = output or running.read_request(spec).folder
     run_sweep = partial(running.sweep, spec, output=folder, seed=seed, quiet=quiet)
-    _finish_sweep(run_sweep, folder, fail_on_violation=fail_on_violation)
+    _finish_sweep(run_sweep, folder, as_json=as_json, fail_on_violation=fail_on_violation)
 
 
-def _resume_sweep(folder: str | Path, allowed: dict[str, Any], *, quiet: bool, fail_on_violation: bool) -> None:
+def _resume_sweep(folder: str | Path, allowed: dict[str, Any], *, quiet: bool, **ending: bool) -> None:
     from dpaudit.engine.sweep.running import restore_sweep
 
-    _finish_sweep(partial(restore_sweep, folder, **allowed, quiet=quiet), folder, fail_on_violation=fail_on_violation)
+    _finish_sweep(partial(restore_sweep, folder, **allowed, quiet=quiet), folder, **ending)
 
 
-def _finish_sweep(carry_out: Callable[[], SweepResult], folder: str | Path, *, fail_on_violation: bool) -> None:
+def _finish_sweep(
+    carry_out: Callable[[], SweepResult], folder: str | Path, *, as_json: bool, fail_on_violation: bool
+) -> None:
     result = _run_interruptible(carry_out, "sweep --restore", folder)
-    show_lines(str(result))
+    show_lines(in_json(result.summary) if as_json else str(result))
     if result.errors:
         stop(f"{result.num_errors} of {len(result)} configurations failed: {result.errors[0]}", RUN_FAILED)
     rejected = bool(result.report.violations or result.report.undecided)

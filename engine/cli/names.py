@@ -18,7 +18,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import show, show_lines
+from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.engine.request.build import PART_KEY, Schema, field_descriptions, fields_schema, init_fields
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
@@ -63,7 +65,8 @@ def _entries() -> list[Entry]:
 @click.command(name="list")
 @click.argument("kind", required=False, shell_complete=_complete_kind)
 @click.option("--fields", "with_fields", is_flag=True, help="Also show the type, default and meaning of every field.")
-def list_(kind: str | None, with_fields: bool) -> None:
+@json_option
+def list_(kind: str | None, with_fields: bool, as_json: bool) -> None:
     """List mechanisms, games, attacks and all other names.
 
     These include models, proxies, estimators, data sets and reproductions. KIND selects one kind: `dpaudit list
@@ -72,6 +75,14 @@ def list_(kind: str | None, with_fields: bool) -> None:
     kinds = {plural(name): name for name in PACKAGES}
     if kind is not None and kind not in kinds:
         raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}{did_you_mean(kind, kinds)}")
+    if as_json:
+        chosen = {title: catalogue(name).values() for title, name in kinds.items() if kind in (None, title)}
+        show_lines(
+            in_json(
+                {title: [_entry_values(each, with_fields) for each in entries] for title, entries in chosen.items()}
+            )
+        )
+        return
     for title, name in kinds.items():
         if kind in (None, title):
             show("", bold=title)
@@ -87,6 +98,12 @@ def list_(kind: str | None, with_fields: bool) -> None:
             show(f"  {name:<40} {summary}")
 
 
+def _entry_values(entry: Entry, with_fields: bool) -> dict[str, Any]:
+    """Return an entry as plain values, and its fields if asked for."""
+    fields = {"fields": described_fields(load(entry.kind, entry.name))} if with_fields else {}
+    return {**attributes(entry, ("kind", "name", "summary", "source")), **fields}
+
+
 def _functions() -> Iterator[tuple[str, str]]:
     """Yield name and summary of public functions and types in `_PUBLIC_MODULES`, except registered parts."""
     for module in _PUBLIC_MODULES:
@@ -99,7 +116,8 @@ def _functions() -> Iterator[tuple[str, str]]:
 
 @click.command(name="show")
 @click.argument("name", shell_complete=_complete_name)
-def show_name(name: str) -> None:
+@json_option
+def show_name(name: str, as_json: bool) -> None:
     """Print the source and fields of NAME.
 
     Each field is listed with its type, default and meaning.
@@ -108,6 +126,9 @@ def show_name(name: str) -> None:
     if not entries:
         names = [entry.name for entry in _entries()]
         raise UnknownNameError(f"NAME must be one that `dpaudit list` shows, got {name!r}{did_you_mean(name, names)}")
+    if as_json:
+        show_lines(in_json([_entry_values(entry, with_fields=True) for entry in entries]))
+        return
     for entry in entries:
         show(f"  {entry.kind} [{entry.source}]", bold=entry.name)
         show(f"  {entry.summary}")

@@ -24,6 +24,7 @@ class _Place(_PlaceType):
         return str(value) if "://" in str(value) else Path(value)
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 PLACE = _Place()  # a run folder: a path, or a URI that pyarrow.fs can open
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import dpaudit
-from dpaudit.engine.cli.options import PLACE
+from dpaudit.engine.cli.options import PLACE, json_option
 from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
+from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.locations import search_last
 
@@ -37,7 +39,10 @@ _address = click.option(
 @click.option("--seed", type=int, help="Override the spec's seed.")
 @click.option("--sweep", is_flag=True, help="SPEC is the spec of a sweep.")
 @click.option("--follow", "-f", is_flag=True, help="Print the log of the job until it ends.")
-def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **job_options: Any) -> None:
+@json_option
+def submit(
+    spec: Path, output: str | Path, address: str | None, follow: bool, as_json: bool, **job_options: Any
+) -> None:
     """Run the audits of SPEC, or a sweep, as a job of a cluster.
 
     The spec, code and output identify the job. A job that runs or has succeeded is not started again. A job that failed
@@ -51,7 +56,8 @@ def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **
     submitted = jobs.submit(job_of(spec, output, **job_options))
     note_submission(output, Submission(submitted.name, jobs.address))
     outcome = "submitted" if submitted.new else f"exists already ({submitted.state}) and is not started again"
-    show(f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
+    text = f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`"
+    _show(text, {"job": submitted.name, "new": submitted.new, "state": submitted.state, "output": str(output)}, as_json)
     if follow:
         _follow(jobs, submitted.name)
 
@@ -59,7 +65,8 @@ def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **
 @click.command()
 @click.argument("target", metavar="RUN|JOB")
 @_address
-def status(target: str, address: str | None) -> None:
+@json_option
+def status(target: str, address: str | None, as_json: bool) -> None:
     """Print the status of a run or job.
 
     RUN is the path or URI of a run folder, JOB the name of a job.
@@ -70,13 +77,25 @@ def status(target: str, address: str | None) -> None:
     if Jobs.is_name(target) and not os.path.exists(target):
         jobs = Jobs(address)
         state, message = jobs.state(target), jobs.message(target)
-        show(f"{target}: {state}" + (f"; {message}" if message else ""))
+        text = f"{target}: {state}" + (f"; {message}" if message else "")
+        _show(text, {"job": target, "state": state, "message": message}, as_json)
         return
     place = PLACE.convert(target, None, None)
     try:
-        show_lines(str(run_status(place)))
+        run = run_status(place)
     except NotPlanned as err:
-        show(_submission_status(place, address, err))
+        submission = _submission_status(place, address, err)
+        _show(submission, {"place": str(place), "stage": submission}, as_json)
+    else:
+        show_lines(in_json(run) if as_json else str(run))
+
+
+def _show(text: str, values: Mapping[str, Any], as_json: bool) -> None:
+    """Print one line of text, or its values in JSON."""
+    if as_json:
+        show_lines(in_json(values))
+    else:
+        show(text)
 
 
 def _submission_status(place: str | Path, address: str | None, not_planned: SpecError) -> str:
@@ -130,20 +149,23 @@ def _show_log(text: str) -> None:
 @click.command(name="stop")
 @click.argument("job")
 @_address
-def stop_job(job: str, address: str | None) -> None:
+@json_option
+def stop_job(job: str, address: str | None, as_json: bool) -> None:
     """Stop a job; its finished units are kept.
 
     Submit the same job again to resume it.
     """
     from dpaudit.cluster.jobs import Jobs
 
-    show(f"{job}: {Jobs(address).stop(job)}")
+    state = Jobs(address).stop(job)
+    _show(f"{job}: {state}", {"job": job, "state": state}, as_json)
 
 
 @click.command()
 @click.argument("run", metavar="RUN", type=PLACE)
 @click.argument("folder", type=click.Path(path_type=Path))
-def fetch(run: str | Path, folder: Path) -> None:
+@json_option
+def fetch(run: str | Path, folder: Path, as_json: bool) -> None:
     """Copy the run folder at RUN to FOLDER.
 
     RUN is a URI or a path. FOLDER must be new or empty.
@@ -153,7 +175,7 @@ def fetch(run: str | Path, folder: Path) -> None:
     if str(run) == str(folder):
         raise SpecError(f"RUN and FOLDER must differ, got {shortened(folder)} for both")
     fetch_run(run, folder)
-    show(f"{folder}: open report.html, or `dpaudit report {folder}`")
+    _show(f"{folder}: open report.html, or `dpaudit report {folder}`", {"folder": str(folder)}, as_json)
 
 
 def job_of(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import end_by_verdict, show_lines
 from dpaudit.errors import InputError
 
@@ -37,7 +38,7 @@ from dpaudit.errors import InputError
 @click.option("--confidence", type=float, default=0.999, show_default=True, help="Confidence that a violation needs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a page with figures (HTML).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the rows could not reject the claim.")
 def synthetic(

@@ -205,6 +205,11 @@ class Records:
         columns = {name: getattr(self, name) for name in ("record", "right", "margin", "p_value", "adjusted")}
         return pd.DataFrame({**columns, "found": self.adjusted <= self.rate})
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: the settings, and each of the printed records."""
+        settings = {name: getattr(self, name) for name in ("audit", "trainings", "replays", "limit", "against", "rate")}
+        return {**settings, "selected": self.selected, "records": self.to_frame()[: self.top].to_dict("records")}
+
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences on the meaning and limits of the table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
@@ -117,6 +119,18 @@ class RunStatus:
             lines.append(f"  and {len(self.running) - MAX_LISTED} more")
         lines += [f"{verdict}  {shortened(name)}" for name, verdict in self.verdicts]
         return "\n".join(map(printable, [*lines, *self.cautions]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; the time of the last event in ISO format, UTC."""
+        last = self.last_event_at
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.repr}
+        return {
+            **values,
+            "running": dict(self.running),
+            "last_event_at": None if last is None else last.isoformat(),
+            "verdicts": dict(self.verdicts),
+            "configurations": {name: str(state) for name, state in self.configurations},
+        }
 
     @property
     def outcomes(self) -> Mapping[str, AuditOutcome]:

@@ -136,7 +136,10 @@ class TextAudit:
         """Check the data, score the canaries before training, and record the batches from now on.
 
         Args:
-            model, batches, tokenizer, optimizer: As in `of`.
+            model: As in `of`.
+            batches: As in `of`.
+            tokenizer: As in `of`.
+            optimizer: As in `of`.
             resumed: True if the training goes on from a checkpoint; its `state` must have been restored.
         Raises: InputError if canaries would not be trained on as planned, or for an argument that does not fit.
         """
