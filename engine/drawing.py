@@ -84,11 +84,14 @@ def set_ticks(side: Axis, ticks: Numbers, words: Sequence[str] | None = None, **
     side.minorticks_off()
 
 
-def annotate_right(axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 9) -> None:
-    """Write text to the right of a point."""
+def annotate_right(
+    axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 9, shift: float = 7
+) -> Text:
+    """Write text `shift` points to the right of a point, or to its left if `shift` is negative."""
     behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
-    text_style: dict[str, Any] = {"fontsize": size, "color": colour, "va": "center", "bbox": behind}
-    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", **text_style)
+    style: dict[str, Any] = {"fontsize": size, "color": colour, "va": "center", "bbox": behind}
+    style["ha"] = "left" if shift > 0 else "right"
+    return axes.annotate(text, (x, y), (shift, 0), textcoords="offset points", **style)
 
 
 def finish(axes: Axes, legend: str = "best", **legend_options: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from dpaudit.claims.scope import Scope
@@ -32,8 +33,8 @@ NUMBER = 0.12
 """Share of the largest number that a number's text takes at the end of a bar."""
 SPAN = 0.1
 """Smallest height of an axis of accuracies; on a smaller one, chance differences look large."""
-NEAR = 0.07
-"""Names closer than this share of the height would overlap; the table names all."""
+NEAR = 7
+"""Distance in points (1/72 inch) that names keep from the marks of a sweep."""
 
 
 def overview(results: Sequence[AuditResult]) -> Picture:
@@ -222,7 +223,6 @@ def frontier(summary: SweepSummary) -> Picture:
         bar = None if math.isnan(error) else [error]
         style = {"color": colour, "label": label, "markersize": 6, "elinewidth": 1}
         axes.errorbar([place], [row.utility], yerr=bar, fmt="o", **style)
-    _write_names(axes, rows, summary.best, reach)
     leading = [row for row in rows if can_be_drawn(row.claimed) and not row.dominated_claim]
     points = sorted({(row.claimed, row.utility) for row in leading})
     if len(points) > 1:  # a staircase of the most useful configuration for each claimed epsilon
@@ -242,6 +242,7 @@ def frontier(summary: SweepSummary) -> Picture:
     _set_utility(axes, summary, rows)
     finish(axes, "")
     legend_below(figure)
+    _write_names(axes, rows, summary.best, reach)
     return Picture("frontier", "Sweep", figure)
 
 
@@ -263,12 +264,25 @@ def _set_utility(axes: Axes, summary: SweepSummary, rows: Sequence[SweepRow]) ->
 
 
 def _write_names(axes: Axes, rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> None:
-    """Write configurations' names at their claims if there is room: the best one's, then the frontier's."""
-    height = max((row.utility for row in rows), default=0.0) - min((row.utility for row in rows), default=0.0)
-    placed: list[tuple[float, float]] = []
+    """Write names where they cover no mark: the best configuration's first, then the frontier's; the table has all.
+
+    The axes must have all their marks, limits and legends, since places on the figure are measured.
+    """
+    axes.figure.draw_without_rendering()
+    spans = {}  # audited and claimed epsilon of each row, as drawn
+    for row in rows:
+        place = min(row.audited, 1.12 * reach)
+        spans[row.name] = sorted((place, row.claimed if can_be_drawn(row.claimed) else place))
+    pixels = [axes.transData.transform([(x, row.utility) for x in spans[row.name]]) for row in rows]
+    margin = NEAR * axes.figure.dpi / 72
+    taken = [Bbox([points.min(axis=0) - margin, points.max(axis=0) + margin]) for points in pixels]
     for row in sorted(rows, key=lambda row: (row is not best, row.dominated_claim, row.dominated_audit)):
-        x = min(row.claimed if can_be_drawn(row.claimed) else row.audited, 1.12 * reach)
-        if not any(abs(x - at) < 0.3 * reach and abs(row.utility - y) < NEAR * height for at, y in placed):
-            colour = QUIET if row.dominated_claim and row.dominated_audit else INK
-            annotate_right(axes, x, row.utility, shortened(row.name, 40), colour, 8)
-            placed.append((x, row.utility))
+        colour = QUIET if row.dominated_claim and row.dominated_audit else INK
+        for x, shift in zip(reversed(spans[row.name]), (NEAR, -NEAR - 4), strict=True):  # 4: the ring of the best one
+            name = annotate_right(axes, x, row.utility, shortened(row.name, 40), colour, 8, shift)
+            box = name.get_window_extent()
+
+            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and not box.shrunk(0.97, 0.97).count_overlaps(taken):
+                taken.append(box)
+                break
+            name.remove()

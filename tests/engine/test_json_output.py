@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit.engine.cli.main import main
+from tests.small import few_calls
 
 WITHOUT = {"logs", "schema"}
 """`logs` prints the text of a job, `schema` prints JSON in any case."""
@@ -80,7 +81,10 @@ def test_commands_without_a_run_print_their_values(folder: Path) -> None:
 
 
 def test_a_check_prints_values_and_ends_by_its_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "exact_sum.py").write_text("def total(rows, rng):\n    return float(rows['x'].sum())\n", encoding="utf-8")
+    few_calls(monkeypatch)
+    (tmp_path / "exact_sum.py").write_text(
+        "def total(rows, rng):\n    return float(rows['x'].sum())\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     command = ["check", "exact_sum:total", "--schema", "{x: [0, 1]}", "--claim", "1", "--effort", "quick", "--json"]
     result = CliRunner().invoke(main, [*command, "--fail-on-violation"], catch_exceptions=False)
