@@ -271,11 +271,11 @@ class SweepSummary:
             )
             return [*lines, chosen.replace("less", "more") if self.sweep.mode == "min" else chosen]
         both = max(0.0, self.confidence + again.confidence - 1)
+        utility = "" if math.isnan(again.utility) else f"; {self.metric} {again.utility:.4f}"
         return [
             *lines,
-            f"Audited afresh with seed {again.seed} after the selection: {again.headline}; {self.metric} "
-            f"{again.utility:.4f}. This bound alone holds with confidence {again.confidence:g}, together with "
-            f"those of the sweep with {both:.4g}.",
+            f"Audited afresh with seed {again.seed} after the selection: {again.headline}{utility}. This bound alone "
+            f"holds with confidence {again.confidence:g}, together with those of the sweep with {both:.4g}.",
         ]
 
     def _limits(self) -> str:

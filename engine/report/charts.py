@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
+from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.drawing import WIDE, Picture, annotate_right, canvas, fill, finish, legend_below, set_ticks
 from dpaudit.engine.finding_figures import draw_totals, total_epsilons
@@ -27,6 +28,12 @@ FEW_SCORES = 1_000
 """Fewer scores than this have wide bins and a linear axis: on a logarithmic one, single scores are spikes."""
 MIN_POINTS = 3
 """Smallest number of claims in a line of detected epsilons."""
+WORLDS = {
+    Relation.ADD_REMOVE: ("with the record", "without"),
+    Relation.REPLACE: ("with the record", "another in its place"),
+    Relation.LABEL: ("the record's label", "another label"),
+}
+"""Difference between the two worlds of a game in words, by neighbouring relation."""
 SIDE = "#a16207"
 """Colour of a side finding, which is a warning and not a verdict on the claim."""
 NUMBER = 0.12
@@ -86,18 +93,18 @@ def _quantities(results: Sequence[AuditResult]) -> str:
     return named[0] if len(named) == 1 else "each bar in its own quantity"
 
 
-def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Picture:
-    """Draw histograms of the scores in the two worlds; truth and score have shape (n,)."""
+def scores(
+    truth: NDArray[np.bool_], score: NDArray[np.floating[Any]], relation: Relation = Relation.ADD_REMOVE
+) -> Picture:
+    """Draw histograms of the scores in the two worlds, which differ by `relation`; truth and score have shape (n,)."""
     figure, axes = canvas(*WIDE)
     finite = score[np.isfinite(score)]
     few = score.size < FEW_SCORES
     low, high = np.quantile(finite, [0.0, 1.0] if few else [0.001, 0.999]) if finite.size else (0.0, 1.0)
     bins = min(60, max(8, math.isqrt(score.size)))
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
-    worlds = {
-        "world 1: with the record": (score[truth], MEMBER),
-        "world 0: without": (score[~truth], OTHER),
-    }
+    with_record, without = WORLDS[relation]
+    worlds = {f"world 1: {with_record}": (score[truth], MEMBER), f"world 0: {without}": (score[~truth], OTHER)}
     for name, (values, colour) in worlds.items():
         counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
         share = np.append(counts, 0) / max(values.size, 1)

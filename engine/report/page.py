@@ -122,7 +122,7 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str,
 
     name = slug(result.name)
     scores = _sampled_scores(folder / "scores" / name)
-    pictures = [] if scores is None else [charts.scores(*scores)]
+    pictures = [] if scores is None else [charts.scores(*scores, result.compared.claim.relation)]
     if result.finding is not None:
         pictures += finding_figures(result.finding, result.compared.claim)
     return [(picture.title, _save_figure(picture, target, f"{name}-{picture.stem}")) for picture in pictures]

@@ -25,10 +25,11 @@ from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.record import Sensitivity, TestRecord
 from dpaudit.engine.reading.result import Ceiling
-from dpaudit.engine.reading.sweep_summary import SweepSummary
+from dpaudit.engine.reading.sweep_summary import Reaudit, SweepSummary
 from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
+from dpaudit.engine.request.audit_spec import slug
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
 from dpaudit.errors import InputError
@@ -192,6 +193,57 @@ def heights_of_rules(axes: Axes) -> list[float]:
     """Return the heights of the lines across the whole panel."""
     lines = [line for line in axes.lines if line.get_transform() == axes.get_yaxis_transform(which="grid")]
     return [float(np.asarray(line.get_ydata())[0]) for line in lines]
+
+
+def crowded() -> SweepSummary:
+    """Return a sweep whose best configuration has another one to the right of its claim."""
+    summary = swept(0.93, 0.94, 0.933, 0.6)
+    places = ((2.4, 3.0), (3.45, 4.0), (3.3, 4.0), (0.2, 1.0))
+    rows = [replace(row, audited=low, claimed=high) for row, (low, high) in zip(summary.rows, places, strict=True)]
+    named = (replace(row.configuration, name=f"epsilon=3, hidden=[{place}]") for place, row in enumerate(rows))
+    return replace(summary, rows=tuple(replace(row, configuration=each) for row, each in zip(rows, named, strict=True)))
+
+
+def test_names_in_a_sweep_figure_cover_no_point_and_no_name() -> None:
+    figure = frontier(crowded()).figure
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    points = [axes.transData.transform((x, row.utility)) for row in crowded().rows for x in (row.audited, row.claimed)]
+    assert len(boxes) >= 2
+    assert not [box for box in boxes for point in points if box.contains(*point)]
+    assert all(box.count_overlaps(boxes) == 1 for box in boxes), "each overlaps itself alone"
+    assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("relation", "with_record", "without"),
+    [
+        ("label", "the record's label", "another label"),
+        ("replace", "with the record", "another in its place"),
+        ("add-remove", "with the record", "without"),
+    ],
+)
+def test_the_legend_of_scores_names_what_differs(relation: str, with_record: str, without: str) -> None:
+    (axes,) = scores(np.arange(60) % 2 == 0, np.linspace(-1, 1, 60), Relation(relation)).figure.axes
+    assert axes.get_legend_handles_labels()[1] == [f"world 1: {with_record}", f"world 0: {without}"]
+
+
+def test_a_page_of_several_audits_folds_all_but_violations(tmp_path: Path) -> None:
+    kept = result(Bound(0.3, 0.0, 0.95, "m", Validity.FINITE_SAMPLE), Claim(1.0))
+    assert (unclipped().verdict, kept.verdict) == (Verdict.VIOLATION, Verdict.NO_VIOLATION)
+    folded = r'<section id="([^"]+)">\s*<details( open)?><summary>'
+    shown = re.findall(folded, page(report(replace(unclipped(), name="broken"), replace(kept, name="kept")), tmp_path))
+    assert shown == [(slug("broken"), " open"), (slug("kept"), "")]
+    assert not re.findall(folded, page(report(kept), tmp_path))
+
+
+def test_a_fresh_audit_without_a_utility_prints_none() -> None:
+    again = Reaudit("observed epsilon >= 0.5 at delta=0", "NO VIOLATION FOUND", 1, 0.95, math.nan)
+    assert "nan" not in str(replace(TestSummaries().summary(epsilon=2), reaudit=again))
+    assert "test accuracy 0.7000." in str(
+        replace(TestSummaries().summary(epsilon=2), reaudit=replace(again, utility=0.7))
+    )
 
 
 def test_cells_of_a_sweep_keep_their_headings_on_a_phone(tmp_path: Path) -> None:

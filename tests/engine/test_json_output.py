@@ -11,17 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit.engine.cli.main import main
-from tests.small import few_calls
 
 WITHOUT = {"logs", "schema"}
 """`logs` prints the text of a job, `schema` prints JSON in any case."""
 SPEC = """\
 name: small
 seed: 3
-mechanism: {name: randomized-response, epsilon: 1}
-data: {name: digits, flat: true}
+mechanism: {name: randomized-response, epsilon: 4}
+data: {name: iris}
 split: {target: 0.5, reference: 0.4, test: 0.1}
-game: {name: label-canaries, canaries: 200, replays: 1}
+game: {name: label-canaries, canaries: 20, replays: 1}
 proxy: {name: model, model: logistic-regression}
 run: {runner: in-process}
 """
@@ -80,13 +79,8 @@ def test_commands_without_a_run_print_their_values(folder: Path) -> None:
     assert values("init", new, "--mechanism", "lp-1st", "--epsilon", 1, "--data", "digits") == {"file": str(new)}
 
 
-def test_a_check_prints_values_and_ends_by_its_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few_calls(monkeypatch)
-    (tmp_path / "exact_sum.py").write_text(
-        "def total(rows, rng):\n    return float(rows['x'].sum())\n", encoding="utf-8"
-    )
-    monkeypatch.chdir(tmp_path)
-    command = ["check", "exact_sum:total", "--schema", "{x: [0, 1]}", "--claim", "1", "--effort", "quick", "--json"]
-    result = CliRunner().invoke(main, [*command, "--fail-on-violation"], catch_exceptions=False)
-    assert result.exit_code == 1
-    assert json.loads(result.stdout)["joint"]["answer"]["verdict"] == "VIOLATION"
+def test_exit_codes_are_those_of_the_text(folder: Path) -> None:
+    command = ["report", str(folder / "run"), "--fail-on-inconclusive"]
+    text, in_json = (CliRunner().invoke(main, [*command, *more]) for more in ([], ["--json"]))
+    assert json.loads(in_json.stdout)["results"][0]["verdict"] == "INCONCLUSIVE"
+    assert in_json.exit_code == text.exit_code == 4
