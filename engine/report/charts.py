@@ -249,6 +249,7 @@ def frontier(summary: SweepSummary) -> Picture:
     _set_utility(axes, summary, rows)
     finish(axes, "")
     legend_below(figure)
+    figure.draw_without_rendering()  # places all marks, which names must not cover
     _write_names(axes, rows, summary.best, reach)
     return Picture("frontier", "Sweep", figure)
 
@@ -273,9 +274,8 @@ def _set_utility(axes: Axes, summary: SweepSummary, rows: Sequence[SweepRow]) ->
 def _write_names(axes: Axes, rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> None:
     """Write names where they cover no mark: the best configuration's first, then the frontier's; the table has all.
 
-    The axes must have all their marks, limits and legends, since places on the figure are measured.
+    The figure must have been drawn with all its other marks, since places on it are measured.
     """
-    axes.figure.draw_without_rendering()
     spans = {}  # audited and claimed epsilon of each row, as drawn
     for row in rows:
         place = min(row.audited, 1.12 * reach)
