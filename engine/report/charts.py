@@ -282,14 +282,18 @@ def _write_names(axes: Axes, rows: Sequence[SweepRow], best: SweepRow | None, re
         spans[row.name] = sorted((place, row.claimed if can_be_drawn(row.claimed) else place))
     pixels = [axes.transData.transform([(x, row.utility) for x in spans[row.name]]) for row in rows]
     margin = NEAR * axes.figure.dpi / 72
-    taken = [Bbox([points.min(axis=0) - margin, points.max(axis=0) + margin]) for points in pixels]
+    occupied = [Bbox([points.min(axis=0) - margin, points.max(axis=0) + margin]) for points in pixels]
     for row in sorted(rows, key=lambda row: (row is not best, row.dominated_claim, row.dominated_audit)):
         colour = QUIET if row.dominated_claim and row.dominated_audit else INK
         for x, shift in zip(reversed(spans[row.name]), (NEAR, -NEAR - 4), strict=True):  # 4: the ring of the best one
             name = annotate_right(axes, x, row.utility, shortened(row.name, 40), colour, 8, shift)
             box = name.get_window_extent()
 
-            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and not box.shrunk(0.97, 0.97).count_overlaps(taken):
-                taken.append(box)
+            if (
+                axes.bbox.x0 <= box.x0
+                and box.x1 <= axes.bbox.x1
+                and not box.shrunk(0.97, 0.97).count_overlaps(occupied)
+            ):
+                occupied.append(box)
                 break
             name.remove()

@@ -230,12 +230,14 @@ def test_the_legend_of_scores_names_what_differs(relation: str, with_record: str
 
 
 def test_a_page_of_several_audits_folds_all_but_violations(tmp_path: Path) -> None:
-    kept = result(Bound(0.3, 0.0, 0.95, "m", Validity.FINITE_SAMPLE), Claim(1.0))
-    assert (unclipped().verdict, kept.verdict) == (Verdict.VIOLATION, Verdict.NO_VIOLATION)
+    private = result(Bound(0.3, 0.0, 0.95, "m", Validity.FINITE_SAMPLE), Claim(1.0))
+    assert (unclipped().verdict, private.verdict) == (Verdict.VIOLATION, Verdict.NO_VIOLATION)
     folded = r'<section id="([^"]+)">\s*<details( open)?><summary>'
-    shown = re.findall(folded, page(report(replace(unclipped(), name="broken"), replace(kept, name="kept")), tmp_path))
-    assert shown == [(slug("broken"), " open"), (slug("kept"), "")]
-    assert not re.findall(folded, page(report(kept), tmp_path))
+    sections = re.findall(
+        folded, page(report(replace(unclipped(), name="broken"), replace(private, name="kept")), tmp_path)
+    )
+    assert sections == [(slug("broken"), " open"), (slug("kept"), "")]
+    assert not re.findall(folded, page(report(private), tmp_path))
 
 
 def test_a_fresh_audit_without_a_utility_prints_none() -> None:
