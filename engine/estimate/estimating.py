@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, gammaln, logsumexp, ndtr
+from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
+from scipy.stats import rankdata
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
@@ -40,7 +41,7 @@ from dpaudit.estimators.extraction.verbatim import SPANS
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
-from dpaudit.estimators.one_run.guess_band import MAX_DELTA
+from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
 from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
@@ -59,16 +60,18 @@ INDEPENDENT = (
     "simultaneous-guess-count"
 )
 FAIR_COINS = "assumes that a separate fair coin decided each canary's membership"
+OTHER_COINS = "state coins of another probability as `rate` of the method rare-canaries"
 ROWS_APART = (
     "the intervals below assume independent rows. Canaries of one training are not independent, so these intervals are "
     "not guaranteed"
 )
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
+EQUAL_SCORES = "all scores are equal, so that they tell nothing about any row: check the attack"
 FEW_ROWS = "the maximum detectable epsilon of this number of rows is {}: give more rows"
 NO_VERDICT = "a bound that is {} rejects no claim: choose another method for a verdict"
 IN_BLOCKS = (
-    "members form blocks in the table, so no fair coins were flipped in row order: read as two samples. If a fair coin "
-    "did decide for each canary, name the method: simultaneous-guess-count"
+    "members form blocks in the table and its scores are not sorted, so the order of its rows is not that of fair "
+    "coins: read as two samples. If a fair coin did decide for each canary, name the method: simultaneous-guess-count"
 )
 SHUFFLED = "bets are placed in a shuffled order of the rows; use `ordered` if the rows are in trial order"
 NEIGHBOURS = "assumes that {} one canary is one neighbouring step of the claim"
@@ -91,9 +94,9 @@ COINS, RARE_COINS, TWO_SAMPLES, WITH_SELECTION = (
 """Methods for scores without a named method.
 
 If fair coins may have chosen the members: all numbers of guesses at once, valid for many canaries of one training and
-for independent trials. If members and non-members are two samples, or do not look like coins in row order: all
-thresholds at once, and all guesses of as many trials as coins would draw, valid for independent trials. With a
-selection: the threshold that it chooses. A column `planting_rate` other than 1/2: rare coins.
+for independent trials. If the number of members or their order does not look like coins: all thresholds at once, and
+all guesses of as many trials as coins would draw, valid for independent trials. With a selection: the threshold that it
+chooses. A column `planting_rate` other than 1/2: rare coins.
 """
 PLANTING_RATE = "planting_rate"
 """Column with the probability of the coin that decided each canary's membership, one for all rows."""
@@ -119,6 +122,7 @@ DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
 """Guess rule for fair coins, for unevenly many members, and for a stated order of guesses.
 
 The second one guesses equal numbers of members and of non-members, so that unequal shares do not help worthless scores.
+All other rules can guess one side alone.
 """
 COPIES = (
     "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
@@ -132,6 +136,13 @@ NO_CLAIM = Claim(math.inf, relation=Relation.ADD_REMOVE)
 """Claim that stands in if none is given."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
 """Probabilities below which sorted trials and uneven coins are refused."""
+BIASED_BY_CHANCE = 0.01
+"""Probability of a number of members below which no side is guessed alone, if nothing states that coins were fair.
+
+It may be named as the rule of guesses for `COINS`, which allows for the number of members.
+"""
+ORDERED_BY_CHANCE = 1e-4
+"""Probability of a rank correlation below which the order of the rows depends on the scores."""
 CONFIDENCES = 1e-6, 1 - 1e-9
 """Range of confidences within which every estimator is numerically accurate."""
 COUNTS = {
@@ -389,7 +400,10 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
-    usual: dict[str, object] = {"guess": EVEN_GUESS if named and _is_uneven(table, question) else DEFAULT_GUESS}
+    drawn = is_run_table or PLANTING_RATE in table.names  # by coins of a known probability
+    least = UNEVEN_BY_CHANCE if drawn else BIASED_BY_CHANCE
+    is_biased = (named or method == COINS) and _is_uneven(table, question, least)
+    usual: dict[str, object] = {"guess": EVEN_GUESS if is_biased else DEFAULT_GUESS}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
     states_order = _states_guess_order(table, question, method)
@@ -411,14 +425,16 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     replays, notes = _replays(table, question)
     replays = _in_trial_order(replays, estimator, question)
     guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if follows_order else replays
-    _require_fair_coins(guesses, estimator)
+    _require_fair_coins(guesses, estimator, least)
+    if not drawn and isinstance(estimator, SimultaneousGuessCount):
+        estimator = cast(Any, replace(estimator, member_log_odds=_member_log_odds(guesses)))
     tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
-    blocks = question.method is None and method == TWO_SAMPLES and not table.two_samples and _in_blocks(table, question)
+    blocks = question.method is None and method == TWO_SAMPLES and _in_blocks(table, question)
     notes += [
         *planted_notes,
         *([IN_THIS_ORDER if follows_order else NOT_IN_THIS_ORDER] if states_order else []),
-        *_assumption_notes(replays, estimator, question, blocks),
+        *_assumption_notes(replays, estimator, question, blocks=blocks, drawn=drawn),
         *_copy_notes(replays),
     ]
     backwards = not bound.lower and _is_reversed(replays[0])
@@ -434,7 +450,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
         details |= _power(guesses, estimator, tallies, bound, question.claim, convicting)
-        details |= {"blind": REVERSED} if backwards and bound.lower <= question.claim.epsilon else {}
+        if bound.lower <= question.claim.epsilon and (blind := _worthless(replays, backwards)):
+            details["blind"] = blind
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
@@ -537,7 +554,7 @@ def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dic
     most = _maximum(replays, estimator)
     if blind := _blind(most, claim):
         return {"maximum": most, "blind": blind}
-    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
+    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS and not _uneven(replays)
     factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
     return {"maximum": most, "detectable": factor}
 
@@ -650,32 +667,35 @@ def natural_method(table: SourceTable, question: Question) -> str:
         return "band" if question.selection.startswith("band") else WITH_SELECTION
     if (rate := planting_rate(table)) is not None:
         return COINS if rate == 0.5 else RARE_COINS
-    if table.two_samples or question.member_column not in table.names:
+    if question.member_column not in table.names:
         return TWO_SAMPLES
     return TWO_SAMPLES if _is_uneven(table, question) or _in_blocks(table, question) else COINS
 
 
-def _is_uneven(table: SourceTable, question: Question) -> bool:
-    """Return True if the number of members among the canaries of a replay is improbable for fair coins.
+def _is_uneven(table: SourceTable, question: Question, least: float = UNEVEN_BY_CHANCE) -> bool:
+    """Return True if fair coins make so uneven a number of members, among the canaries of a replay, less often.
 
     Canaries are counted, not rows: all rows of a canary have one coin.
     """
     if not {question.score_column, question.member_column} <= set(table.names):
         return False
-    return bool(_uneven(_replays(table, question)[0]))
+    return bool(_uneven(_replays(table, question)[0], least))
 
 
-def _uneven(replays: Sequence[Scores]) -> list[Scores]:
-    """Return the replays whose numbers of members are improbable for fair coins."""
-    return [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
+def _uneven(replays: Sequence[Scores], least: float = UNEVEN_BY_CHANCE) -> list[Scores]:
+    """Return the replays with so uneven a number of members that fair coins give one with probability < `least`."""
+    return [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < least]
 
 
 def _in_blocks(table: SourceTable, question: Question) -> bool:
-    """Return True if members and others form too few runs for fair coins; False if rows are grouped.
+    """Return True if members and others form too few runs for fair coins in rows that are not sorted by their scores.
+
+    False for two arrays, and if rows are grouped. Sorting by scores that leak puts members together, whatever decided
+    who they are.
 
     Source: Wald and Wolfowitz (1940), the normal approximation.
     """
-    if question.group_column is not None or {"canary", "replay"} & set(table.names):
+    if table.two_samples or question.group_column is not None or {"canary", "replay"} & set(table.names):
         return False
     members = table.bits(question.member_column)
     n, inside = members.size, int(members.sum())
@@ -683,7 +703,30 @@ def _in_blocks(table: SourceTable, question: Question) -> bool:
     if pairs <= n:
         return False
     runs, mean = 1 + int(np.count_nonzero(np.diff(members))), 1 + pairs / n
-    return float(ndtr((runs + 0.5 - mean) / math.sqrt(pairs * (pairs - n) / (n * n * (n - 1))))) < UNEVEN_BY_CHANCE
+    by_chance = float(ndtr((runs + 0.5 - mean) / math.sqrt(pairs * (pairs - n) / (n * n * (n - 1)))))
+    score = table.numbers(question.score_column)
+    return by_chance < UNEVEN_BY_CHANCE and not any(_follow_scores(score[members == world]) for world in (True, False))
+
+
+def _follow_scores(score: NDArray[np.float64]) -> bool:
+    """Return True if rows of one world stand in an order that depends on their scores, or on how extreme they are.
+
+    By the normal approximation of two rank correlations.
+    """
+    rank = rankdata(score) - (score.size + 1) / 2
+    place = np.arange(score.size) - (score.size - 1) / 2
+    for values in (rank, np.abs(rank) - np.abs(rank).mean()):
+        norm = math.sqrt(float(values @ values) * float(place @ place))
+        if norm and abs(float(values @ place)) / norm * math.sqrt(score.size - 1) > -ndtri(ORDERED_BY_CHANCE / 2):
+            return True
+    return False
+
+
+def _worthless(replays: Sequence[Scores], backwards: bool) -> str:
+    """Return the reason why scores could not have shown a leak of any size; "" if they could."""
+    if all(scores.score.min() == scores.score.max() for scores in replays):
+        return EQUAL_SCORES
+    return REVERSED if backwards else ""
 
 
 def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
@@ -779,21 +822,31 @@ def _one_row_a_group(
     return combined, members > 0, keys[0, starts], keys[1, starts]
 
 
-def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
-    """Raise DataError if members are too uneven for one-sided guesses, which then gain without any leak."""
+def _require_fair_coins(replays: Sequence[Scores], estimator: object, least: float) -> None:
+    """Raise DataError if members are too uneven for one-sided guesses, which then gain without any leak.
+
+    `COINS` allows for numbers of members that fair coins give with probability >= `UNEVEN_BY_CHANCE`.
+    """
+    least = UNEVEN_BY_CHANCE if isinstance(estimator, SimultaneousGuessCount) else least
     if not _assumes_fair_coins(estimator) or estimator.guess == EVEN_GUESS:
         return
-    for scores in _uneven(replays)[:1]:
+    for scores in _uneven(replays, least)[:1]:
         raise DataError(
             f"guess {estimator.guess!r} must have canaries that fair coins made members, got {scores.truth.sum()} "
-            f"members of {scores.truth.size}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use "
-            f"guess={EVEN_GUESS}"
+            f"members of {scores.truth.size}, which fair coins give with probability < {least:g}; use "
+            f"guess={EVEN_GUESS}, or state the coin: method rare-canaries with the option rate"
         )
 
 
 def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
     """Return True if it assumes that fair coins chose the members; `two-samples` draws such trials itself."""
     return isinstance(estimator, Guessing) and not isinstance(estimator, TwoSamples)
+
+
+def _member_log_odds(replays: Sequence[Scores]) -> float:
+    """Return the log-odds of members to non-members in the replay with the most uneven numbers."""
+    odds = [float(logit((scores.truth.sum() + 0.5) / (scores.truth.size + 1))) for scores in replays]
+    return max(odds, key=abs)
 
 
 def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
@@ -848,13 +901,15 @@ def _shuffled(scores: Scores) -> Scores:
     return Scores(scores.score[order], scores.truth[order], scores.replay)
 
 
-def _assumption_notes(replays: Sequence[Scores], estimator: object, question: Question, blocks: bool) -> list[str]:
-    """Return the assumptions of the bound that a table cannot show."""
+def _assumption_notes(
+    replays: Sequence[Scores], estimator: object, question: Question, *, blocks: bool, drawn: bool
+) -> list[str]:
+    """Return the assumptions of the bound that a table cannot show; `drawn` if coins of a stated probability chose."""
     if _assumes_fair_coins(estimator):
         independence = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
         uneven = _uneven(replays)
         if not uneven:
-            return [FAIR_COINS, independence]
+            return [FAIR_COINS if drawn else f"{FAIR_COINS}; {OTHER_COINS}", independence]
         share = uneven[0].truth.mean()
         return [
             f"{FAIR_COINS}; {share:.1%} are members, which is improbable for fair coins. Equal numbers of guesses of "

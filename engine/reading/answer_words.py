@@ -311,8 +311,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         reason_lines.append(test.state.words)
     elif rule == "independence-not-stated":
         reason_lines.append(
-            f"the method `{test.assumed_method}` was chosen because of the columns of the table. It holds only if "
-            "each row comes from a separate training, which was not stated"
+            f"the default method `{test.assumed_method}` holds only if each row comes from a separate training, which "
+            "was not stated"
         )
     elif rule == "proxy":
         reason_lines.append(_proxy_reason(test))

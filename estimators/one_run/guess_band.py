@@ -78,6 +78,8 @@ FEW_LOOKS = 1_000
 """Looks over all replays up to which the recursion takes less time in NumPy than compiled code takes to load."""
 REPLAY_S, ROW_S = 2.5e-3, 1e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
 FULLEST = 8  # number of trainings with the most right guesses whose counts are tallied
+NO_PRIOR = (0.0, 0.0, 0.0)
+"""Log-odds of a right guess of fair coins, for each order of guesses: both tails, members alone, non-members alone."""
 MAX_DELTA = 0.1
 """Largest canaries times delta at which the guess band is tighter than `one-run`: docs/statistics/calibration.md."""
 
@@ -351,6 +353,7 @@ def bounds_of_guesses(
     significance: float,
     *,
     replays: int | None = None,
+    prior_log_odds: Sequence[float] = NO_PRIOR,
 ) -> Floats:
     """Return each replay's `guess_band_epsilon`, the largest one over the orders of guesses that share the error.
 
@@ -359,12 +362,15 @@ def bounds_of_guesses(
         delta_allowance: Maps a tally to its allowance.
         significance: Probability that the bound of a replay exceeds the true epsilon, in (0, 1).
         replays: Number of all replays if `tallies` are only some of them.
+        prior_log_odds: Log-odds of a right guess without any leak, for each order of guesses.
     """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
     return np.array(
         [
             max(
-                _bound_of_order(tally, order, delta_allowance(tally), significance, replays or len(tallies))
+                _bound_of_order(
+                    tally, order, delta_allowance(tally), significance, replays or len(tallies), prior_log_odds[order]
+                )
                 for order in range(len(_orders(tally)))
             )
             for tally in tallies
@@ -373,14 +379,19 @@ def bounds_of_guesses(
 
 
 def _bound_of_order(
-    tally: Guesses, order: int, delta_allowance: DeltaAllowance, significance: float, replays: int
+    tally: Guesses, order: int, delta_allowance: DeltaAllowance, significance: float, replays: int, prior: float
 ) -> float:
     """Return a replay's `guess_band_epsilon` by one order of guesses, at its share of the error."""
     orders = _orders(tally)
     in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in orders) <= FEW_LOOKS
     right, guess_counts, share = orders[order]
     return guess_band_epsilon(
-        right, guess_counts, significance=share * significance, delta_allowance=delta_allowance, in_numpy=in_numpy
+        right,
+        guess_counts,
+        significance=share * significance,
+        delta_allowance=delta_allowance,
+        in_numpy=in_numpy,
+        prior_log_odds=prior,
     )
 
 
@@ -653,6 +664,9 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             and each canary is scored by its own training alone. None if all share one training. Setting it lowers the
             charge for delta. Canaries belong to one training if their numbers are equal when divided by `sharing` and
             rounded down.
+        member_log_odds: Log-odds of members to non-members if their number need not be that of fair coins. Guesses of
+            one side alone must be right more often by as much. For fair coins, this makes the bound smaller at most;
+            coins of another probability, given the number of members, make a random subset of that size.
     """
 
     tally_type: ClassVar[type[Any]] = GuessTally
@@ -663,9 +677,11 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     confidence: float = 0.95
     guess: GuessRule = "signed"
     sharing: int | None = None
+    member_log_odds: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self.delta, self.confidence, self.guess)
+        require(math.isfinite(self.member_log_odds), "member_log_odds must be finite", got=self.member_log_odds)
         require(self.sharing is None or self.sharing >= 1, "sharing must be >= 1", sharing=self.sharing)
 
     def unshifted(self) -> OneRun:
@@ -765,7 +781,14 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         best, alone = (
             np.array(
                 [
-                    _bound_of_order(cell.tally, cell.share, self._delta_allowance(cell.tally), 1 - confidence, pieces)
+                    _bound_of_order(
+                        cell.tally,
+                        cell.share,
+                        self._delta_allowance(cell.tally),
+                        1 - confidence,
+                        pieces,
+                        self._prior_log_odds[cell.share],
+                    )
                     for cell in some
                 ],
                 np.float64,
@@ -793,7 +816,16 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return self.sharing is None and most * self.delta > MAX_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
-        return bounds_of_guesses(tallies, self._delta_allowance, 1 - confidence, replays=replays)
+        return bounds_of_guesses(
+            tallies, self._delta_allowance, 1 - confidence, replays=replays, prior_log_odds=self._prior_log_odds
+        )
+
+    @property
+    def _prior_log_odds(self) -> tuple[float, float, float]:
+        """Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins."""
+        members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
+        alone = {"signed": members + others, "member-only": members, "non-member-only": others}
+        return alone.get(self.guess, 0.0), members, others
 
     def _delta_allowance(self, tally: GuessTally) -> DeltaAllowance:
         if self.sharing is None:
