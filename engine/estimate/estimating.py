@@ -400,8 +400,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
     method = natural_method(table, question)
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
-    drawn = is_run_table or PLANTING_RATE in table.names  # by coins of a known probability
-    least = UNEVEN_BY_CHANCE if drawn else BIASED_BY_CHANCE
+    coin_is_stated = is_run_table or PLANTING_RATE in table.names
+    least = UNEVEN_BY_CHANCE if coin_is_stated else BIASED_BY_CHANCE
     is_biased = (named or method == COINS) and _is_uneven(table, question, least)
     usual: dict[str, object] = {"guess": EVEN_GUESS if is_biased else DEFAULT_GUESS}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
@@ -426,7 +426,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     replays = _in_trial_order(replays, estimator, question)
     guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if follows_order else replays
     _require_fair_coins(guesses, estimator, least)
-    if not drawn and isinstance(estimator, SimultaneousGuessCount):
+    if not coin_is_stated and isinstance(estimator, SimultaneousGuessCount):
         estimator = cast(Any, replace(estimator, member_log_odds=_member_log_odds(guesses)))
     tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
@@ -434,7 +434,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     notes += [
         *planted_notes,
         *([IN_THIS_ORDER if follows_order else NOT_IN_THIS_ORDER] if states_order else []),
-        *_assumption_notes(replays, estimator, question, blocks=blocks, drawn=drawn),
+        *_assumption_notes(replays, estimator, question, blocks=blocks, coin_is_stated=coin_is_stated),
         *_copy_notes(replays),
     ]
     backwards = not bound.lower and _is_reversed(replays[0])
@@ -690,8 +690,7 @@ def _uneven(replays: Sequence[Scores], least: float = UNEVEN_BY_CHANCE) -> list[
 def _in_blocks(table: SourceTable, question: Question) -> bool:
     """Return True if members and others form too few runs for fair coins in rows that are not sorted by their scores.
 
-    False for two arrays, and if rows are grouped. Sorting by scores that leak puts members together, whatever decided
-    who they are.
+    False for two arrays, and if rows are grouped. Sorting by scores that leak puts members together.
 
     Source: Wald and Wolfowitz (1940), the normal approximation.
     """
@@ -902,14 +901,14 @@ def _shuffled(scores: Scores) -> Scores:
 
 
 def _assumption_notes(
-    replays: Sequence[Scores], estimator: object, question: Question, *, blocks: bool, drawn: bool
+    replays: Sequence[Scores], estimator: object, question: Question, *, blocks: bool, coin_is_stated: bool
 ) -> list[str]:
-    """Return the assumptions of the bound that a table cannot show; `drawn` if coins of a stated probability chose."""
+    """Return the assumptions of the bound that a table cannot show."""
     if _assumes_fair_coins(estimator):
         independence = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
         uneven = _uneven(replays)
         if not uneven:
-            return [FAIR_COINS if drawn else f"{FAIR_COINS}; {OTHER_COINS}", independence]
+            return [FAIR_COINS if coin_is_stated else f"{FAIR_COINS}; {OTHER_COINS}", independence]
         share = uneven[0].truth.mean()
         return [
             f"{FAIR_COINS}; {share:.1%} are members, which is improbable for fair coins. Equal numbers of guesses of "

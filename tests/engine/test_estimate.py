@@ -629,7 +629,7 @@ def test_other_orders_unlike_coins_are_detected(order: str) -> None:
 
 
 def test_the_order_of_rows_is_not_tested_where_scores_give_it() -> None:
-    """The same rows in seven orders and as two arrays: one bound, whose coin is stated with the option for another."""
+    """Rows in eight orders and as two arrays have one bound, whose coin is stated with the option for another."""
     rng = np.random.default_rng(4)
     member = rng.random(600) < 0.5
     scores = np.round(rng.normal(size=600) + 3 * (member & (rng.random(600) < 0.4)), 2)
