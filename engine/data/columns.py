@@ -54,7 +54,7 @@ def detect(column: pa.ChunkedArray, name: str, refuse: Refuse) -> Column:
     values, _ = spelled_numbers(column, f"column {name!r}")
     if values is not None:
         return numbers(pa.chunked_array([pa.array(values, from_pandas=True)]), name, refuse)
-    column = column.cast(pa.string())
+    column = as_texts(column)
     numeric = pc.mean(pc.match_substring_regex(column, NUMBER)).as_py() or 0.0
     if numeric < MIN_NUMERIC_SHARE:
         return column.combine_chunks()
@@ -72,7 +72,7 @@ def spelled_numbers(column: pa.ChunkedArray, place: str) -> tuple[NDArray[np.flo
         return (np.asarray(column.cast(pa.float64()), np.float64), "") if is_numeric(column.type) else (None, "")
     with contextlib.suppress(pa.ArrowInvalid):
         return np.asarray(column.cast(pa.float64()), np.float64), ""
-    encoded = pa.chunked_array([column.cast(pa.string()).combine_chunks()]).dictionary_encode().combine_chunks()
+    encoded = pa.chunked_array([as_texts(column).combine_chunks()]).dictionary_encode().combine_chunks()
     words = [word.strip() for word in encoded.dictionary.to_pylist()]
     counts = np.bincount(encoded.indices.drop_null(), minlength=len(words))
     for sample in (SAMPLE, len(words)):  # a column of words is told by its first ones
@@ -92,6 +92,15 @@ def typed(column: pa.ChunkedArray, name: str, categorical: Container[str], refus
     if is_text(column.type) or name in categorical:
         return column.cast(pa.string()).combine_chunks()
     return numbers(column, name, refuse)
+
+
+def as_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return cells of any plain type as texts. Raises: DataError for lists, mappings and bytes that are not UTF-8."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException as err:
+        must = "a column must hold one number or text in UTF-8 in each row"
+        raise DataError(f"{must}, got {shortened(column.type, 60)}; name it in `drop`") from err
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

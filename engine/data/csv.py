@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpaudit.consent import PATH
-from dpaudit.engine.data.columns import Column, check_names, detect, examples_of, plain
+from dpaudit.engine.data.columns import Column, as_texts, check_names, detect, examples_of, plain
 from dpaudit.engine.data.files import existing_file
 from dpaudit.engine.data.table_files import read_cells
 from dpaudit.errors import require
@@ -64,7 +64,7 @@ class Csv:
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             if name in self.categorical:
-                return plain(column).cast(pa.string()).combine_chunks()
+                return as_texts(plain(column)).combine_chunks()
             return detect(plain(column), name, refuse)
 
         table = table.set_column(table.column_names.index(self.label), self.label, plain(table[self.label]))

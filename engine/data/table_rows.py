@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dpaudit.consent import PATH
 from dpaudit.engine.data.cells import MISSING_WORDS, read_as_line
-from dpaudit.engine.data.columns import is_text, plain, spelled_numbers
+from dpaudit.engine.data.columns import as_texts, is_text, plain, spelled_numbers
 from dpaudit.engine.data.files import existing_file
 from dpaudit.engine.data.table_files import read_cells
 from dpaudit.errors import DataError, require, shortened
@@ -198,7 +198,7 @@ def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
             cells = pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
         else:
             cells = pa.chunked_array([pa.array(numbers, from_pandas=True)])
-    return pc.utf8_trim_whitespace(cells.cast(pa.string()))
+    return pc.utf8_trim_whitespace(as_texts(cells))
 
 
 def _words_of(kind: Number | Category) -> str:

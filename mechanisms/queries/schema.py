@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from numbers import Integral
 from typing import Any
 
@@ -196,7 +197,7 @@ _NUMBER_WITHOUT_POINT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 """Numbers that YAML reads as words."""
 
 
-def _column(value: object) -> Number | Category:
+def _column(value: object, *, may_be_range: bool = True) -> Number | Category:
     if isinstance(value, Number | Category):
         return value
     if isinstance(value, Mapping):
@@ -207,6 +208,12 @@ def _column(value: object) -> Number | Category:
         if all(numbers) and len(cells) == 2:
             low, high = map(_bound, cells)
             return Number(low, high, whole=all(isinstance(cell, Integral) for cell in cells))
+        days = [_days(cell) for cell in cells] if may_be_range and len(cells) == 2 else [None]
+        if None not in days:
+            raise InputError(
+                f"a range of dates must be whole days since 1970-01-01: write {days}, and turn the numbers into dates "
+                f"in the function. If these are two words, write {{values: [{cells[0]}, {cells[1]}]}}"
+            )
         words = [try_convert(cell, str) for cell in cells]
         points = [cell for fits, cell in words if fits and _NUMBER_WITHOUT_POINT.fullmatch(cell)]
         if points and len(cells) == 2:
@@ -219,6 +226,16 @@ def _column(value: object) -> Number | Category:
     )
 
 
+def _days(cell: object) -> int | None:
+    """Return the days from 1970-01-01 to a date such as 2020-01-31; None for other cells."""
+    try:
+        return (
+            date.fromisoformat(str(cell)).toordinal() - date(1970, 1, 1).toordinal() if len(str(cell)) == 10 else None
+        )
+    except ValueError:
+        return None
+
+
 def _described(value: Mapping[Any, Any]) -> Number | Category:
     """Return the column that a mapping with `range` or `values` and flags describes."""
     unknown = sorted(str(key) for key in value.keys() - {"range", "values", "nullable", "any"})
@@ -227,7 +244,7 @@ def _described(value: Mapping[Any, Any]) -> Number | Category:
             f"must have either `range` or `values`, and may have `nullable` and `any`, got {shortened(dict(value))}; "
             'write {"range": [0, 100], "nullable": true}'
         )
-    column = _column(value["range"] if "range" in value else value["values"])
+    column = _column(value["range" if "range" in value else "values"], may_be_range="range" in value)
     if isinstance(column, Category) is not ("values" in value):
         raise InputError(f"`range` must be two numbers and `values` words, got {shortened(dict(value))}")
     flags = {name: value.get(name, False) for name in ("nullable", "any")}

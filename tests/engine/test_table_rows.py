@@ -97,6 +97,7 @@ def test_rows_that_do_not_fit_are_refused(schema: dict[str, Any], message: str) 
         ({"x": [np.nan, np.nan]}, "column 'x': must hold a value in some row"),
         ({"x": [np.inf, 1.0]}, "column 'x': numbers must be finite"),
         ({"x": []}, "must have rows, has none"),
+        ({"x": [b"a", b"\xff"]}, "must hold one number or text in UTF-8 in each row, got binary"),
     ],
 )
 def test_a_schema_that_cannot_be_inferred_is_refused(frame: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from decimal import Decimal
 
@@ -142,3 +143,17 @@ def test_a_table_keeps_its_cells_and_names_columns_outside_the_schema() -> None:
 def test_a_column_of_another_type_is_outside() -> None:
     table = pa.table({"age": ["3"], "share": pa.nulls(1), "sex": [1]})
     assert PEOPLE.outside(table) == ["age", "share", "sex"]
+
+
+def test_a_range_of_dates_is_refused_with_its_numbers() -> None:
+    """Two dates are a range to their reader; as two words they would be the only cells that are tried."""
+    message = r"when: a range of dates must be whole days since 1970-01-01: write \[18262, 18992\]"
+    for ends in (["2020-01-01", "2021-12-31"], [datetime.date(2020, 1, 1), datetime.date(2021, 12, 31)]):
+        with pytest.raises(InputError, match=message):
+            Schema.of({"when": ends})
+        with pytest.raises(InputError, match=message):
+            Schema.of({"when": {"range": ends}})
+    words = Category(("2020-01-01", "2021-12-31"))
+    assert Schema.of({"when": {"values": list(words.values)}}).columns == {"when": words}
+    for other in (["2020-01-01", "2020-02-30"], ["2020-01-01", "later"], ["2020-01-01", "2020-01-02", "2020-01-03"]):
+        assert Schema.of({"when": other}).columns == {"when": Category(tuple(other))}
