@@ -35,6 +35,8 @@ SAMPLE = 100_000
 """Largest number of numbers of a source by which its digits are judged."""
 MAX_SPELLED = 64
 """Largest number of characters of a number or a date."""
+MAX_TRUTHS = 50
+"""Largest number of different words that may all be truth values."""
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"), ("0", "1"))
 """Spellings of false and true in lower case."""
 
@@ -113,6 +115,12 @@ def spelling(words: Sequence[str], counts: NDArray[Any], decimal: str = "") -> S
     """
     cells = np.where([word.lower() in MISSING_WORDS for word in words], 0, counts)
 
+    frequent = np.argsort(-cells, kind="stable")[: 100 + len(words) // 25]
+    if len(frequent) < len(words):  # a column of words is told by its most frequent ones
+        part = spelling([words[place] for place in frequent.tolist()], cells[frequent], decimal)
+        if np.isnan(part.values).all() and not part.unclear and cells[frequent].sum() > ODD_CELLS * cells.sum():
+            return Spelling("words", np.full(len(words), np.nan), np.asarray(counts) > 0)
+
     def share(candidate: Spelling) -> float:
         return float(cells[np.isnan(candidate.values)].sum() / max(1, cells.sum()))
 
@@ -181,6 +189,8 @@ def group_codes(values: Sequence[Any]) -> NDArray[np.int64]:
 
 def truths(words: Sequence[str]) -> NDArray[np.float64] | None:
     """Return 0 and 1 for words that spell truth values in several ways, such as yes and 1; None for other words."""
+    if len(words) > MAX_TRUTHS:
+        return None
     present = {canonical(word).lower() for word in words if word.lower() not in MISSING_WORDS}
     if not present <= {word for pair in _PAIRS for word in pair} or any(present <= set(pair) for pair in _PAIRS):
         return None
