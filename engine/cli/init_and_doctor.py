@@ -143,11 +143,8 @@ def doctor(with_ray: bool, as_json: bool) -> None:
         checks.append({"name": name, "ok": passed, "detail": detail})
         if not as_json:
             show_lines(f"{'ok     ' if passed else 'MISSING'} {name}: {detail}")
-    if as_json:
-        show_lines(in_json({"checks": checks, "extras": extras}))
-    else:
-        for extra in extras:
-            show_lines(f"{'ok     ' if extra.version else 'without'} extra {extra.name}: {extra.words}")
+    lines = [f"{'ok     ' if extra.version else 'without'} extra {extra.name}: {extra.words}" for extra in extras]
+    show_lines(in_json({"checks": checks, "extras": extras}) if as_json else "\n".join(lines))
     if not all(each["ok"] for each in checks):
         end(RUN_FAILED)
 

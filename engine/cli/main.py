@@ -337,13 +337,7 @@ def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> N
 @allow_options("code", "files")
 @_fail_options
 def report(
-    folder: str | Path,
-    quiet: bool,
-    as_json: bool,
-    verbose: bool,
-    allow_code: bool,
-    allow_files: bool,
-    **fail_on: bool,
+    folder: str | Path, quiet: bool, as_json: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
 ) -> None:
     """Recompute, write and print the report of the run in RUN.
 
@@ -458,13 +452,8 @@ def reproduce(
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
         reproduction = make(papers.Options(output / str(paper), run=run_options, listeners=[progress], **options))
-    paths = [str(path) for path in reproduction.files]
-    if as_json:
-        show_lines(in_json({"text": reproduction.text.splitlines(), "files": paths}))
-        return
-    show_lines(reproduction.text)
-    for path in paths:
-        show(path)
+    lines, paths = reproduction.text.splitlines(), [str(path) for path in reproduction.files]
+    show_lines(in_json({"text": lines, "files": paths}) if as_json else "\n".join([*lines, *paths]))
 
 
 @click.command()

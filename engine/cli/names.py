@@ -77,11 +77,8 @@ def list_(kind: str | None, with_fields: bool, as_json: bool) -> None:
         raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}{did_you_mean(kind, kinds)}")
     if as_json:
         chosen = {title: catalogue(name).values() for title, name in kinds.items() if kind in (None, title)}
-        show_lines(
-            in_json(
-                {title: [_entry_values(each, with_fields) for each in entries] for title, entries in chosen.items()}
-            )
-        )
+        values = {title: [_entry_values(entry, with_fields) for entry in part] for title, part in chosen.items()}
+        show_lines(in_json(values))
         return
     for title, name in kinds.items():
         if kind in (None, title):

@@ -122,15 +122,9 @@ class RunStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the time of the last event in ISO format, UTC."""
-        last = self.last_event_at
+        last = self.last_event_at and self.last_event_at.isoformat()
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.repr}
-        return {
-            **values,
-            "running": dict(self.running),
-            "last_event_at": None if last is None else last.isoformat(),
-            "verdicts": dict(self.verdicts),
-            "configurations": {name: str(state) for name, state in self.configurations},
-        }
+        return {**values, "last_event_at": last, "verdicts": dict(self.verdicts)}
 
     @property
     def outcomes(self) -> Mapping[str, AuditOutcome]:

@@ -588,7 +588,9 @@ def test_slices_from_the_command_line(tmp_path: Path) -> None:
     assert set(output["slices"]) == {"region=east", "region=north", "region=south"}
     assert CliRunner().invoke(main, [*arguments, "--fail-on-violation"]).exit_code == 1
     assert CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "page.html")]).exit_code == 0
-    assert "region=south: VIOLATION" in (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text()
+    assert "region=south: VIOLATION" in text
+    assert re.findall(r"<details( open)?>", text) == ["", " open"], "only the violation is shown whole"
 
 
 @pytest.mark.parametrize(("rows", "verdict"), [(5, Verdict.INCONCLUSIVE), (400, Verdict.NO_VIOLATION)])
