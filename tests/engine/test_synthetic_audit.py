@@ -374,7 +374,7 @@ def test_bad_input_gets_a_sentence(tmp_path: Path) -> None:
         "persons": ((train, holdout, synth), {"groups": "person"}, "`groups` must name a column of both files"),
         "missing persons": ((train.assign(person=None), holdout.assign(person=1), synth), {"groups": "person"}, "none"),
         "relation": ((train, holdout, synth), {"claim": 1, "relation": "label"}, "add-remove or replace"),
-        "split": ((train, holdout, synth), {"split": "date"}, "split must be random or other"),
+        "split": ((train, holdout, synth), {"split": "date"}, "split must be 'random' or 'other'"),
         "confidence": ((train, holdout, synth), {"confidence": 0.5}, "confidence must be in"),
         "claim": ((train, holdout, synth), {"claim": "much"}, "claim must be like"),
     }
