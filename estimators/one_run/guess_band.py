@@ -77,11 +77,10 @@ TRANSFORMED_FROM = 300_000
 FEW_LOOKS = 1_000
 """Looks over all replays up to which the recursion takes less time in NumPy than compiled code takes to load."""
 REPLAY_S, ROW_S = 2.5e-3, 1e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
+MAX_DELTA = 0.1  # largest canaries times delta at which an order learned from coins, or a stated one, is followed
 FULLEST = 8  # number of trainings with the most right guesses whose counts are tallied
 NO_PRIOR = (0.0, 0.0, 0.0)
 """Log-odds of a right guess of fair coins, for each order of guesses: both tails, members alone, non-members alone."""
-MAX_DELTA = 0.1
-"""Largest canaries times delta at which the guess band is tighter than `one-run`: docs/statistics/calibration.md."""
 
 
 class Guesses(Protocol):
@@ -653,9 +652,6 @@ class GuessTally(OneRunTally):
 class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """Signed scores of one training or of independent trials: all numbers of guesses at once, exact at delta = 0.
 
-    If all canaries share one training and canaries times delta exceeds `MAX_DELTA`, the charge for delta outweighs the
-    gain from looking everywhere. Then `one-run` reads the counts. These two numbers alone decide it.
-
     Attributes:
         delta: Delta at which the bound is stated, in [0, 1). Above 0 it costs up to four fifths of the error.
         confidence: Stated confidence of the bound, in (0, 1).
@@ -731,8 +727,6 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
     ) -> Bound:
         """Return the median of the replays' bounds; `counts` are those of the middle replay at its deciding look."""
-        if self._uses_one_run(tallies):
-            return self.unshifted().bound(tallies, failed_replays=failed_replays, bounds=bounds)
         ordered = in_order(tallies)
         bounds = bounds or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
         best = np.concatenate([bounds.best, np.zeros(failed_replays)])
@@ -751,16 +745,12 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
     ) -> dict[str, Series]:
         """Return the bounds of the guess fractions by `one-run`, and of single replays."""
-        if self._uses_one_run(tallies):
-            return self.unshifted().series(tallies, failed_replays=failed_replays, bounds=bounds)
         ordered = in_order(tallies)
         bounds = bounds or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
         replays = replay_series(bounds.replay, bounds.best, bounds.alone, failed_replays=failed_replays, mean=False)
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, pieces: int, rows: int) -> float:
-        if self.sharing is None and rows * self.delta > MAX_DELTA:
-            return self.unshifted().seconds(pieces, rows)
         orders = 3 if self.guess == "any-tail" else 1
         return orders * pieces * (REPLAY_S + rows * ROW_S)
 
@@ -769,8 +759,6 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
         Replays with bounds close to each other share most of their walks, so they come to one part.
         """
-        if self._uses_one_run(tallies):
-            return self.unshifted().part(tallies, pieces=pieces, share=share, shares=shares)
         cells = [
             Cell(tally, order, len(_orders(tally)))
             for tally in in_order(tallies)
@@ -798,22 +786,12 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return cell_bounds(some, pieces, best, np.zeros(len(some), dtype=np.int64), alone)
 
     def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
-        """Return the bounds of some of `replays` replays, ascending by number.
-
-        The candidates are those of `one-run` if it reads the counts.
-        """
-        if self._uses_one_run(tallies):
-            return self.unshifted().bounds_of_replays(tallies, replays)
+        """Return the bounds of some of `replays` replays, ascending by number."""
         ordered = in_order(tallies)
         numbers = np.array([tally.replay for tally in ordered], dtype=np.int64)
         best = self._bounds(ordered, per_replay_confidence(self.confidence, replays), replays)
         alone = self._bounds(ordered, self.confidence, replays)
         return ReplayBounds(numbers, best, np.zeros(len(ordered), dtype=np.int64), alone)
-
-    def _uses_one_run(self, tallies: Sequence[GuessTally]) -> bool:
-        """Return True if `one-run` reads the counts."""
-        most = max((tally.canaries for tally in tallies), default=0)
-        return self.sharing is None and most * self.delta > MAX_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
         return bounds_of_guesses(

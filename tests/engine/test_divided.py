@@ -113,7 +113,7 @@ ONE_RUNS: tuple[Any, ...] = (
     OneRunFDP(1e-5, selection=AsPublished()),
     OneRunOrderStatistics(),
     SimultaneousGuessCount(),
-    SimultaneousGuessCount(1e-3),  # delegates to one-run
+    SimultaneousGuessCount(1e-3),
     SimultaneousGuessCount(guess="any-tail"),
     SimultaneousGuessCount(1e-6, sharing=50),
 )
