@@ -162,8 +162,8 @@ def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: st
         return converted
     grouped = converted.claim
     note = (
-        f"the two worlds differ in {records} records and the claim is about one (epsilon {claim.epsilon:g}, delta "
-        f"{claim.delta:g}): by group privacy compared with epsilon {grouped.epsilon:g}, delta {grouped.delta:.3g}"
+        f"compared with epsilon {grouped.epsilon:g}, delta {grouped.delta:.3g} by group privacy: the two worlds "
+        f"differ in {records} records"
     )
     return ConvertedClaim(grouped, f"{note}; {converted.note}" if converted.note else note, records * converted.steps)
 
@@ -211,11 +211,9 @@ def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
         converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
     else:
         converted = Claim.of(curve, relation=relation, delta=claim.delta)
-    kind = "" if claim.is_point else f"{claim.curve}: "
     return ConvertedClaim(
         converted,
-        f"the claim ({kind}epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
-        f"the game replaces one, which takes two steps: compared with epsilon {converted.epsilon:g}, "
-        f"delta {converted.delta:.3g}",
+        f"compared with epsilon {converted.epsilon:g}, delta {converted.delta:.3g}: the game replaces a "
+        "record, which is a removal and an addition",
         steps=2,
     )

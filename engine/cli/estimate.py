@@ -58,6 +58,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
 @click.option("--by", metavar="COLUMNS", help="One bound for each combination of values, all valid together.")
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
+@click.option("--verbose", "-v", is_flag=True, help="Also print the method, the p-value and all intervals.")
 @json_option
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a small page (HTML).")
 @click.option("--score-column", default="score", show_default=True)
@@ -67,6 +68,7 @@ def estimate(
     options: tuple[str, ...],
     fail_on_violation: bool,
     fail_on_inconclusive: bool,
+    verbose: bool,
     as_json: bool,
     output: Path | None,
     by: str | None,
@@ -125,10 +127,12 @@ def estimate(
         show_lines(f"The {answered} {_results_of(slices)} hold together: each has an equal share of the error.")
     else:
         for reading in readings:
+            if isinstance(reading, Estimate):
+                show_lines(reading.text(verbose=verbose))
+                continue
             show_lines(str(reading))
-            if not isinstance(reading, Estimate):  # an estimate prints its notes itself
-                for note in reading.notes:
-                    show(f"  {note}")
+            for note in reading.notes:
+                show(f"  {note}")
     verdicts = [reading.verdict for reading in readings if isinstance(reading, Estimate)]
     incomplete = len(verdicts) < max(1, len(slices))  # a slice or the whole table has no verdict
     end_by_verdict(

@@ -38,6 +38,7 @@ from dpaudit.errors import InputError
 @click.option("--confidence", type=float, default=0.999, show_default=True, help="Confidence that a violation needs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a page with figures (HTML).")
+@click.option("--verbose", "-v", is_flag=True, help="Also print all tests, attacks, usual measures and utility.")
 @json_option
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the rows could not reject the claim.")
@@ -56,6 +57,7 @@ def synthetic(
     confidence: float,
     seed: int,
     output: Path | None,
+    verbose: bool,
     as_json: bool,
     fail_on_violation: bool,
     fail_on_inconclusive: bool,
@@ -96,7 +98,7 @@ def synthetic(
         from dpaudit.engine.synthetic.page import write_page  # slow to import, because it loads Matplotlib
 
         write_page(output, audit)
-    show_lines(in_json(audit) if as_json else str(audit))
+    show_lines(in_json(audit) if as_json else audit.text(verbose=verbose))
     end_by_verdict(
         rejected=audit.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED),
         inconclusive=audit.verdict is Verdict.INCONCLUSIVE,

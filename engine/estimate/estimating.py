@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
 from dpaudit.engine.reading.card import card
-from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord, Verb
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.build import build
-from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
+from dpaudit.errors import DataError, InputError, SpecError, require
 from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper
 from dpaudit.estimators.counts import (
     CONFUSION,
@@ -229,6 +229,7 @@ class Estimate(Bound):
     without_noise: str = ""
     convicting: Bound | None = None
     name: str = "estimate"
+    verb: ClassVar[Verb] = Verb.ESTIMATE
 
     @classmethod
     def of_bound(cls, bound: Bound, claim: Claim | None, **details: Any) -> Estimate:
@@ -241,7 +242,7 @@ class Estimate(Bound):
     @cached_property
     def answer(self) -> Answer:
         """Verdict on the claim, with everything that is printed about it."""
-        return decide(Record(self.name, (self.as_test(self.name),)))
+        return decide(Record(self.name, (self.as_test(self.name),), verb=self.verb))
 
     def as_test(self, name: str) -> TestRecord:
         """Return the bound as a test of the claim with this name."""
@@ -265,7 +266,6 @@ class Estimate(Bound):
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
             without_noise=self.without_noise,
-            repetition="train again with new coins and estimate from the new scores",
         )
 
     @property
@@ -293,10 +293,26 @@ class Estimate(Bound):
         return card(self.answer, self)
 
     def __str__(self) -> str:
-        first = [super().__str__()] if self.claim is None else [self.answer.text(), f"  {super().__str__()}"]
-        family = [] if self.under_family is None else [f"  {Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"]
-        lines = [*first, *(f"  {note}" for note in self.notes), *family, *(f"  {measure}" for measure in self.measures)]
-        return "\n".join(printable_lines(line) for line in lines)
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict with labelled lines below it.
+
+        Args:
+            verbose: True to add the method, the p-value, and the intervals of the measures.
+        """
+        assumed = [note.removeprefix("assumes that ") for note in self.notes if note.startswith("assumes that ")]
+        others = [
+            note for note in self.notes if not note.startswith("assumes that ") and (verbose or note != ROWS_APART)
+        ]
+        lines = [("assumes", "; ".join(assumed)), *(("note", note) for note in others)]
+        if self.under_family is not None:
+            lines.append(("family", f"{Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"))
+        if verbose:
+            lines += [("bound", super().__str__()), *(("measure", str(measure)) for measure in self.measures)]
+        else:
+            lines.append(("measures", ", ".join(f"{measure.name} {measure.value:.3f}" for measure in self.measures)))
+        return self.answer.text(lines, verbose=verbose)
 
 
 def estimate(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
-from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord, Verb
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
@@ -23,35 +23,43 @@ NOT_SHOWN = (
 
 _SUSPECTS = "Treat the claim as false. Check noise scale, query sensitivity, clipping, accounting and seeds, then "
 _SAYS_NOTHING = "This audit says nothing about the claim."
-NEXT = {
-    "VIOLATION": f"{_SUSPECTS}run the audit again with another seed.",
-    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed.",
-    "INCONCLUSIVE": f"{_SAYS_NOTHING} `dpaudit plan` prints the sensitivity of an audit before it runs.",
-    "NO CLAIM": "State a `claim` to compare the bound with it.",
-    "UNDECIDED": "Do what the reason says, then run the audit again.",
-    "FAILED": "Correct what failed and run the audit again: finished work is kept.",
+_AGAIN = {
+    Verb.RUN: "run the audit again with another seed: `dpaudit run --seed 1`",
+    Verb.CHECK: "check again with another seed: `dpaudit check --seed 1`",
+    Verb.ESTIMATE: "train again with new coins and estimate from the new scores",
+    Verb.SYNTHETIC: "split the records again, fit the generator again and audit its table",
+    Verb.TEXTS: "train again with new canaries and estimate from the new model",
 }
-"""Advice after each verdict."""
+"""Ways to repeat a test with fresh randomness."""
+_MORE = {
+    Verb.RUN: "state more trials, canaries or rows in the spec",
+    Verb.CHECK: "`dpaudit check --effort thorough`",
+    Verb.ESTIMATE: "score more rows",
+    Verb.SYNTHETIC: "use more rows in both files",
+    Verb.TEXTS: "plant more canaries (`n`)",
+}
+"""Ways to detect smaller leaks, unless the test knows a better one."""
+_CLAIM = {
+    Verb.RUN: "`claim` in the spec",
+    Verb.CHECK: "`dpaudit check --claim 1`",
+    Verb.ESTIMATE: "`dpaudit estimate --claim 1`",
+    Verb.SYNTHETIC: "`dpaudit synthetic --claim 1`",
+    Verb.TEXTS: "`claim=1`",
+}
+"""Ways to state a claim."""
 _NEXT_BY_RULE = {
     "state-between-calls": "Draw new noise in each call from the generator or seed that it gets: no cache, no noise "
     "stored in a module, no `hash` of texts or bytes. Then check again.",
     "results-change": "Make each call depend on its rows and generator alone: no counter, clock or cache. Then check "
     "again in a new process.",
-    "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
-    "`simultaneous-guess-count`, for many canaries of one training.",
+    "independence-not-stated": "Name the method: `--method two-samples` if each row comes from a separate training, "
+    "else `--method simultaneous-guess-count`, for many canaries of one training.",
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
     "again on one part, and audit it with the other part.",
-    **dict.fromkeys(
-        ("confirmation-open", "digits-cannot-tell", "average-record"),
-        "Check again with more trials and another seed (`--until-decided`).",
-    ),
-    "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
-    "itself is broken (`--until-decided`, or a larger effort).",
-    "without-noise": "Add noise to every gradient of every step: call `step` of the private optimizer, and give it all "
-    "trained parameters. Then train and audit again.",
+    "without-noise": "Add noise to the gradient of every parameter that is trained on private data, then train again.",
+    "proxy": "Do what the reason says, then run the audit again.",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
-_MORE_TRIALS = "More trials (a larger `effort`) detect smaller leaks."
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
     Validity.EXACT: "computed exactly",
@@ -81,6 +89,10 @@ _HINT = {
 }
 
 
+DETAILS = ("p-value", "not run")
+"""Labels of lines that are printed only with `--verbose`; pages and files have them."""
+
+
 # One answer
 
 
@@ -97,7 +109,7 @@ def lines(
     """Return (label, text) of every line of an answer, in order."""
     if test is None:
         reason = "no test was run: every test failed, or the budget was too short"
-        return [("reason", reason), ("next", next_step(verdict, rule, test))]
+        return [("reason", reason), ("next", next_step(record, verdict, rule, test))]
     several = len(record.tests) > 1
     all_lines = [
         ("error", _error_of_code(test) if verdict == "FAILED" else ""),
@@ -105,7 +117,7 @@ def lines(
         ("part", part_line(test)),
         ("lower bound", bound_line(test)),
         ("test", test.name if several and test.name != record.name else ""),
-        ("evidence", evidence_line(test)),
+        ("evidence", evidence_line(test, verdict)),
         ("p-value", p_value_line(test)),
         *(("reason", text) for text in reasons(record, verdict, rule, test)),
         *(("caution", text) for text in cautions(test)),
@@ -117,7 +129,7 @@ def lines(
         ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict, rule)),
-        ("next", next_step(verdict, rule, test)),
+        ("next", next_step(record, verdict, rule, test)),
     ]
     return [(label, text) for label, text in all_lines if text]
 
@@ -142,9 +154,9 @@ def claimed_and_observed(test: TestRecord) -> str:
         return f"nothing claimed, observed {test.deciding_finding.headline}"
     if math.isinf(comparison.claimed):
         claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
-    elif comparison.quantity == "epsilon" and not _same_point(claim, comparison):
-        stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
-        claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
+    elif comparison.quantity == "epsilon" and (test.compared.note or not _same_point(claim, comparison)):
+        stated = f"claimed epsilon {test.claim.epsilon:g} at delta={test.claim.delta:g} ({test.claim.relation})"
+        claimed = f"{stated}, which allows {comparison.claimed:g} ({claim.relation}) at {comparison.where},"
     else:
         claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
     repeated = (
@@ -159,7 +171,7 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     """Return the result in a sentence for a reader without statistics."""
     if test is None or test.finding is None:
         return "The audit did not finish, so nothing is known about the claim."
-    guesses = guesses_in_words(test)
+    guesses = guesses_in_words(test, verdict)
     if verdict == "INCONCLUSIVE" and test.unreadable:
         return "The code returned results that could not be read, so this audit says nothing about the claim."
     if verdict == "INCONCLUSIVE":
@@ -185,23 +197,39 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     return "This audit found no leak larger than the claim allows."
 
 
-def guesses_in_words(test: TestRecord) -> str:
-    """Return the success rate of the attacker, in a sentence; "" if no guesses were counted."""
+def guesses_in_words(test: TestRecord, verdict: str) -> str:
+    """Return the success rate of the attacker, in a sentence; "" if no guesses were counted.
+
+    The number of guesses with the largest bound is chosen afterwards, so its share of right guesses may exceed the
+    claim by chance. It is printed only if the bound exceeds the claim too; otherwise the share that the bound proves.
+    """
     counts = {} if test.deciding_finding is None or test.meaning_for_whole else dict(test.deciding_finding.counts)
-    if not counts.get("guesses") or "correct" not in counts:
+    if not counts.get("guesses") or "correct" not in counts or test.comparison is None:
         return ""
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
-    abstained = int(counts.get("canaries", guesses)) - guesses
+    abstained = max(0, int(counts.get("canaries", guesses)) - guesses)
     question = _QUESTIONS[claim.relation]
     if test.compared.differ_in:
         question = "on which of two neighbouring tables a function was called"
-    guessed = f"Asked {question}, an attacker was right in {correct:,} of {guesses:,} guesses"
-    guessed += f" ({100 * correct / guesses:.3g} %)"
-    guessed += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
-    if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
-        return f"{guessed}; guessing gives 50 %."
-    allowed = 100 / (1 + math.exp(-claim.epsilon))
-    return f"{guessed}; the claim allows at most {allowed:.3g} % on average; guessing gives 50 %."
+    states_share = claim.is_point and not claim.delta and math.isfinite(claim.epsilon)
+    allowed = f"; the claim allows at most {_share_of(claim.epsilon):.3g} % on average" if states_share else ""
+    chance, attacker = f"{allowed}; guessing gives 50 %.", f"Asked {question}, an attacker"
+    if verdict in ("VIOLATION", "UNDECIDED") and test.comparison.exceeds:
+        others = f", and abstained on {abstained:,} other records" if abstained else ""
+        share = f"{correct:,} of {guesses:,} guesses ({100 * correct / guesses:.3g} %)"
+        return f"{attacker} was right in {share}{others}{chance}"
+    tried = f"{guesses + abstained:,} guesses"
+    if test.comparison.quantity != "epsilon" or getattr(test.deciding_finding, "delta", False):
+        return f"{attacker} proved no more than the lower bound with {tried}."
+    if test.comparison.observed <= 0:
+        return f"{attacker} was not proved better than chance with {tried}{chance}"
+    proved = format_lower(_share_of(test.comparison.observed), 1)
+    return f"{attacker} can be right in at least {proved} % of guesses, as {tried} prove{chance}"
+
+
+def _share_of(epsilon: float) -> float:
+    """Return the share of right guesses, in percent, that pure epsilon-DP allows on average."""
+    return 100 / (1 + math.exp(-epsilon))
 
 
 # Its lines
@@ -276,9 +304,9 @@ def part_line(test: TestRecord) -> str:
     return f"the claim allows each step {claim_in_words(test.claim)}" if test.meaning_for_whole else ""
 
 
-def evidence_line(test: TestRecord) -> str:
+def evidence_line(test: TestRecord, verdict: str) -> str:
     """Return the counts that the bound rests on."""
-    guesses = guesses_in_words(test)
+    guesses = guesses_in_words(test, verdict)
     if guesses:
         return guesses.rstrip(".")
     if test.deciding_finding is None:
@@ -504,20 +532,34 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
     return f"skipped, because {why}: {'; '.join(record.not_played)}" if record.not_played else ""
 
 
-def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
-    """Return advice on what to do now."""
-    if test is not None and rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
-        more = test.sensitivity.helps or "more records"
-        repetition = test.repetition or "run the audit again with another seed"
-        return f"More evidence may decide it: {more}. For that, {repetition}."
-    if test is not None and verdict == "VIOLATION" and test.repetition:
-        return f"{_SUSPECTS}{test.repetition}."
-    usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
-    if rule == "cannot-detect" and test is not None and not test.units:  # nothing was planned
-        usual = _SAYS_NOTHING
-    if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
-        return f"{usual} To detect more in this game: {test.sensitivity.helps}."
-    return f"{usual} {_MORE_TRIALS}" if verdict == "NO VIOLATION FOUND" else usual
+def next_step(record: Record, verdict: str, rule: str, test: TestRecord | None) -> str:
+    """Return advice on what to do now, by what the verb of the record offers."""
+    again, more = _AGAIN[record.verb], _MORE[record.verb]
+    if test is not None and test.sensitivity.helps:
+        helps = test.sensitivity.helps
+        more = f"{more}; for this game alone: {helps}" if record.verb is Verb.CHECK else f"use {helps}"
+    if rule in _NEXT_BY_RULE:
+        return _NEXT_BY_RULE[rule]
+    if verdict == "VIOLATION":
+        return f"{_SUSPECTS}{again}."
+    if verdict == "FAILED":
+        return "Correct what failed and run the audit again: finished work is kept."
+    if verdict == "NO CLAIM":
+        return f"State a claim to compare the bound with it: {_CLAIM[record.verb]}."
+    if verdict == "INCONCLUSIVE" and test is not None and not test.units and record.verb in (Verb.RUN, Verb.CHECK):
+        return _SAYS_NOTHING
+    if verdict == "INCONCLUSIVE":
+        return f"{_SAYS_NOTHING} To detect a leak: {more}."
+    if verdict == "UNDECIDED" and record.verb is Verb.CHECK:
+        return "Repeat the tests with more trials until they decide: `dpaudit check --until-decided`."
+    if verdict == "UNDECIDED":
+        return f"More evidence may decide it: {more}. For that, {again}."
+    return f"This is no proof of privacy. To detect smaller leaks: {more}."
+
+
+def advice(verdict: str) -> str:
+    """Return advice for any run with this verdict."""
+    return next_step(Record(""), verdict, "", None)
 
 
 def details_of(finding: Finding, test: TestRecord) -> list[str]:

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading import answer_words
-from dpaudit.engine.reading.record import Confirmation, Record, TestRecord
+from dpaudit.engine.reading.record import Confirmation, Record, TestRecord, Verb
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.error_budget import JointTest
@@ -51,7 +50,7 @@ class JointVerdict:
                 replace(record, scope=Scope.CLAIM) if record.digits_cannot_tell and record.rejects else record
                 for record in records
             ]
-        return Record(self.name, tuple(records), self.not_played, self.together.cut)
+        return Record(self.name, tuple(records), self.not_played, self.together.cut, Verb.CHECK)
 
     @cached_property
     def answer(self) -> Answer:
@@ -102,8 +101,7 @@ class JointVerdict:
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict and its lines; `verbose` adds the tests that were chosen, repeated and left out."""
-        lines = [*self.answer.lines, *(self.details if verbose else ())]
-        return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
+        return self.answer.text(self.details if verbose else (), verbose=verbose)
 
     @property
     def details(self) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim
@@ -21,6 +21,16 @@ STATED_NOISE_P = 1e-6
 """A claim is undecided if the stated noise is rejected with a p-value below this."""
 CHANGE_P = 1e-6
 """A claim is undecided if a first pass that is not confirmed rejects it with at most this p-value."""
+
+
+class Verb(StrEnum):
+    """Way in which an audit was started; an answer advises only what that way offers."""
+
+    RUN = "run"
+    CHECK = "check"
+    ESTIMATE = "estimate"
+    SYNTHETIC = "synthetic"
+    TEXTS = "texts"
 
 
 class Confirmation(Enum):
@@ -97,7 +107,6 @@ class TestRecord:
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
         split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
         without_noise: Observation that steps of the training had no noise, in words; "" if there is none.
-        repetition: How to repeat the test with fresh randomness, in words; "" if another seed does.
         failed_trials: Number of trials that failed, each counted as a wrong guess.
         failures: (label, error) of units that failed.
         units: Number of planned units.
@@ -129,7 +138,6 @@ class TestRecord:
     assumed_method: str = ""
     split_doubt: str = ""
     without_noise: str = ""
-    repetition: str = ""
     failed_trials: int = 0
     failures: tuple[tuple[str, str], ...] = ()
     units: int = 0
@@ -237,12 +245,14 @@ class Record:
         tests: All tests that were read, including those of side findings.
         not_played: Names of planned tests that did not start.
         cut: Sentence on tests that had fewer trials because of the budget; "" if there are none.
+        verb: Way in which the audit was started.
     """
 
     name: str
     tests: Sequence[TestRecord] = field(default_factory=tuple)
     not_played: tuple[str, ...] = ()
     cut: str = ""
+    verb: Verb = Verb.RUN
 
     @property
     def of_claim(self) -> list[TestRecord]:

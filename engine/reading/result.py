@@ -357,11 +357,8 @@ class AuditResult:
         Args:
             verbose: True to add method, counts, choices, controls and utility.
         """
-        lines = [*self.answer.lines, *(("detail", line) for line in self._details if verbose)]
-        if self.attack_success:  # beside the evidence
-            labels = [label for label, _ in lines]
-            lines.insert(labels.index("evidence") + 1 if "evidence" in labels else 0, ("attack", self.attack_success))
-        return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
+        attack = [("attack", self.attack_success)] if verbose or self.verdict is Verdict.NO_CLAIM else []
+        return self.answer.text([*attack, *(("detail", line) for line in self._details if verbose)], verbose=verbose)
 
     @property
     def _details(self) -> tuple[str, ...]:

@@ -223,9 +223,15 @@ class Answer:
     side: tuple[Scope, ...]
     next_step: str
 
-    def text(self) -> str:
-        """Return the verdict and its lines, aligned."""
-        return answer_words.aligned(f"{self.verdict}  {self.name}", self.lines)
+    def text(self, further: Sequence[tuple[str, str]] = (), *, verbose: bool = False) -> str:
+        """Return the verdict and its lines, aligned.
+
+        Args:
+            further: (label, text) of lines that are printed before the next step.
+            verbose: True to print the lines with details too.
+        """
+        shown = [line for line in self.lines if verbose or line.label not in answer_words.DETAILS]
+        return answer_words.aligned(f"{self.verdict}  {self.name}", [*shown[:-1], *further, *shown[-1:]])
 
     @property
     def below_sentence(self) -> tuple[Line, ...]:
@@ -272,7 +278,7 @@ def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
         answer_words.sentence(test, rule.verdict),
         tuple(Line(*each) for each in lines),
         (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if has_noise_finding(record) else [])),
-        answer_words.next_step(rule.verdict, rule.name, test),
+        answer_words.next_step(record, rule.verdict, rule.name, test),
     )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
-from dpaudit.engine.reading.answer_words import NEXT
+from dpaudit.engine.reading.answer_words import advice
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Answer, Verdict
 from dpaudit.engine.report.markdown import markdown_text
@@ -104,8 +104,9 @@ def _sarif(report: Report, subject: str) -> bytes:
             }
             for rule, level, text in findings
         ]
+    helps = {str(verdict): advice(verdict) for verdict in Verdict}
     described = [
-        {"id": rule, "shortDescription": {"text": words}, "help": {"text": NEXT.get(words, words)}}
+        {"id": rule, "shortDescription": {"text": words}, "help": {"text": helps.get(words, words)}}
         for rule, words in rules.items()
     ]
     driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": described}

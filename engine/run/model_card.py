@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpaudit.engine.reading.answer_words import NEXT, NOT_SHOWN
+from dpaudit.engine.reading.answer_words import NOT_SHOWN, advice
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
@@ -142,7 +142,7 @@ class ModelCard:
             lines=lines,
             told=lines if len(self.lines) <= MAX_DETAILED else (),
             left_out=len(self.lines) - len(lines),
-            next_steps={line.verdict.value: NEXT[line.verdict] for line in lines},
+            next_steps={line.verdict.value: advice(line.verdict) for line in lines},
             colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
             means=self.means,
             not_shown=self.caution,

@@ -180,6 +180,7 @@ def synthetic(
         "utility",
         lambda: utility(tables[0], tables[1], synthetic_rows, names[-1] if target is None else target),
     )
+    doubts = (*_doubts(pairs, tables, groups), *read_as_line(spelled), *_left_out(row_numbers), *failures)
     return SyntheticAudit(
         name="synthetic table",
         tests=tuple(_record(each, reading, pairs.recognisable, exchanges) for each in guessed),
@@ -188,12 +189,8 @@ def synthetic(
         measures=measures,
         utility=usefulness,
         control=control,
-        notes=(
-            *_notes(pairs, tables, groups, tuned_on_holdout, reading),
-            *read_as_line(spelled),
-            *_left_out(row_numbers),
-            *failures,
-        ),
+        notes=(*_notes(pairs, groups, tuned_on_holdout, reading), *doubts),
+        doubts=doubts,
         confidence=confidence,
         rows={"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)},
         trained=pairs.trained,
@@ -328,7 +325,6 @@ def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bo
         compared=reading.compared,
         finding=guessed.bound,
         split_doubt=reading.doubt,
-        repetition="split the records anew, fit the generator again and audit its table",
         sensitivity=replace(_sensitivity(guessed, reading, recognisable), blind=blind),
         units=1,
     )
@@ -426,13 +422,7 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
 
 
-def _notes(
-    pairs: PairedTables,
-    tables: Sequence[MixedTable],
-    groups: str | None,
-    tuned: bool,
-    reading: Reading,
-) -> list[str]:
+def _notes(pairs: PairedTables, groups: str | None, tuned: bool, reading: Reading) -> list[str]:
     """Return the assumptions of the bound, and what was counted."""
     unpaired = abs(pairs.training_canaries - pairs.holdout_canaries)
     unit = "persons" if groups else "rows"
@@ -446,6 +436,12 @@ def _notes(
         notes.append(STRICTER.format(100 * reading.confidence))
     if groups:
         notes.append(f"rows with an equal {groups} are one person: the claim must be about persons")
+    return notes
+
+
+def _doubts(pairs: PairedTables, tables: Sequence[MixedTable], groups: str | None) -> list[str]:
+    """Return what is unusual about the pairs, in sentences."""
+    notes = []
     if pairs.persons_in_both:
         notes.append(f"{pairs.persons_in_both:,} persons have rows in both files and are left out of the pairs")
     codes = row_codes(stacked(tables[0], tables[1]))
@@ -455,10 +451,11 @@ def _notes(
             f"{int(shared.sum()):,} training rows ({100 * shared.mean():.3g} %) are equal to a holdout row; a pair of "
             "equal rows tells nothing"
         )
+    other = "persons" if groups else "rows"
     alike = int((~(pairs.recognisable[0] | pairs.recognisable[1])).sum())
     if alike:
         notes.append(
-            f"{alike:,} of {pairs.pairs:,} pairs hold only rows that other {unit} have too: the sensitivity counts "
+            f"{alike:,} of {pairs.pairs:,} pairs hold only rows that other {other} have too: the sensitivity counts "
             "them as guessed by chance"
         )
     return notes

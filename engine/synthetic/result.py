@@ -15,7 +15,7 @@ from dpaudit.engine.games.tables.usual_measures import UsualMeasure
 from dpaudit.engine.games.tables.utility import UtilityMeasure
 from dpaudit.engine.reading.answer_words import claimed_and_observed
 from dpaudit.engine.reading.card import card
-from dpaudit.engine.reading.record import Record, TestRecord
+from dpaudit.engine.reading.record import Record, TestRecord, Verb
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import Bound, format_lower
@@ -90,6 +90,7 @@ class SyntheticAudit:
         utility: Errors of marginals, and a model that is trained on the synthetic rows and tested on the holdout.
         control: Tests of the split without the synthetic table.
         notes: Assumptions, and what was counted, in sentences.
+        doubts: The notes about these tables that a reader of the verdict must know.
         confidence: Confidence that a violation needs, over all tests together.
         rows: Numbers of rows of the training, holdout and synthetic tables.
         trained: True for the real rows of the training file, in the order of the attacks' scores, shape (real rows,).
@@ -105,6 +106,7 @@ class SyntheticAudit:
     utility: tuple[UtilityMeasure, ...]
     control: SplitControl
     notes: tuple[str, ...]
+    doubts: tuple[str, ...]
     confidence: float
     rows: Mapping[str, int]
     trained: NDArray[np.bool_] = field(repr=False)
@@ -115,7 +117,7 @@ class SyntheticAudit:
     def record(self) -> Record:
         """Record from which the answer is decided; the largest bound comes first, for an answer without a claim."""
         lower = {pairs.name: pairs.bound.lower for pairs in self.guessed}
-        return Record(self.name, tuple(sorted(self.tests, key=lambda test: -lower[test.name])))
+        return Record(self.name, tuple(sorted(self.tests, key=lambda test: -lower[test.name])), verb=Verb.SYNTHETIC)
 
     @cached_property
     def answer(self) -> Answer:
@@ -207,16 +209,21 @@ class SyntheticAudit:
         return card(self.answer, self)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict with labelled lines below it; `verbose` adds all tests, attacks and measures."""
+        lines = [("split", self.control.line), *(("note", doubt) for doubt in self.doubts)]
+        if not verbose:
+            return self.answer.text(lines)
         tests = [f"{test.name}: {claimed_and_observed(test)}" for test in self.record.tests]
-        lines = [
-            self.answer.text(),
+        further = [
             *(f"  {line}" for line in (tests if len(tests) > 1 else [])),
-            f"  control: {self.control.line}",
-            *(f"  {note}" for note in self.notes),
+            *(f"  {note}" for note in self.notes if note not in self.doubts),
             *(f"  {attack}" for attack in self.attacks),
             f"  {USUAL}",
             *(f"    {measure}" for measure in self.measures),
             f"  {USEFUL}",
             *(f"    {each.name}: {each.value:.3f} ({each.reference:.3f})" for each in self.utility),
         ]
-        return "\n".join(printable_lines(line) for line in lines)
+        return "\n".join([self.answer.text(lines, verbose=True), *map(printable_lines, further)])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ from dpaudit.engine.games.text.guesses import attack_scores, order_of_all
 from dpaudit.engine.games.text.loss_record import LossRecord
 from dpaudit.engine.games.text.rates import CONVICTING, FAIR, canaries_needed
 from dpaudit.engine.games.text.view import TextView
-from dpaudit.engine.reading.record import Record
+from dpaudit.engine.reading.record import Record, Verb
 from dpaudit.engine.reading.verdict import Answer, decide
 from dpaudit.engine.request.build import build, build_dataclass
 from dpaudit.engine.text.memorization import Exposures, exposures, extraction_measures
@@ -113,6 +113,7 @@ class TextEstimate(Estimate):
     scores: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
     texts: pa.Table = field(default_factory=lambda: pa.table({}), compare=False)
     by: tuple[str, ...] = ()
+    verb: ClassVar[Verb] = Verb.TEXTS
 
     @property
     def slice_bounds(self) -> dict[str, Estimate]:
@@ -123,7 +124,7 @@ class TextEstimate(Estimate):
     def answer(self) -> Answer:
         """Verdict on the claim by the bounds of all canaries and of the slices."""
         tests = [self.as_test(self.name), *(bound.as_test(name) for name, bound in self.slice_bounds.items())]
-        return decide(Record(self.name, tuple(tests)))
+        return decide(Record(self.name, tuple(tests), verb=self.verb))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each number, as `Estimate.to_frame`, and the slice; "" for all canaries."""
@@ -147,7 +148,7 @@ class TextEstimate(Estimate):
         for name, table in {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}.items():
             write_atomically(folder / f"{name}.parquet", partial(pq.write_table, table))
         texts = {
-            "answer.txt": f"{self}\n\n{self.commands}\n",
+            "answer.txt": f"{self.text(verbose=True)}\n\n{self.commands}\n",
             "answer.json": to_json(self.name, [self], {ALL: self, **self.slices} if self.slices else {}),
         }
         for name, text in texts.items():
@@ -171,18 +172,19 @@ class TextEstimate(Estimate):
                 lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
         return "\n".join([*lines, "dpaudit estimate texts.parquet"])
 
-    def __str__(self) -> str:
-        lines = [super().__str__()]
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict with labelled lines below it; `verbose` adds the bounds and measures of all slices."""
+        lines = [super().text(verbose=verbose)]
         if self.slices:
             lines.append(f"  {SLICES.format(len(self.slices) + 1, self.confidence)}")
         for name, bound in self.slices.items():
             if isinstance(bound, str):
-                lines.append(printable_lines(f"  {name}: {bound}"))
+                lines.append(f"  {name}: {bound}")
                 continue
             claim = "" if bound.claim is None else f"; claim {bound.claim}"
-            lines.append(printable_lines(f"  {name}: {bound.verdict}, {bound.headline}{claim}"))
-            lines += [printable_lines(f"    {measure}") for measure in bound.measures]
-        return "\n".join(lines)
+            lines.append(f"  {name}: {bound.verdict}, {bound.headline}{claim}")
+            lines += [f"    {measure}" for measure in bound.measures if verbose]
+        return "\n".join(map(printable_lines, lines))
 
 
 def text_statistics(

@@ -16,7 +16,7 @@ from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, SubsampledGaussian, claim_under
 from dpaudit.engine.finding_figures import finding_figures
-from dpaudit.engine.reading.answer_words import NEXT
+from dpaudit.engine.reading.answer_words import advice
 from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import template, write_page
@@ -305,8 +305,8 @@ def test_findings_without_guesses_have_a_sentence_without_an_attacker() -> None:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_page_states_the_next_step_for_every_verdict(verdict: Verdict) -> None:
-    assert NEXT[verdict].endswith(".")
-    assert set(NEXT) == set(COLOURS) == set(Verdict)
+    assert advice(verdict).endswith(".")
+    assert set(COLOURS) == set(Verdict)
 
 
 def test_a_notebook_shows_a_badge_a_bar_and_the_claim() -> None:
