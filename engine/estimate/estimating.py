@@ -22,7 +22,7 @@ from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord, Verb
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.build import build
-from dpaudit.errors import DataError, InputError, SpecError, require
+from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper
 from dpaudit.estimators.counts import (
     CONFUSION,
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 GroupScore = Literal["max", "mean", "logsumexp"]
 """Rule that combines the scores of a canary's rows."""
 
+ASSUMES = "assumes that "
+"""Beginning of a note that states an assumption."""
 INDEPENDENT = (
     "assumes that each row comes from a separate training; many canaries of one training need the method "
     "simultaneous-guess-count"
@@ -132,6 +134,8 @@ MAX_COPIES = 0.02
 """Largest share of repeated scores that is attributed to chance, if scores are not rounded."""
 MAX_SENSITIVITY_ROWS = 100_000
 """Largest number of rows for which sensitivity and p-value are computed, in a second or two."""
+SUMMARISED = 4
+"""Largest number of measures that a short answer prints."""
 NO_CLAIM = Claim(math.inf, relation=Relation.ADD_REMOVE)
 """Claim that stands in if none is given."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
@@ -215,6 +219,7 @@ class Estimate(Bound):
         without_noise: Observation that steps of the training had no noise; "" if there is none.
         convicting: Bound at the higher confidence that a violation needs; None if that of the bound is enough.
         name: Name of the scores in the printed answer.
+        details: Notes that `text` prints only if it is verbose.
     """
 
     measures: tuple[Measure, ...] = ()
@@ -229,6 +234,7 @@ class Estimate(Bound):
     without_noise: str = ""
     convicting: Bound | None = None
     name: str = "estimate"
+    details: tuple[str, ...] = (ROWS_APART,)
     verb: ClassVar[Verb] = Verb.ESTIMATE
 
     @classmethod
@@ -296,23 +302,22 @@ class Estimate(Bound):
         return self.text()
 
     def text(self, *, verbose: bool = False) -> str:
-        """Return the verdict with labelled lines below it.
+        """Return the verdict with labelled lines below it; without a claim, the bound, its notes and all measures.
 
         Args:
-            verbose: True to add the method, the p-value, and the intervals of the measures.
+            verbose: True to add the method, the p-value, and the intervals of the measures to a verdict.
         """
-        assumed = [note.removeprefix("assumes that ") for note in self.notes if note.startswith("assumes that ")]
-        others = [
-            note for note in self.notes if not note.startswith("assumes that ") and (verbose or note != ROWS_APART)
-        ]
-        lines = [("assumes", "; ".join(assumed)), *(("note", note) for note in others)]
-        if self.under_family is not None:
-            lines.append(("family", f"{Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"))
-        if verbose:
-            lines += [("bound", super().__str__()), *(("measure", str(measure)) for measure in self.measures)]
-        else:
-            lines.append(("measures", ", ".join(f"{measure.name} {measure.value:.3f}" for measure in self.measures)))
-        return self.answer.text(lines, verbose=verbose)
+        family = "" if self.under_family is None else f"{Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"
+        if self.claim is None:
+            lines = [super().__str__(), *(f"  {line}" for line in (*self.notes, family, *self.measures) if str(line))]
+            return "\n".join(printable_lines(line) for line in lines)
+        hidden = () if verbose else self.details
+        notes = [("assumes", "; ".join(note.removeprefix(ASSUMES) for note in self.notes if note.startswith(ASSUMES)))]
+        notes += [("note", note) for note in self.notes if not note.startswith(ASSUMES) and note not in hidden]
+        values = ", ".join(f"{measure.name} {measure.value:.3f}" for measure in self.measures[:SUMMARISED])
+        measured = [("measure", str(measure)) for measure in self.measures] if verbose else [("measures", values)]
+        method = [("bound", super().__str__())] if verbose else []
+        return self.answer.text([*notes, *method, ("family", family), *measured], verbose=verbose)
 
 
 def estimate(

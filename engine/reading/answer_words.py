@@ -56,7 +56,8 @@ _NEXT_BY_RULE = {
     "else `--method simultaneous-guess-count`, for many canaries of one training.",
     "split-not-random": "Split the records (all rows of a person together) uniformly at random, fit the generator "
     "again on one part, and audit it with the other part.",
-    "without-noise": "Add noise to the gradient of every parameter that is trained on private data, then train again.",
+    "without-noise": "Add noise to every gradient of every step: call `step` of the private optimizer, and give it all "
+    "trained parameters. Then train and audit again.",
     "proxy": "Do what the reason says, then run the audit again.",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
@@ -550,10 +551,11 @@ def next_step(record: Record, verdict: str, rule: str, test: TestRecord | None) 
         return _SAYS_NOTHING
     if verdict == "INCONCLUSIVE":
         return f"{_SAYS_NOTHING} To detect a leak: {more}."
-    if verdict == "UNDECIDED" and record.verb is Verb.CHECK:
-        return "Repeat the tests with more trials until they decide: `dpaudit check --until-decided`."
     if verdict == "UNDECIDED":
-        return f"More evidence may decide it: {more}. For that, {again}."
+        first = "Check the noise scale and the clipping of each step. " if rule == "stated-noise" else ""
+        if record.verb is Verb.CHECK:
+            return f"{first}Repeat the tests with more trials until they decide: `dpaudit check --until-decided`."
+        return f"{first}More evidence may decide it: {more}. For that, {again}."
     return f"This is no proof of privacy. To detect smaller leaks: {more}."
 
 

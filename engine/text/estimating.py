@@ -310,14 +310,15 @@ def estimate_text(
         name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
         for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
     }
-    notes += changed_base
-    notes += [f"order of guesses: {guessed_by}; attacks: {', '.join(scores)}"]
+    details = [f"order of guesses: {guessed_by}; attacks: {', '.join(scores)}"]
+    details += [] if training is None else [training.summary]
+    notes += [*changed_base, *details]
     notes += [NOT_LEARNED] if guessed_by != order else []
-    notes += [UNCHECKED] if training is None else [training.summary, *training.remarks_on(model)]
+    notes += [UNCHECKED] if training is None else training.remarks_on(model)
     finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
     values = {part.name: getattr(finished, part.name) for part in fields(Estimate) if part.init}
     return TextEstimate(
-        **values | {"name": f"{len(canaries)} text canaries"},
+        **values | {"name": f"{len(canaries)} text canaries", "details": (*whole.details, *details)},
         attack_scores=scores,
         slices=of_slices,
         exposures=audit.exposures,

@@ -287,7 +287,9 @@ SITUATIONS: Mapping[str, Situation] = {
 
 def texts() -> str:
     """Return the printed text of all situations."""
-    return "\n\n".join(f"# {name}\n{decide(each.record).text()}" for name, each in SITUATIONS.items()) + "\n"
+    return (
+        "\n\n".join(f"# {name}\n{decide(each.record).text(verbose=True)}" for name, each in SITUATIONS.items()) + "\n"
+    )
 
 
 def planted(situation: Situation, **changed: Any) -> Record:

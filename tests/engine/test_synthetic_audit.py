@@ -22,7 +22,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.games.tables.columns import encoded
 from dpaudit.engine.games.tables.pairs import Canaries, paired
 from dpaudit.engine.games.tables.split_control import SplitControl, SplitTest
-from dpaudit.engine.reading.record import Confirmation, Record
+from dpaudit.engine.reading.record import Confirmation, Record, Verb
 from dpaudit.engine.reading.verdict import decide
 from dpaudit.engine.synthetic import auditing
 from dpaudit.engine.synthetic.result import GuessedPairs
@@ -71,7 +71,7 @@ def test_copied_rows_are_a_violation() -> None:
     assert deciding is not None
     assert deciding.finding is audit.guessed[0].strict
     assert deciding.finding.confidence == pytest.approx(1 - 0.001 * audit.guessed[0].share)
-    text = str(audit)
+    text = audit.text(verbose=True)
     assert text.startswith("VIOLATION  synthetic table\n")
     for words in ("99.95 % confidence", "(alone, not part of the verdict)", "no sign that the split is not random"):
         assert words in text
@@ -189,12 +189,12 @@ def test_the_strict_confidence_decides() -> None:
             "all pairs", 0.5, np.ones(100, bool), scores, reading.bound(scores, 0.975), reading.bound(scores, 0.9995)
         )
         test = auditing._record(guessed, reading, np.ones((2, 100), bool))
-        answer = decide(Record("synthetic table", (test,)))
+        answer = decide(Record("synthetic table", (test,), verb=Verb.SYNTHETIC))
         verdicts[right] = answer.verdict
         if answer.verdict is Verdict.UNDECIDED:
             assert test.confirmation is Confirmation.LESS_CONFIDENT
             assert "stricter confidence" in answer.line("reason")
-            assert "more rows in both files. For that, split the records anew" in answer.next_step
+            assert "more rows in both files. For that, split the records again" in answer.next_step
     order = [Verdict.NO_VIOLATION, Verdict.UNDECIDED, Verdict.VIOLATION]
     places = [order.index(verdict) for verdict in verdicts.values()]
     assert places == sorted(places)
@@ -227,7 +227,7 @@ def test_persons_are_the_canaries() -> None:
     assert audit.pairs == 120
     assert audit.control.rows == 240
     assert audit.verdict is Verdict.VIOLATION
-    assert "120 random pairs of 120 training and 120 holdout persons" in str(audit)
+    assert "120 random pairs of 120 training and 120 holdout persons" in audit.text(verbose=True)
     both = pd.concat([rows[~inside], rows[inside].iloc[:2]])
     shared = dpaudit.synthetic(rows[inside], both, synth, claim=1, groups="person")
     assert shared.pairs == 119
@@ -252,7 +252,7 @@ def test_equal_rows_and_rows_that_are_left_over_are_counted() -> None:
         pd.concat([train, holdout.iloc[:3], people(20, np.random.default_rng(9))]), holdout, synth
     )
     assert "3 training rows (1.73 %) are equal to a holdout row" in str(audit)
-    assert "23 rows of the larger file are known to the attacker" in str(audit)
+    assert "23 rows of the larger file are known to the attacker" in audit.text(verbose=True)
 
 
 def test_several_synthetic_tables_are_one_release() -> None:
@@ -286,7 +286,7 @@ def test_results_as_values() -> None:
     audit = dpaudit.synthetic(*tables(copied=0.6, count=200), claim=1)
     values = json.loads(json.dumps(audit.to_dict()))
     assert values["verdict"] == "VIOLATION"
-    assert values["answer"]["next"].endswith("split the records anew, fit the generator again and audit its table.")
+    assert values["answer"]["next"].endswith("split the records again, fit the generator again and audit its table.")
     assert values["pairs"] == 200
     assert {test["name"] for test in values["tests"]} >= {"all pairs", "outliers"}
     assert values["control"]["random"] is True
