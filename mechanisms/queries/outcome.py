@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 UNREADABLE = "unreadable: "
 """Prefix of the ending of a call that returned an unreadable object; the worker writes it."""
 
+UNKNOWN = "?"
+"""Checksum of what cannot be read; the worker writes it."""
+
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
@@ -20,14 +23,17 @@ class CallOutcome:
         numbers: The numeric part, shape (n,), all finite; all outcomes with one ending have the same n.
         fault: Description of a failure; "" if there is none.
         low_bits: How many of the last numbers are low bits of the numbers before them, >= 0.
+        unread: What of the result, the printed text and the files was not read: pairs of a description and a checksum,
+            `UNKNOWN` if it cannot be read at all.
     """
 
     ending: str
     numbers: NDArray[np.float64]
     fault: str = ""
     low_bits: int = 0
+    unread: tuple[tuple[str, str], ...] = ()
 
 
 def is_unreadable(ending: str) -> bool:
     """True if a call returned an unreadable object, alone or in a container."""
-    return ending.startswith(UNREADABLE)
+    return ending.startswith(UNREADABLE) or f"; measurements: {UNREADABLE}" in ending

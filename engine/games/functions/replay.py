@@ -117,7 +117,7 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Part]:
         values = {f".{key}": each for key, each in vars(value).items() if not key.startswith("_")}
         inner = {key: each for key, each in values.items() if isinstance(each, plain) or hasattr(each, "__array__")}
     if not 0 < len(inner) <= MAX_PARTS:
-        ending, numbers, _, low_bits = outcome_of(value)
+        ending, numbers, _, low_bits, _ = outcome_of(value)
         return {name: Part(ending, numbers[: len(numbers) - low_bits])}
     parts = {path: part for key in sorted(inner) for path, part in _parts(name + key, inner[key], depth - 1).items()}
     if isinstance(value, Mapping):

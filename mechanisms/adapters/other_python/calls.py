@@ -79,12 +79,12 @@ def call_in_process(
     def call(seed: int) -> CallOutcome:
         try:
             with time_limit(limit_s):
-                ending, numbers, fault, low_bits = called.call(rows, seed, from_outside)
+                ending, numbers, fault, low_bits, unread = called.call(rows, seed, from_outside)
         except BaseException as err:
             if limit_s is None or not from_outside(err) or isinstance(err, KeyboardInterrupt):
                 raise
             return _out_of_time(limit_s)
-        return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits)
+        return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits, _pairs(unread))
 
     with global_randomness(SeedSequence(0)):  # restores the global generators
         return [call(seed) for seed in _seeds(seeds)]
@@ -250,7 +250,14 @@ def _start(
 def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
     numbers = np.frombuffer(body, "<f8", count=len(body) // 8).astype(np.float64)
     low_bits = min(int(answer.get("low_bits", 0)), len(numbers))
-    return CallOutcome(str(answer.get("ending", "")), numbers, str(answer.get("fault", "")), max(0, low_bits))
+    ending, fault = str(answer.get("ending", "")), str(answer.get("fault", ""))
+    return CallOutcome(ending, numbers, fault, max(0, low_bits), _pairs(answer.get("unread")))
+
+
+def _pairs(unread: Any) -> tuple[tuple[str, str], ...]:
+    """Return what was not read, as pairs of words; a worker may have been sent anything by the audited code."""
+    pairs = unread if isinstance(unread, list) else []
+    return tuple((str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2)
 
 
 def _seeds(seeds: Sequence[int]) -> list[int]:

@@ -51,14 +51,15 @@ def _has(code: Any, name: str) -> bool:
     return callable(getattr(code, name, None))
 
 
-def with_outcome(outcome_of: Callable[[Any], tuple[str, list[float], str, int]]) -> Callable[[Release], Any]:
-    """Return the function from a release to ending, numbers, fault and number of low-bit numbers, as `outcome_of`."""
+def with_outcome(outcome_of: Callable[[Any], Any]) -> Callable[[Release], Any]:
+    """Return the function from a release to what `outcome_of` returns of a value."""
 
-    def outcome(release: Release) -> tuple[str, list[float], str, int]:
+    def outcome(release: Release) -> Any:
         if release.measurements is None:
-            return release.ending, release.numbers, "", 0
-        ending, numbers, fault, low_bits = outcome_of(release.measurements)
-        return f"{release.ending}; measurements: {ending}", release.numbers + numbers, fault, low_bits
+            return release.ending, release.numbers, "", 0, []
+        ending, numbers, fault, low_bits, unread = outcome_of(release.measurements)
+        ending = f"{release.ending}; measurements: {ending}"
+        return ending, release.numbers + numbers, fault, low_bits, unread
 
     return outcome
 

@@ -27,6 +27,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import random
 import re
 import resource
@@ -51,7 +52,8 @@ from collections.abc import (
     Set,
     ValuesView,
 )
-from typing import Any
+from functools import lru_cache
+from typing import Any, List, Tuple
 
 FORMS = ("frame", "arrow", "array", "records", "list")
 """A pandas DataFrame; a pyarrow Table; a float64 array (n, d); a list of dicts; the values of the only column."""
@@ -72,6 +74,9 @@ CODES = 16  # whole numbers from 0 on that are counted separately
 BUCKETS = 64  # hash buckets that count rows by one or several columns
 PAIRED = 5  # columns that are counted in pairs
 GENERATOR = ", a generator of tables"  # end of the identity of code that generates tables
+FEW_BYTES = 64  # longer bytes may have a random length
+WIDE = 1 << 53  # largest integer up to which double precision holds all integers
+UNKNOWN = "?"  # checksum of what cannot be read
 UNREADABLE = "unreadable: "  # prefix of the ending of a call whose result holds an unreadable object
 
 
@@ -254,7 +259,7 @@ class AuditedFunction:
         form: str,
         settings: Mapping[str, Any],
         timed: bool = False,
-        outcome_reader: Callable[[Any], tuple[str, list[float], str, int]] | None = None,
+        outcome_reader: Callable[[Any], Summarised] | None = None,
     ) -> None:
         """With `timed`, the duration of a call in seconds is added to its numbers.
 
@@ -286,15 +291,17 @@ class AuditedFunction:
 
     def call(
         self, rows: Callable[[], Any], seed: int, passes: Callable[[BaseException], bool] = lambda err: False
-    ) -> tuple[str, list[float], str, int]:
-        """Call the function once; return the ending, numbers, fault and number of low-bit numbers of `outcome_of`.
+    ) -> Summarised:
+        """Call the function once; return what `outcome_of` returns, and what the call printed and wrote as unread.
 
         Low-bit numbers are last, after the duration and the numbers in warnings. An exception is an outcome too, unless
         `passes` is true for it, because the function did not raise it.
         """
         rng = self._seeded(seed)
         warned: dict[str, list[float]] = {}
-        with warnings.catch_warnings():
+        unread: list[list[str]] = []
+        outputs = _side_outputs()
+        with warnings.catch_warnings(), outputs.recorded():
             warnings.filters[:0] = _FOR_DEVELOPERS  # type: ignore[index]
             warnings.simplefilter("always", append=True)  # filters of the audited code come first
 
@@ -311,8 +318,10 @@ class AuditedFunction:
                 began = time.perf_counter()
                 value = awaited(self._function(call_rows, rng, **settings))
                 took = time.perf_counter() - began
-                ending, numbers, fault, low_bits = self._outcome_reader(value)
+                ending, numbers, fault, low_bits, unread = self._outcome_reader(value)
                 ending = _bounded(ending)
+                look = value is None or isinstance(value, (bool, str)) or _is(value, "pathlib", "PurePath")
+                unread = unread + _side_outputs_unread(outputs, look=look)
             except BaseException as err:
                 if passes(err):
                     raise
@@ -326,7 +335,7 @@ class AuditedFunction:
             ending = _bounded("; warns ".join([ending, *sorted(warned)]))
             for name in sorted(warned):
                 numbers = numbers + warned[name]
-        return _writable(ending), numbers + last, _writable(fault), low_bits
+        return _writable(ending), numbers + last, _writable(fault), low_bits, unread
 
     def _seeded(self, seed: int) -> Any:
         random.seed(seed)
@@ -342,21 +351,33 @@ class AuditedFunction:
 # What came back
 
 
-def outcome_of(value: Any) -> tuple[str, list[float], str, int]:
-    """Return the ending of a call, its numbers, a description of a fault, and the number of low-bit numbers.
+Summarised = Tuple[str, List[float], str, int, List[List[str]]]
+"""Ending, numbers, fault, number of low-bit numbers, and what was not read: pairs of a description and a checksum."""
+
+
+def outcome_of(value: Any) -> Summarised:
+    """Return the ending of a call, its numbers, a fault, the number of low-bit numbers, and what was not read.
 
     The ending holds the discrete part of the value and determines how many numbers there are. Numbers are flattened in
     a fixed order: a dict by sorted keys (and their positions in the dict unless it is sorted), a table as in `_rows`,
     an object by its `summary` (called if possible), else its public attributes, else its elements if it is iterable,
-    else its private attributes. Coroutines and futures are
-    awaited, iterators are read. Words in a sequence are numbered alphabetically and counted. Two further numbers for
+    else its private attributes, and by its state (`object_state`) if that left something out. Coroutines and futures
+    are awaited, iterators are read, and so is a file that the call wrote and whose path it returned. Words in a
+    sequence are numbered alphabetically and counted. Integers above 2^53 have parts of 24 bits. Two further numbers for
     each of the first 64 finite floats are the exponent of the lowest set bit, and its distance from the highest one.
+    What was not read has a checksum, or UNKNOWN; it shows that results differ, not how.
 
     The ending begins with `UNREADABLE` if the value is or contains an unreadable object.
 
     Raises: exceptions of the value's methods and attributes.
     """
     return _Summary().outcome(value)
+
+
+def _side_outputs_unread(outputs: Any, *, look: bool) -> list[list[str]]:
+    """Return what a call printed and wrote with checksums; with `look` the current folder is searched for files."""
+    checksums = {"what the calls printed": outputs.printed, "files that the calls wrote": outputs.files(look=look)}
+    return [[what, f"{checksum:x}"] for what, checksum in checksums.items() if checksum]
 
 
 def awaited(value: Any) -> Any:
@@ -491,8 +512,11 @@ class _Summary:
         self._parts = MAX_PARTS
         self._inside: set[int] = set()
         self._unreadable: list[str] = []  # descriptions of unreadable objects
+        self._wide: list[int] = []  # the first integers that double precision does not hold
+        self._unread: dict[str, None] = {}  # descriptions of parts that were not read
+        self._opaque: dict[str, None] = {}  # of those that cannot be read at all
 
-    def outcome(self, value: Any) -> tuple[str, list[float], str, int]:
+    def outcome(self, value: Any) -> Summarised:
         ending = self.of(value)
         fault = f"it gave a {_kind_of_code(value)}" if isinstance(value, _CODE) else ""
         if self._unreadable:
@@ -501,8 +525,29 @@ class _Summary:
         if not math.isfinite(sum(self.numbers)):  # a cheap first check; large finite numbers may overflow
             words = self._not_finite()
             ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
+        if self._wide:
+            parts = [_object_state().integer_parts(number) for number in self._wide]
+            upto = max(map(len, parts))
+            ending += f"; {len(parts)} integers above 2^53 of up to {upto} parts"
+            for number, part in zip(self._wide, parts):  # noqa: B905
+                self.numbers += part + [part[-1] if number < 0 else 0.0] * (upto - len(part))
         low_bits = self._bits()
-        return _bounded(ending), self.numbers + low_bits, fault, len(low_bits)
+        return _bounded(ending), self.numbers + low_bits, fault, len(low_bits), self._what_was_not_read(value)
+
+    def _what_was_not_read(self, value: Any) -> list[list[str]]:
+        """Return descriptions of what was not read with the checksum of the pickled value, or of its text."""
+        if value is None:
+            return [["the results, which are all None", UNKNOWN]]
+        if len(self.numbers) >= MAX_NUMBERS or self._parts < 0:
+            self._unread[f"what comes after the first {MAX_NUMBERS:,} numbers"] = None
+        unread = [[what, UNKNOWN] for what in self._opaque]
+        if self._unread:
+            try:
+                content = pickle.dumps(value, 4)
+            except Exception:  # an object may raise anything
+                content = without_numbers(repr(value))[0].encode("utf-8", "backslashreplace")
+            unread += [[what, f"{zlib.crc32(content):x}"] for what in self._unread]
+        return unread
 
     def _not_finite(self) -> str:
         words = ""
@@ -531,6 +576,10 @@ class _Summary:
         if floats and room > 0:
             self.floats += list(itertools.islice((value for value in values if math.isfinite(value)), room))
 
+    def _add_integers(self, values: list[int]) -> None:
+        self._add(list(map(_as_float, values)), False)
+        self._wide += [value for value in values if not -WIDE <= value <= WIDE][: LOW_BIT_FLOATS - len(self._wide)]
+
     def of(self, value: Any) -> str:
         """Describe a value in words and collect its numbers."""
         kind = type(value)
@@ -538,7 +587,7 @@ class _Summary:
             self._add([value], True)
             return "float"
         if kind is int or kind is bool:
-            self._add([_as_float(value)], False)
+            self._add_integers([value])
             return kind.__name__
         if value is None:
             return "None"
@@ -556,6 +605,11 @@ class _Summary:
     def _of_other(self, value: Any, kind: type) -> str:
         name = kind.__name__
         if isinstance(value, str):
+            content = _side_outputs().written(value)
+            if content is not None:
+                return f"{name} of a file {self._content(content)}"
+            if len(value) > MAX_TEXT:
+                self._unread[f"what comes after the first {MAX_TEXT:,} characters"] = None
             words, numbers = without_numbers(value)
             self._add(numbers, False)
             return f"{name} {words!r}"
@@ -566,8 +620,7 @@ class _Summary:
         if _is(value, "numpy", "ndarray"):
             return self._array(value, "" if name == "ndarray" else f"{name} ")
         if isinstance(value, (bytes, bytearray, memoryview)):
-            self._add(list(map(float, bytes(value[:MAX_NUMBERS]))), False)
-            return f"{name} of {len(value)}"
+            return f"{name} {self._bytes(bytes(value))}"
         if isinstance(value, Mapping):
             return f"{name}{self._mapping(value)}"
         if isinstance(value, (list, tuple)):
@@ -593,12 +646,12 @@ class _Summary:
             return f"{name} {self.of(value.as_py())}"
         if _is(value, "polars", "DataFrame"):
             return f"{name}{self._mapping(value.to_dict(as_series=False))}"
+        if _is(value, "polars", "LazyFrame"):
+            return f"{name}{self._mapping(value.collect().to_dict(as_series=False))}"
         if _is(value, "torch", "Tensor"):
-            value = value.detach().cpu()
-            kind_of_numbers = str(value.dtype)
-            if kind_of_numbers.startswith(("torch.bfloat", "torch.float8")):  # NumPy lacks these
-                return f"{kind_of_numbers} {self._array(value.float().numpy(), f'{name} ')}"
-            return self._array(value.numpy(), f"{name} ")
+            dense, kind_of_numbers = _object_state().dense(value), str(value.dtype)
+            other = kind_of_numbers != f"torch.{dense.dtype}"
+            return f"{kind_of_numbers + ' ' if other else ''}{self._array(dense, f'{name} ')}"
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
             sparse = value.tocoo()
             return f"{name} {value.shape} {self.of((sparse.row, sparse.col, sparse.data))}"
@@ -610,6 +663,8 @@ class _Summary:
                 if where
                 else self._unreadable_object(f"a {words} that cannot be imported by its name")
             )
+        if _is(value, "ctypes", "c_void_p", "_Pointer", "_CFuncPtr"):
+            return name  # an address
         if isinstance(value, BaseException):
             return f"{name} {self.of(_text_of(value))}"
         result = awaited(value)
@@ -624,7 +679,10 @@ class _Summary:
             return f"{name} {self._sequence(sparse)}"
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
             self._add([_as_float(value)], True)
-            return name
+            return f"{name}{self._digits(value)}"
+        written = _side_outputs().written(str(value)) if _is(value, "pathlib", "PurePath") else None
+        if written is not None:
+            return f"{name} of a file {self._content(written)}"
         if any(_is(value, library, *names) for library, *names in _TEXTS):
             return f"{name} {self.of(_text_of(value))}"
         if "numpy" in sys.modules and hasattr(kind, "__array__"):
@@ -639,12 +697,43 @@ class _Summary:
         if isinstance(python, complex):
             self._add([python.real, python.imag], True)
         elif isinstance(python, int):
-            self._add([_as_float(int(python))], False)
+            self._add_integers([int(python)])
         elif isinstance(python, float) or _is(value, "numpy", "floating"):
             self._add([float(python)], True)
         else:
             return f"{name} {self.of(_text_of(python))}"
         return name
+
+    def _digits(self, value: Any) -> str:
+        """Collect the digits of a decimal number or a fraction that a float does not hold."""
+        if not math.isfinite(_as_float(value)) and not _is(value, "fractions", "Fraction"):
+            return ""
+        above, below = value.as_integer_ratio()
+        if max(abs(above), below) <= WIDE:
+            return ""
+        if _is(value, "decimal", "Decimal"):
+            _, digits, exponent = value.as_tuple()
+            if len(digits) <= 17:
+                return ""
+            above, below = int("".join(map(str, digits))), exponent
+        self._add_integers([above, below])
+        return " of many digits"
+
+    def _bytes(self, value: bytes) -> str:
+        """Describe bytes; the length of many bytes may be random, so it is among the numbers, and the end is padded."""
+        if len(value) <= FEW_BYTES:
+            self._add(list(map(float, value)), False)
+            return f"of {len(value)}"
+        upto = min(1 << (len(value) - 1).bit_length(), MAX_NUMBERS - 1)
+        self._add([float(len(value)), *map(float, value[:upto])] + [0.0] * (upto - len(value)), False)
+        return f"of up to {upto}"
+
+    def _content(self, content: bytes) -> str:
+        """Describe the content of a file: text, or else bytes."""
+        try:
+            return self.of(content.decode())
+        except UnicodeDecodeError:
+            return self.of(content)
 
     def _array(self, value: Any, name: str) -> str:
         kind, words = value.dtype.kind, f"{name}{value.dtype} {tuple(value.shape)}"
@@ -652,9 +741,12 @@ class _Summary:
             return f"{words}{{{', '.join(f'{field}: {self.of(value[field])}' for field in value.dtype.names)}}}"
         if hasattr(value, "mask"):  # masked values were not released
             return f"{words} {self._sequence(value.ravel()[:MAX_NUMBERS].tolist())}"
-        flat = value.ravel()[:MAX_NUMBERS]
+        flat = (value.A1 if name.startswith("matrix") else value.ravel())[:MAX_NUMBERS]
         if kind in "fiub":
-            self._add(flat.astype("float64").tolist(), kind == "f")
+            if kind in "iu" and value.dtype.itemsize == 8:
+                self._add_integers(flat.tolist())
+            else:
+                self._add(flat.astype("float64").tolist(), kind == "f")
         elif kind == "c":
             self._add([part for each in flat.tolist() for part in (each.real, each.imag)], True)
         elif kind in "mM":
@@ -715,7 +807,7 @@ class _Summary:
             self._add(list(values), True)
             return f"of {length} float"
         if kinds == {int}:
-            self._add(list(map(_as_float, values)), False)
+            self._add_integers(list(values))
             return f"of {length} int"
         if len(values) > 1 and kinds == {bool}:
             return self._answers(values, length)
@@ -803,19 +895,35 @@ class _Summary:
         except Exception:
             summary = None  # for example, it needs arguments
         if summary is not None:
+            self._unread[f"the {name} objects outside of their `summary`"] = None
             return f"{name} summary {self.of(summary)}"
         public, private = _attributes(value, kind)
-        words = self._attribute_words(value, kind, public)
-        if words is None and isinstance(value, Iterable):
+        words, whole = self._attribute_words(value, kind, public)
+        whole = whole and not private and _is_plain_class(kind)
+        if words is None and isinstance(value, Iterable) and not _is(value, "torch.nn", "Module"):
+            self._unread[f"the {name} objects besides their elements"] = None
             return f"object {name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)))}"
         if words is None:
-            words = self._attribute_words(value, kind, private)
-        if words is None:
+            words, whole = self._attribute_words(value, kind, private)
+        state = "" if whole else self._state(value, name)
+        if words is None and not state:
             return self._unreadable_object(f"a {name} object without public attributes, slots or a `summary`")
-        return f"object {name}{{{words}}}"
+        return f"object {name}{{{words or ''}}}{state}"
 
-    def _attribute_words(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
-        """Describe the attributes of an object; None if all of them are unreadable.
+    def _state(self, value: Any, name: str) -> str:
+        """Collect the numbers of an object's state; those of a network are its `state_dict`."""
+        network = _is(value, "torch.nn", "Module")
+        if network:  # hooks and caches of a network are not released with its weights
+            self._unread[f"the {name} objects outside of their `state_dict`"] = None
+        state = _object_state().State(value.state_dict() if network else value, without_numbers)
+        for what in dict.fromkeys(state.unread[:NAMED]):
+            self._opaque[f"{what} in the {name} objects"] = None
+        numbers = state.padded(MAX_NUMBERS - len(self.numbers))
+        self._add(numbers, False)
+        return f" with a state of up to {len(numbers)} numbers" if numbers else ""
+
+    def _attribute_words(self, value: Any, kind: type, attributes: Sequence[str]) -> tuple[str | None, bool]:
+        """Describe the attributes of an object; None if all of them are unreadable. True if all of them were read.
 
         Attributes that are objects of another library are skipped, unless there is nothing else to read.
         """
@@ -834,14 +942,18 @@ class _Summary:
                 words[attribute] = self.of(content)
                 readable = True
             elif not any_plain or _same_package(type(content), kind):
-                unreadable = len(self._unreadable)
-                inner = self.of(content)
+                unreadable, numbers = len(self._unreadable), len(self.numbers)
+                try:
+                    inner = self.of(content)
+                except Exception:  # such as handles of compiled libraries
+                    del self.numbers[numbers:]
+                    continue
                 if len(self._unreadable) == unreadable:
                     words[attribute] = inner
                     readable = True
                 del self._unreadable[unreadable:]  # an object is unreadable only if all of its attributes are
         parts = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
-        return ", ".join(parts) if readable else None
+        return ", ".join(parts) if readable else None, readable and len(words) == len(attributes)
 
     def _file(self, value: Any, name: str) -> str:
         """Describe the content of a file in memory or on disk."""
@@ -850,12 +962,21 @@ class _Summary:
         if value.closed or not value.readable() or not value.seekable():  # reading a pipe might never end
             return self._unreadable_object(f"a {name} that is closed, or not a file to read from")
         value.seek(0)
-        return f"{name} {self.of(value.read(MAX_TEXT))}"
+        content = value.read(MAX_TEXT)
+        self._unread.update({"what comes after the beginning of files": None} if len(content) == MAX_TEXT else {})
+        return f"{name} {self.of(content)}"
 
     def _unreadable_object(self, description: str) -> str:
         """Record an unreadable object and return its description."""
         self._unreadable.append(description)
         return f"<{description}>"
+
+
+def _is_plain_class(kind: type) -> bool:
+    """True if a class was written in Python and leaves the pickled state of its objects to Python."""
+    own = ("__reduce_ex__", "__reduce__", "__getstate__")
+    in_python = all(base.__flags__ & 1 << 9 for base in kind.__mro__[:-1])
+    return in_python and all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
 
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
@@ -1062,17 +1183,31 @@ def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
     return code, called
 
 
-def _generator_calls() -> Any:
-    """Return the module `generator_calls` next to this file, without a folder of ours in the search path."""
-    name = "dpaudit_generator_calls"
+def _module_next_to_this(file: str) -> Any:
+    """Return a module next to this file, without a folder of ours in the search path."""
+    name = f"dpaudit_{file}"
     if name not in sys.modules:
-        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generator_calls.py")
+        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{file}.py")
         location = importlib.util.spec_from_file_location(name, place)
         assert location is not None
         assert location.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(location)
         location.loader.exec_module(sys.modules[name])
     return sys.modules[name]
+
+
+def _generator_calls() -> Any:
+    return _module_next_to_this("generator_calls")
+
+
+def _object_state() -> Any:
+    return _module_next_to_this("object_state")
+
+
+@lru_cache(maxsize=None)
+def _side_outputs() -> Any:
+    """Return the record of printed text and files, one for each process."""
+    return _module_next_to_this("side_outputs").SideOutputs()
 
 
 def _address_space() -> int:
@@ -1123,8 +1258,9 @@ def _serve(line: _Pipes, called: AuditedFunction) -> None:
             continue
         rows = tables[request["table"]]
         for seed in request["seeds"]:
-            ending, numbers, fault, low_bits = called.call(rows, seed)
-            line.send({"ending": ending, "fault": fault, "low_bits": low_bits}, little_endian(array("d", numbers)))
+            ending, numbers, fault, low_bits, unread = called.call(rows, seed)
+            header = {"ending": ending, "fault": fault, "low_bits": low_bits, "unread": unread}
+            line.send(header, little_endian(array("d", numbers)))
 
 
 if __name__ == "__main__":
