@@ -461,6 +461,8 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
         return ""  # the reference run is skipped once the claim is rejected
     if sensitivity.reference_failed:
         return "unknown: the reference run that measures the maximum detectable epsilon failed"
+    if sensitivity.one_outcome and verdict != "VIOLATION":
+        return "unknown: all results were the same"
     parts = []
     if sensitivity.factor is not None:
         parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))

@@ -22,6 +22,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.engine.games.functions.alike_calls import ALIKE, differing_parts
 from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
@@ -34,6 +35,7 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.describe import call_text
+from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.extraction.highest_scores import HighestScores
@@ -79,7 +81,7 @@ def read_audit(
     if p_value:
         result = replace(result, p_value=audit.p_value(result))
     brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
-    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
+    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional or result.one_outcome:
         return result
     return replace(result, detectable_factor=audit.detectable_factor(result.compared.claim))
 
@@ -118,6 +120,7 @@ class _Finished:
         trainings = [key for key in entry.trainings if key not in entry.choices]
         notes = tuple(dict.fromkeys(note for report in self._reports(trainings) for note in report.notes))
         chosen = tuple(note for report in self._reports(entry.choices) for note in report.notes)
+        differing = self._parts_of_equal_results(trainings, scores)
         return AuditResult(
             name=audit.name,
             mechanism=call_text(audit.mechanism),
@@ -139,11 +142,13 @@ class _Finished:
             control_lost=any(key not in self._keys for key in entry.controls),
             confirm=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
-            ceiling=self._ceiling(),
+            ceiling=None if differing is not None else self._ceiling(),
+            one_outcome=differing is not None,
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
-            warnings=tuple(note for note in notes if not is_unreadable(note)),
-            unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note)),
+            warnings=tuple(note for note in notes if not is_unreadable(note) and not note.startswith(ALIKE)),
+            unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note))
+            + ((f"all are equal as far as they were read; {', '.join(differing)} may differ",) if differing else ()),
             chosen=tuple(note for note in chosen if not note.startswith(BLIND)),
             blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
             meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
@@ -155,6 +160,17 @@ class _Finished:
             guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
             failed_replays=self._failed_replays,
         )
+
+    def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
+        """Return what was not read and may differ if all results are equal; None if they differ."""
+        if self._tallies and all(isinstance(tally, AnsweredQuery) for tally in self._tallies):
+            answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
+            if any(len(different) > 1 for different in answers):
+                return None
+            return ("the predictor besides its answers",) if len({*map(tuple, answers)}) == 1 else ()
+        if scores and len({number for replay in scores for number in (replay.score.min(), replay.score.max())}) == 1:
+            return ("the models besides their predictions",)
+        return differing_parts([report.notes for report in self._reports(trainings)])
 
     def _scores_for_roc(self) -> list[Scores]:
         """Return the scores of the first replays if the game asks who was trained on; none if they were not stored."""

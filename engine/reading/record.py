@@ -57,6 +57,7 @@ class Sensitivity:
         helps: Advice on raising the sensitivity; "" if there is none.
         tried: Inputs to which `factor` is limited, in words; "" for no limit.
         blind: Reason why the test could not have rejected the claim, if the data show that; else "".
+        one_outcome: True if all results were the same, so that a leak might not show in results at all.
         detectable: Smallest leak of a stated kind that the test would detect with 90 % power, in words; "" if unknown.
     """
 
@@ -68,6 +69,7 @@ class Sensitivity:
     tried: str = ""
     blind: str = ""
     detectable: str = ""
+    one_outcome: bool = False
 
     def could_reject(self, claim: Claim) -> bool:
         """True unless the test is known to be unable to reject the claim, or its reference run failed."""

@@ -71,6 +71,7 @@ class AuditResult:
             estimated from the scores, or from planted noise of a mechanism that states its law. None if it cannot be
             estimated, inf if noise planted 8 times too small would not be detected.
         ceiling_lost: True if measuring the ceiling was planned and failed.
+        one_outcome: True if all fresh runs had the same result, so that no ceiling is known.
         blind: Reason why the audit could not have rejected the claim, if the training shows that; else "".
         meaning_for_whole: Consequences of a finding about a part for the whole, and what was not tested, in sentences.
         stopped: Progress of a sequential audit; None for an audit that runs all its trials.
@@ -116,6 +117,7 @@ class AuditResult:
     ceiling: Ceiling | None = None
     detectable_factor: float | None = None
     ceiling_lost: bool = False
+    one_outcome: bool = False
     blind: str = ""
     meaning_for_whole: tuple[str, ...] = ()
     stopped: SequentialProgress | None = None
@@ -155,6 +157,7 @@ class AuditResult:
                 helps="" if ceiling is None else ceiling.helps,
                 tried="" if ceiling is None else ceiling.tried,
                 blind=self.blind,
+                one_outcome=self.one_outcome,
             ),
             on_proxy=self.conditional,
             control=self.control,

@@ -26,6 +26,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.games.functions.alike_calls import alike_note
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch, ProposedPair, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import (
     TablePair,
@@ -210,7 +211,7 @@ def run_calls(
         rest=np.concatenate([np.empty(0, np.float32), *rests]),
     )
     unreadable = tuple(dict.fromkeys(result.ending for result in outcomes if is_unreadable(result.ending)))
-    return Outcome(samples, notes=unreadable, failures=failures)
+    return Outcome(samples, notes=unreadable + alike_note(outcomes, numbers), failures=failures)
 
 
 def calls_in_order(

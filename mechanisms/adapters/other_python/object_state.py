@@ -28,7 +28,7 @@ EXPORTS = ("state_dict", "save_raw", "model_to_string", "tobytes", "serialize", 
 """Methods that export the content of an object that cannot be pickled, in the order in which they are tried."""
 _WITHOUT_DATA = {"lock", "RLock", "ellipsis", "NotImplementedType", "code", "c_void_p", "_Pointer", "_CFuncPtr"}
 _CLASS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
-_LARGEST = float(3.0e38)
+_LARGEST = 3.0e38
 
 
 class State:
@@ -164,11 +164,11 @@ class State:
 
     def _read_reduced(self, value: Any) -> None:
         reduce = copyreg.dispatch_table.get(type(value))
-        parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        parts: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
         if isinstance(parts, str):
             self._add([], parts, content=False)
             return
-        make, arguments, state, elements, items = (*parts[:5], *[None] * (5 - len(parts[:5])))
+        make, arguments, state, elements, items = [*parts, None, None, None][:5]
         self._queue.extend((make, *arguments, state))
         self._queue.extend(itertools.islice(elements or (), MAX_NUMBERS))
         self._queue.extend(itertools.chain.from_iterable(itertools.islice(items or (), MAX_NUMBERS)))

@@ -31,7 +31,8 @@ class SideOutputs:
     """
 
     def __init__(self) -> None:
-        self.printed, self._began, self._opened, self._active = 0, 0, dict[str, None](), False
+        self.printed, self._began, self._active = 0, 0, False
+        self._opened: dict[str, None] = {}
         sys.addaudithook(self._audit)
 
     @contextlib.contextmanager

@@ -53,7 +53,7 @@ from collections.abc import (
     ValuesView,
 )
 from functools import lru_cache
-from typing import Any, List, Tuple
+from typing import Any, NamedTuple
 
 FORMS = ("frame", "arrow", "array", "records", "list")
 """A pandas DataFrame; a pyarrow Table; a float64 array (n, d); a list of dicts; the values of the only column."""
@@ -335,7 +335,7 @@ class AuditedFunction:
             ending = _bounded("; warns ".join([ending, *sorted(warned)]))
             for name in sorted(warned):
                 numbers = numbers + warned[name]
-        return _writable(ending), numbers + last, _writable(fault), low_bits, unread
+        return Summarised(_writable(ending), numbers + last, _writable(fault), low_bits, unread)
 
     def _seeded(self, seed: int) -> Any:
         random.seed(seed)
@@ -351,8 +351,14 @@ class AuditedFunction:
 # What came back
 
 
-Summarised = Tuple[str, List[float], str, int, List[List[str]]]
-"""Ending, numbers, fault, number of low-bit numbers, and what was not read: pairs of a description and a checksum."""
+class Summarised(NamedTuple):
+    """A result in words and numbers."""
+
+    ending: str
+    numbers: list[float]
+    fault: str
+    low_bits: int  # number of the last numbers that are low bits
+    unread: list[list[str]]  # pairs of a description and a checksum
 
 
 def outcome_of(value: Any) -> Summarised:
@@ -532,12 +538,13 @@ class _Summary:
             for number, part in zip(self._wide, parts):  # noqa: B905
                 self.numbers += part + [part[-1] if number < 0 else 0.0] * (upto - len(part))
         low_bits = self._bits()
-        return _bounded(ending), self.numbers + low_bits, fault, len(low_bits), self._what_was_not_read(value)
+        unread = self._what_was_not_read(value)
+        return Summarised(_bounded(ending), self.numbers + low_bits, fault, len(low_bits), unread)
 
     def _what_was_not_read(self, value: Any) -> list[list[str]]:
         """Return descriptions of what was not read with the checksum of the pickled value, or of its text."""
         if value is None:
-            return [["the results, which are all None", UNKNOWN]]
+            return [["what a call that returns None does instead", UNKNOWN]]
         if len(self.numbers) >= MAX_NUMBERS or self._parts < 0:
             self._unread[f"what comes after the first {MAX_NUMBERS:,} numbers"] = None
         unread = [[what, UNKNOWN] for what in self._opaque]
@@ -1204,7 +1211,7 @@ def _object_state() -> Any:
     return _module_next_to_this("object_state")
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=1)
 def _side_outputs() -> Any:
     """Return the record of printed text and files, one for each process."""
     return _module_next_to_this("side_outputs").SideOutputs()
