@@ -261,6 +261,27 @@ def hides_its_answer(rows: NDArray[np.float64], rng: Rng) -> dict[str, Any]:
     return {"rows": "private", "read": lambda: total}
 
 
+def prints_its_answer(rows: NDArray[np.float64], rng: Rng) -> int:
+    print(rows.sum())
+    return 3
+
+
+def always_three(rows: NDArray[np.float64], rng: Rng) -> int:
+    return 3
+
+
+@pytest.mark.usefixtures("few_calls")
+def test_equal_results_state_no_maximum(tmp_path: Path) -> None:
+    """What was not read and differs is named; a constant that was read whole passes, without a maximum."""
+    answer = checked(prints_its_answer, tmp_path / "prints")
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.line("reason").endswith("what the calls printed may differ")
+    assert answer.line("sensitivity") == "unknown: all results were the same"
+    constant = checked(always_three, tmp_path / "constant")
+    assert constant.verdict is Verdict.NO_VIOLATION
+    assert constant.line("sensitivity") == answer.line("sensitivity")
+
+
 async def awaited(rows: NDArray[np.float64], rng: Rng) -> float:
     return float(rows.sum())
 

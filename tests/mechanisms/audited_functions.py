@@ -154,3 +154,8 @@ def process(rows, rng, file):
 
 
 NO_FUNCTION = 7
+
+
+def prints_its_sum(rows, rng):
+    print(sum(rows))
+    return 3

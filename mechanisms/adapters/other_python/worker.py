@@ -605,7 +605,10 @@ class _Summary:
             return "itself"
         self._inside.add(id(value))
         try:
-            return self._of_other(value, kind)
+            words = self._of_other(value, kind)
+            kinds = (Mapping, Set, list, tuple, str, int, float, BaseException)
+            attributes = getattr(value, "__dict__", None) if isinstance(value, kinds) else None
+            return words + self._state(attributes, kind.__name__) if attributes else words
         finally:
             self._inside.discard(id(value))
 
@@ -687,6 +690,8 @@ class _Summary:
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
             self._add([_as_float(value)], True)
             return f"{name}{self._digits(value)}"
+        if _is(value, "enum", "Enum") and not _import_name(kind):
+            return f"{name} {self.of(_text_of(value))} {self.of(value.value)}"
         written = _side_outputs().written(str(value)) if _is(value, "pathlib", "PurePath") else None
         if written is not None:
             return f"{name} of a file {self._content(written)}"
