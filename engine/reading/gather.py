@@ -148,7 +148,7 @@ class _Finished:
             failed_trials=self._failed_trials(),
             warnings=tuple(note for note in notes if not is_unreadable(note) and not note.startswith(ALIKE)),
             unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note))
-            + ((f"all are equal as far as they were read; {', '.join(differing)} may differ",) if differing else ()),
+            + ((f"all parts that can be read are equal; {', '.join(differing)} may differ",) if differing else ()),
             chosen=tuple(note for note in chosen if not note.startswith(BLIND)),
             blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
             meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
@@ -162,7 +162,7 @@ class _Finished:
         )
 
     def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
-        """Return what was not read and may differ if all results are equal; None if they differ."""
+        """Return the unread parts that may differ if all results are equal; None if results differ."""
         if self._tallies and all(isinstance(tally, AnsweredQuery) for tally in self._tallies):
             answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
             if any(len(different) > 1 for different in answers):

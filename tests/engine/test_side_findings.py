@@ -272,7 +272,7 @@ def always_three(rows: NDArray[np.float64], rng: Rng) -> int:
 
 @pytest.mark.usefixtures("few_calls")
 def test_equal_results_state_no_maximum(tmp_path: Path) -> None:
-    """What was not read and differs is named; a constant that was read whole passes, without a maximum."""
+    """Unread parts that differ are named; a constant that was read whole passes, without a maximum."""
     answer = checked(prints_its_answer, tmp_path / "prints")
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.line("reason").endswith("what the calls printed may differ")

@@ -75,10 +75,10 @@ class Exporting:
 
 
 def network(x: float) -> torch.nn.Module:
-    made = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
-    torch.nn.init.constant_(made[0].weight, x)  # type: ignore[arg-type]
-    torch.nn.init.zeros_(made[0].bias)  # type: ignore[arg-type]
-    return made
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    torch.nn.init.constant_(model[0].weight, x)  # type: ignore[arg-type]
+    torch.nn.init.zeros_(model[0].bias)  # type: ignore[arg-type]
+    return model
 
 
 def filled_queue(x: float) -> Any:
@@ -94,11 +94,11 @@ def saved(x: float) -> bytes:
 
 
 def booster(library: str, x: float) -> Any:
-    made = pytest.importorskip(library)
+    package = pytest.importorskip(library)
     features = np.linspace(0, 1, 40)[:, None]
     if library == "xgboost":
-        return made.train({"max_depth": 2}, made.DMatrix(features, features[:, 0] * x), 2)
-    return made.LGBMRegressor(n_estimators=2, min_child_samples=1, verbose=-1).fit(features, features[:, 0] * x)
+        return package.train({"max_depth": 2}, package.DMatrix(features, features[:, 0] * x), 2)
+    return package.LGBMRegressor(n_estimators=2, min_child_samples=1, verbose=-1).fit(features, features[:, 0] * x)
 
 
 def picture(x: float) -> Any:
@@ -108,9 +108,9 @@ def picture(x: float) -> Any:
 def figure(x: float) -> Any:
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(1, 1))
-    made.add_axes((0, 0, 1, 1)).bar([0, 1], [x, 2])
-    return made
+    drawing = Figure(figsize=(1, 1))
+    drawing.add_axes((0, 0, 1, 1)).bar([0, 1], [x, 2])
+    return drawing
 
 
 KINDS: dict[str, Callable[[float], Any]] = {
@@ -188,9 +188,9 @@ def test_a_state_has_a_fixed_number_of_numbers() -> None:
 
 def test_a_network_is_read_by_its_weights_alone() -> None:
     """Hooks and caches do not leave with the weights; that they differ is noted."""
-    made, cached = network(1.0), network(1.0)
+    plain, cached = network(1.0), network(1.0)
     cached._rows = torch.tensor([3.0])
-    first, second = outcome_of(made), outcome_of(cached)
+    first, second = outcome_of(plain), outcome_of(cached)
     assert first.numbers == second.numbers
     assert first.unread != second.unread
 
@@ -250,13 +250,13 @@ def alike(*unread: tuple[tuple[str, str], ...], ending: str = "int") -> tuple[st
 
 
 def test_parts_that_differ_between_equal_results_are_named() -> None:
-    one, two = (("text", "1"),), (("text", "2"),)
-    assert differing_parts([alike(one, one), alike(one)]) == ()
-    assert differing_parts([alike(one, two)]) == ("text",)
-    assert differing_parts([alike(one), alike(two)]) == ("text",), "between units"
-    assert differing_parts([alike(one, ())]) == differing_parts([alike(one), alike(())]) == ("text",)
+    first, second = (("text", "1"),), (("text", "2"),)
+    assert differing_parts([alike(first, first), alike(first)]) == ()
+    assert differing_parts([alike(first, second)]) == ("text",)
+    assert differing_parts([alike(first), alike(second)]) == ("text",), "between units"
+    assert differing_parts([alike(first, ())]) == differing_parts([alike(first), alike(())]) == ("text",)
     assert differing_parts([alike((("state", UNKNOWN),))]) == ("state",)
-    assert differing_parts([alike(one), alike(one, ending="float")]) is None
-    assert differing_parts([alike(one), ()]) is None
+    assert differing_parts([alike(first), alike(first, ending="float")]) is None
+    assert differing_parts([alike(first), ()]) is None
     assert differing_parts([]) is None
     assert alike_note([CallOutcome(word, np.zeros(0)) for word in "ab"], [np.zeros(1, np.float32)] * 2) == ()

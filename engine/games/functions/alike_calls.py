@@ -1,6 +1,6 @@
 """Calls with equal results: whether anything that was not read differs between them.
 
-Results that are all the same show no leak, and no leak would show in them. If some part of the results, the printed
+Equal results show no leak, and no leak would show in them. If some part of the results, the printed
 text or the files was not read and differs, nothing is known about the claim.
 """
 
@@ -21,7 +21,7 @@ ALIKE = "all results are equal: "
 
 def alike_note(outcomes: Sequence[CallOutcome], numbers: Sequence[NDArray[np.float32]]) -> tuple[str, ...]:
     """Return the note on calls that all have the same ending and numbers; () for others."""
-    kinds = {(outcome.ending, read.tobytes()) for outcome, read in zip(outcomes, numbers, strict=True)}
+    kinds = {(outcome.ending, values.tobytes()) for outcome, values in zip(outcomes, numbers, strict=True)}
     if len(kinds) != 1:
         return ()
     ending, content = kinds.pop()
@@ -31,18 +31,18 @@ def alike_note(outcomes: Sequence[CallOutcome], numbers: Sequence[NDArray[np.flo
             checksums.setdefault(what, set()).add(checksum)
     always = {what: sum(what in dict(outcome.unread) for outcome in outcomes) for what in checksums}
     unread = {
-        what: seen.pop() if len(seen) == 1 and always[what] == len(outcomes) else UNKNOWN
-        for what, seen in sorted(checksums.items())
+        what: different.pop() if len(different) == 1 and always[what] == len(outcomes) else UNKNOWN
+        for what, different in sorted(checksums.items())
     }
     digest = hashlib.sha256(ending.encode("utf-8", "backslashreplace") + content).hexdigest()
     return (ALIKE + json.dumps({"result": digest, "unread": unread}),)
 
 
 def differing_parts(notes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Return what was not read and differs or may differ, from the notes of each unit; None if results differ."""
+    """Return the unread parts that differ or may differ, from the notes of each unit; None if results differ."""
     alike = [json.loads(note.removeprefix(ALIKE)) for unit in notes for note in unit if note.startswith(ALIKE)]
     if not alike or len(alike) != len(notes) or len({unit["result"] for unit in alike}) > 1:
         return None
     whats = dict.fromkeys(what for unit in alike for what in unit["unread"])
     checksums = {what: {unit["unread"].get(what, "") for unit in alike} for what in whats}
-    return tuple(what for what, seen in checksums.items() if len(seen) > 1 or UNKNOWN in seen)
+    return tuple(what for what, different in checksums.items() if len(different) > 1 or UNKNOWN in different)

@@ -255,7 +255,7 @@ def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
 
 
 def _pairs(unread: Any) -> tuple[tuple[str, str], ...]:
-    """Return what was not read, as pairs of words; a worker may have been sent anything by the audited code."""
+    """Return the unread parts as pairs of words; a worker may have been sent anything by the audited code."""
     pairs = unread if isinstance(unread, list) else []
     return tuple((str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2)
 

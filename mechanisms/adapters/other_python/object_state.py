@@ -1,4 +1,4 @@
-"""What an object holds, as numbers: private attributes, slots, the state of compiled objects; from Python 3.8 on.
+"""The content of an object as numbers: private attributes, slots, the state of compiled objects; from Python 3.8 on.
 
 An object is taken apart as `pickle` does it, breadth first, by `__reduce_ex__`. A part that cannot be pickled is taken
 apart by a method that exports it, by its attributes or by its elements. Like `worker`, which loads this file, it
@@ -49,7 +49,7 @@ class State:
         for _ in range(MAX_PARTS):
             if not self._queue:
                 break
-            self._read(self._queue.popleft())
+            self._read_value(self._queue.popleft())
         if self._queue:
             self.unread.append(f"more than {MAX_PARTS:,} parts")
 
@@ -70,7 +70,7 @@ class State:
         self._words = zlib.crc32(words.encode("utf-8", "backslashreplace"), self._words)
         self._content |= content
 
-    def _read(self, value: Any) -> None:
+    def _read_value(self, value: Any) -> None:
         if value is None or isinstance(value, (bool, float)):
             self._add([] if value is None else [float(value)], str(type(value)), content=value is not None)
         elif isinstance(value, int):

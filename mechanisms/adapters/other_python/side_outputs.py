@@ -1,7 +1,7 @@
-"""What a call leaves besides its result: printed text, log records and files; runs in any Python from 3.8 on.
+"""Printed text, log records and files of a call; runs in any Python from 3.8 on.
 
-Checksums of these show that something differs from call to call. They are no evidence against a claim, because a
-program may print or store what it does not release. Like `worker`, which loads this file, it imports only the standard
+Their checksums show that something differs from call to call. They are no evidence against a claim, because a program
+may print or store data that it does not release. Like `worker`, which loads this file, it imports only the standard
 library.
 """
 
@@ -37,16 +37,16 @@ class SideOutputs:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record what is printed, logged and written inside the block; the text is printed as well."""
+        """Record all text and files that the block prints, logs and writes; the text is printed as well."""
         self.printed, self._began, self._opened = 0, time.time_ns() - CLOCK_STEP_NS, {}
         streams, logging = (sys.stdout, sys.stderr), sys.modules.get("logging")
         make_record: Any = None if logging is None else logging.getLogRecordFactory()
 
         def record(*arguments: Any, **named: Any) -> Any:
-            made = make_record(*arguments, **named)
+            log_record = make_record(*arguments, **named)
             with contextlib.suppress(Exception):  # a wrong format is reported by the handler
-                self.print(made.getMessage())
-            return made
+                self.print(log_record.getMessage())
+            return log_record
 
         sys.stdout, sys.stderr = (None if stream is None else _Recorded(stream, self) for stream in streams)
         if logging is not None:
@@ -74,14 +74,14 @@ class SideOutputs:
         except (OSError, ValueError):
             return None
 
-    def files(self, *, look: bool) -> int:
+    def files(self, *, scan: bool) -> int:
         """Return a checksum of the files that this call wrote, 0 for none.
 
-        Python reports files that it opens. With `look`, the current folder is searched for others too.
+        Python reports files that it opens. With `scan`, the current folder is searched for others too.
         """
         paths = list(self._opened)
         with contextlib.suppress(OSError):
-            paths += [entry.path for entry in _first(os.scandir("."))] if look else []
+            paths += [entry.path for entry in _first(os.scandir("."))] if scan else []
         checksum = 0
         for path in dict.fromkeys(map(os.path.abspath, paths)):
             content = self.written(path)

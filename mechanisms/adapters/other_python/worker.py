@@ -320,8 +320,8 @@ class AuditedFunction:
                 took = time.perf_counter() - began
                 ending, numbers, fault, low_bits, unread = self._outcome_reader(value)
                 ending = _bounded(ending)
-                look = value is None or isinstance(value, (bool, str)) or _is(value, "pathlib", "PurePath")
-                unread = unread + _side_outputs_unread(outputs, look=look)
+                scan = value is None or isinstance(value, (bool, str)) or _is(value, "pathlib", "PurePath")
+                unread = unread + _side_outputs_unread(outputs, scan=scan)
             except BaseException as err:
                 if passes(err):
                     raise
@@ -362,7 +362,7 @@ class Summarised(NamedTuple):
 
 
 def outcome_of(value: Any) -> Summarised:
-    """Return the ending of a call, its numbers, a fault, the number of low-bit numbers, and what was not read.
+    """Return the ending of a call, its numbers, a fault, the number of low-bit numbers, and the unread parts.
 
     The ending holds the discrete part of the value and determines how many numbers there are. Numbers are flattened in
     a fixed order: a dict by sorted keys (and their positions in the dict unless it is sorted), a table as in `_rows`,
@@ -371,7 +371,7 @@ def outcome_of(value: Any) -> Summarised:
     are awaited, iterators are read, and so is a file that the call wrote and whose path it returned. Words in a
     sequence are numbered alphabetically and counted. Integers above 2^53 have parts of 24 bits. Two further numbers for
     each of the first 64 finite floats are the exponent of the lowest set bit, and its distance from the highest one.
-    What was not read has a checksum, or UNKNOWN; it shows that results differ, not how.
+    Unread parts have a checksum, or UNKNOWN. It shows that results differ, not how.
 
     The ending begins with `UNREADABLE` if the value is or contains an unreadable object.
 
@@ -380,9 +380,9 @@ def outcome_of(value: Any) -> Summarised:
     return _Summary().outcome(value)
 
 
-def _side_outputs_unread(outputs: Any, *, look: bool) -> list[list[str]]:
-    """Return what a call printed and wrote with checksums; with `look` the current folder is searched for files."""
-    checksums = {"what the calls printed": outputs.printed, "files that the calls wrote": outputs.files(look=look)}
+def _side_outputs_unread(outputs: Any, *, scan: bool) -> list[list[str]]:
+    """Return what a call printed and wrote with checksums; with `scan` the current folder is searched for files."""
+    checksums = {"what the calls printed": outputs.printed, "files that the calls wrote": outputs.files(scan=scan)}
     return [[what, f"{checksum:x}"] for what, checksum in checksums.items() if checksum]
 
 
@@ -542,7 +542,7 @@ class _Summary:
         return Summarised(_bounded(ending), self.numbers + low_bits, fault, len(low_bits), unread)
 
     def _what_was_not_read(self, value: Any) -> list[list[str]]:
-        """Return descriptions of what was not read with the checksum of the pickled value, or of its text."""
+        """Return descriptions of the unread parts with the checksum of the pickled value, or of its text."""
         if value is None:
             return [["what a call that returns None does instead", UNKNOWN]]
         if len(self.numbers) >= MAX_NUMBERS or self._parts < 0:
@@ -986,9 +986,9 @@ class _Summary:
 
 def _is_plain_class(kind: type) -> bool:
     """True if a class was written in Python and leaves the pickled state of its objects to Python."""
-    own = ("__reduce_ex__", "__reduce__", "__getstate__")
+    methods = ("__reduce_ex__", "__reduce__", "__getstate__")
     in_python = all(base.__flags__ & 1 << 9 for base in kind.__mro__[:-1])
-    return in_python and all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
+    return in_python and all(getattr(kind, name, None) is getattr(object, name, None) for name in methods)
 
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
