@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
+from dpaudit.mechanisms.models.chat_templates import written_chats
 from dpaudit.mechanisms.models.pretrained import load_pretrained
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.packages import Packages
@@ -50,7 +51,13 @@ class LocalTransformer:
         import torch
 
         tokenizer, module = _tokenizer_and_model(self.path, self.device, self.dtype)
-        tokens = {prompt: self._tokens(tokenizer, prompt) for prompt in prompts}
+        written: Sequence[str] = prompts
+        if self.chat:
+            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            written = written_chats(tokenizer, chats, add_generation_prompt=True)
+        # A chat template adds the special tokens itself.
+        encoded = [list(tokenizer(text, add_special_tokens=not self.chat)["input_ids"]) for text in written]
+        tokens = dict(zip(prompts, encoded, strict=True))
         longest = getattr(module.config, "max_position_embeddings", None) or math.inf
         most = max(map(len, tokens.values()), default=0) + self.max_tokens
         require(most <= longest, f"prompt and answer must fit in {longest} tokens", do="shorten the texts", tokens=most)
@@ -78,13 +85,6 @@ class LocalTransformer:
         different = dict.fromkeys(prompts)
         tokens_in = sum(math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) for prompt in different)
         return Expected(len(different), 0, len(different), tokens_in, len(different) * self.max_tokens, None, 0.0)
-
-    def _tokens(self, tokenizer: Any, prompt: str) -> list[int]:
-        if self.chat:
-            message = [{"role": "user", "content": prompt}]
-            prompt = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        # A chat template adds the special tokens itself.
-        return list(tokenizer(prompt, add_special_tokens=not self.chat)["input_ids"])
 
 
 @lru_cache(maxsize=1)

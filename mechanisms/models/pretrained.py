@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.errors import InputError, require
+from dpaudit.errors import InputError, RunError, printable, require, shortened
 from dpaudit.mechanisms.examples import Features
 from dpaudit.packages import imported
+from dpaudit.plain_files import read_bytes
 from dpaudit.variables import expand_path, hide_variable_values
 
 ENCODING_BATCH = 32  # texts encoded together
+_LOADED = re.compile(r"implementation|kernel|quantization|backbone|megatron_core")  # entries that may name repositories
 
 
 def texts_of(features: Features) -> list[str]:
@@ -40,12 +48,65 @@ def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
         settings["gguf_file"], folder = folder.name, folder.parent
     else:
         require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
+    require_self_contained(folder)
     try:
         model_class = getattr(transformers, kind)
-        return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
+        with _offline():
+            return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (ImportError, OSError, ValueError) as err:
         reason = hide_variable_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Refuse requests of huggingface_hub in the block, whatever a configuration asks for."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def require_self_contained(folder: Path) -> None:
+    """Refuse a model folder whose configuration loads code, weights or files from elsewhere."""
+    for path in sorted({*folder.glob("*config.json"), *folder.glob("*.index.json")}):
+        try:
+            entries = list(_entries(json.loads(read_bytes(path.resolve()))))
+        except (RunError, OSError, ValueError, RecursionError) as err:
+            raise InputError(f"{shortened(path)} must be a JSON file of a model: {shortened(err)}") from err
+        for name, value in entries:
+            if _points_elsewhere(name, value, folder):
+                entry = printable(shortened(f"{name}: {value}"))
+                raise InputError(
+                    f"{shortened(path)} holds `{entry}`, which is loaded from elsewhere. "
+                    "A model folder must hold all that it loads: remove that entry"
+                )
+
+
+def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted names and values of nested JSON."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _entries(inner, f"{name}.{key}".removeprefix("."))
+    else:
+        yield name, value
+
+
+def _points_elsewhere(name: str, value: Any, folder: Path) -> bool:
+    """True if an entry names a repository that is loaded, or an existing file outside the folder."""
+    key = name.rpartition(".")[2]
+    if key == "base_model_name_or_path":
+        return not (folder / "config.json").is_file()  # an adapter alone; else its base is the model in the folder
+    if not isinstance(value, str) or key in ("name_or_path", "_name_or_path", "chat_template"):  # nothing is loaded
+        return key == "use_pretrained_backbone" and value is True
+    if value.startswith(("hf-hub:", "hf_hub:")) or ("/" in value and _LOADED.search(name)):
+        return True
+    path = os.path.normpath(folder / value)
+    is_inside = path.startswith(os.path.normpath(folder) + os.sep)
+    return "/" in value and "\0" not in value and not is_inside and os.path.exists(path)
 
 
 def tokens_of(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:

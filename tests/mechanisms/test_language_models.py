@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.games.text.source import TextSource
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.language_models import local
 from dpaudit.mechanisms.language_models.local import LocalTransformer
 from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, read_class
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.stand_in import StandIn
-from dpaudit.mechanisms.models.pretrained import texts_of
+from dpaudit.mechanisms.models import chat_templates
+from dpaudit.mechanisms.models.pretrained import load_pretrained, require_self_contained, texts_of
 from tests.loops import Cases
 
 AG = Task.of_data("ag-news", (), 4)
@@ -161,3 +169,116 @@ def test_missing_parts_of_a_local_model_are_explained(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install dpaudit\[text\]"):
         LocalTransformer(path="elsewhere").complete(["x"])
+
+
+@pytest.fixture
+def changed(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that copies the model with changed entries of a configuration; no address may be looked up."""
+
+    def copy_with(file: str = "config.json", **entries: Any) -> str:
+        folder = tmp_path / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tiny, folder)
+        before = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+        (folder / file).write_text(json.dumps({**before, **entries}))
+        return str(folder)
+
+    def no_lookup(host: str, *_: Any, **__: Any) -> Any:
+        pytest.fail(f"{host} was looked up")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_lookup)
+    return copy_with
+
+
+@pytest.mark.parametrize(
+    ("file", "entries"),
+    [
+        ("config.json", {"attn_implementation": "someone/kernel"}),
+        ("config.json", {"_attn_implementation": "kernels-community/flash-attn2@v1:f"}),
+        ("config.json", {"text_config": {"attn_implementation": {"a": "someone/kernel"}}}),
+        ("config.json", {"experts_implementation": "someone/kernel"}),
+        ("config.json", {"quantization_config": {"quant_method": "gptq", "tokenizer": "someone/tokens"}}),
+        ("config.json", {"backbone": "someone/vision"}),
+        ("config.json", {"use_pretrained_backbone": True}),
+        ("config.json", {"architecture": "hf-hub:someone/model"}),
+        ("config.json", {"configuration_files": ["../secret.json"]}),
+        ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}),
+        ("tokenizer_config.json", {"fast_tokenizer_files": ["../secret.json"]}),
+        ("model.safetensors.index.json", {"weight_map": {"a": "../secret.json"}}),
+        ("adapter_config.json", {"peft_type": "LORA", "megatron_core": "/tmp/x"}),
+    ],
+    ids=str,
+)
+def test_a_model_folder_loads_nothing_from_elsewhere(
+    changed: Callable[..., str], tmp_path: Path, file: str, entries: dict[str, Any]
+) -> None:
+    (tmp_path / "secret.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds `.*`, which is loaded from elsewhere. A model folder must hold all"):
+        load_pretrained("AutoTokenizer", changed(file, **entries))
+
+
+def test_an_adapter_alone_needs_its_base(changed: Callable[..., str], tmp_path: Path) -> None:
+    folder = Path(changed("adapter_config.json", base_model_name_or_path="someone/base"))
+    require_self_contained(folder)
+    (folder / "config.json").unlink()
+    (folder / "m.gguf").touch()
+    with pytest.raises(InputError, match="base_model_name_or_path: someone/base"):
+        load_pretrained("AutoTokenizer", str(folder / "m.gguf"))
+
+
+def test_usual_entries_of_model_folders_are_accepted(changed: Callable[..., str]) -> None:
+    entries = {"_name_or_path": "someone/base", "auto_map": {"AutoModelForCausalLM": "someone/code--model.M"}}
+    load_pretrained("AutoModelForCausalLM", changed(**entries, id2label={"0": "n/a"}, attn_implementation="eager"))
+    for content in ("[" * 100_000, "", "\x00"):
+        folder = Path(changed())
+        (folder / "generation_config.json").write_text(content)
+        with pytest.raises(InputError, match=r"generation_config\.json must be a JSON file of a model"):
+            load_pretrained("AutoTokenizer", str(folder))
+
+
+def test_loading_a_model_contacts_no_hub(changed: Callable[..., str]) -> None:
+    from huggingface_hub import snapshot_download
+
+    transformers = pytest.importorskip("transformers")
+    folder, before = changed(), transformers.AutoTokenizer.from_pretrained
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: snapshot_download("someone/kernel")
+        )
+        with pytest.raises(InputError, match="must hold a model and a tokenizer that transformers can load"):
+            load_pretrained("AutoTokenizer", folder)
+    assert before(folder) is not None
+
+
+ENDLESS_TEMPLATES = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "power": "{{ 10 ** (10 ** 9) }}",
+    "doubling": "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "width": "{{ '%9999999999d' | format(1) }}",
+}
+
+
+@pytest.mark.parametrize("template", ENDLESS_TEMPLATES.values(), ids=ENDLESS_TEMPLATES)
+def test_endless_chat_templates_are_refused(tiny: str, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_templates, "LIMIT_S", 1)
+    tokenizer = load_pretrained("AutoTokenizer", tiny)
+    tokenizer.chat_template = template
+    with pytest.raises(
+        InputError, match="the chat template of the tokenizer takes more than 1 s of processor, or 1024"
+    ):
+        TextSource(tokenizer, chat=True)
+
+
+def test_chats_are_written_in_the_template_of_the_model(tiny: str, changed: Callable[..., str]) -> None:
+    template = "{% for m in messages %}Text : {{ m.content }} {% endfor %}Answer :"
+    chat = LocalTransformer(path=changed("tokenizer_config.json", chat_template=template), chat=True)
+    plain = LocalTransformer(path=tiny)
+    prompts = ["good film", "bad film", "good film"]
+    written = [f"Text : {prompt} Answer :" for prompt in prompts]
+    assert chat.complete(prompts) == plain.complete(written)
+    broken = LocalTransformer(
+        path=changed("tokenizer_config.json", chat_template="{{ raise_exception('no') }}"), chat=True
+    )
+    local._tokenizer_and_model.cache_clear()
+    with pytest.raises(InputError, match="the chat template of the tokenizer fails: no"):
+        broken.complete(["x"])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.text.canary_text import CanaryText, chat_of
 from dpaudit.errors import InputError, require
 from dpaudit.field_checks import refused_if_failing
+from dpaudit.mechanisms.models.chat_templates import written_chats
 
 MAX_VOCABULARY = 10_000_000
 ROUNDS = 30
@@ -51,6 +52,8 @@ class TextSource:
             "chat=True needs a fast tokenizer, which tells the place of each token in a text",
             do="load the tokenizer with use_fast=True",
         )
+        if self.chat:
+            written_chats(self.tokenizer, [chat_of("question", "answer")])  # a template without end is refused here
 
     @property
     def _of_transformers(self) -> bool:
