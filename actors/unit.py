@@ -50,7 +50,7 @@ class Resources:
     """
 
     cpus: int = 1  # CPU threads, >= 1; the last digits of results may depend on it
-    gpus: float = 0.0  # GPUs: a fraction of one, or an integer
+    gpus: float = 0.0  # share of a GPU in [0, 1]
     # Bytes of memory that Ray counts as taken on the node, >= 0; the unit may use more
     memory: int = field(default=0, metadata=NOT_IN_KEY)
     # Amounts of other resources of the node, sorted by name: each in [0.0001, 1], or a whole number
@@ -58,8 +58,8 @@ class Resources:
 
     def __post_init__(self) -> None:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
-        whole_gpus = self.gpus <= 1 or float(self.gpus).is_integer()
-        require(self.gpus >= 0 and whole_gpus, "gpus of a unit must be in [0, 1] or a whole number", gpus=self.gpus)
+        do = "raise run.workers to use more GPUs"
+        require(0 <= self.gpus <= 1, "gpus must be in [0, 1]: a unit computes on one GPU", do=do, gpus=self.gpus)
         require(self.memory >= 0, "memory of a unit must be >= 0 bytes", memory=self.memory)
         object.__setattr__(self, "custom", tuple(sorted(self.custom)))
         for name, amount in self.custom:
@@ -105,7 +105,7 @@ class Resources:
     def compute(self, scratch: Path | None = None) -> Compute:
         """Return these resources as the `Compute` argument of mechanisms, with `scratch` as checkpoint folder."""
         if self.gpus > 0:
-            return Compute(threads=self.cpus, device="cuda:0", scratch=scratch, device_share=min(1.0, self.gpus))
+            return Compute(threads=self.cpus, device="cuda:0", scratch=scratch, device_share=self.gpus)
         return Compute(threads=self.cpus, scratch=scratch)
 
     def __str__(self) -> str:

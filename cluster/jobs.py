@@ -174,6 +174,8 @@ class Jobs:
     def message(self, name: str) -> str:
         """Return the cluster's message about the end of the job in one line; "" if there is none."""
         info = self._request(lambda: self._client.get_job_info(name))
+        if any(words in str(info.message) for words in ("No module named dpaudit", "python: not found")):
+            return "`python` of the cluster's head has no dpaudit. Submit with --ship, or install dpaudit there"
         return " ".join(str(info.message or "").partition(", last available logs")[0].split())[:500]
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:

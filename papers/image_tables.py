@@ -177,7 +177,7 @@ def _paper_cost() -> str:
     return (
         f"Cost: {trainings} trainings, for a GPU cluster: by counted operations at {SUSTAINED_FLOPS / 1e12:g} TFLOP/s "
         f"(an assumption, not measured) about {hours[0]} GPU hours for LP-1ST and the proxy, {hours[1]} for ALIBI and "
-        f"{hours[2]:,} for PATE-FM, whose {fm.teachers} teachers of one epsilon are one unit, one after another."
+        f"{hours[2]:,} for PATE-FM, whose {fm.teachers} teachers of one epsilon are units of their own."
     )
 
 

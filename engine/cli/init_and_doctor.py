@@ -25,7 +25,24 @@ from dpaudit.plain_files import must_write_in_place, write_user_file
 from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
-NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
+NEEDED = (
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "pandas",
+    "scikit-learn",
+    "torch",
+    "ray",
+    "catboost",
+    "numba",
+    "matplotlib",
+    "cloudpickle",
+    "click",
+    "rich",
+    "jinja2",
+    "PyYAML",
+    "pydantic",
+)
 EXTRAS = (
     ("accounting", "dp-accounting", "dp-accounting", "claims given as an event of an accountant"),
     ("cluster", "aiohttp-cors", "ray[default]", "`dpaudit submit`, `logs` and `stop`"),
@@ -166,6 +183,8 @@ def _extras() -> Iterator[Extra]:
             version = f"in {os.environ['DPAUDIT_DIFFPRIVLIB_PYTHON']}"
         how = f'pip install "{install}"' if install else SEPARATE_PYTHON
         words = f"{package} {version}" if version else f"not installed, needed for {purpose}; {how}"
+        if lowest := _lowest(package, _version(package), name):
+            version, words = "", f"{words} is too old for {purpose}; pip install '{package}>={lowest}'"
         yield Extra(name, version, words)
 
 
@@ -176,12 +195,27 @@ def _version(package: str) -> str:
         return ""
 
 
+def _lowest(package: str, version: str, extra: str = "") -> str:
+    """Return the lowest version of a package that dpaudit or its extra needs; "" if `version` is not below it."""
+    from packaging.requirements import Requirement  # installed with matplotlib and Ray
+    from packaging.version import Version
+
+    for needed in map(Requirement, importlib.metadata.requires("dpaudit") or [] if version else []):
+        if needed.name == package and (needed.marker is None or needed.marker.evaluate({"extra": extra})):
+            limits = [limit.version for limit in needed.specifier if limit.operator in (">=", "==")]
+            if any(Version(version) < Version(limit) for limit in limits):
+                return max(limits, key=Version)
+    return ""
+
+
 def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     """Yield for each check whether it passed, its name and a detail."""
     yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
     for package in ("dpaudit", *NEEDED):
         version = _version(package)
-        yield bool(version), package, version or f"not installed; pip install {package}"
+        lowest = _lowest(package, version)
+        words = f"{version} is too old; pip install '{package}>={lowest}'" if lowest else version
+        yield bool(version) and not lowest, package, words or f"not installed; pip install {package}"
     yield True, "processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
     yield _memory()
     free = shutil.disk_usage(".").free / 1e9

@@ -56,7 +56,8 @@ def submit(
     submitted = jobs.submit(job_of(spec, output, **job_options))
     note_submission(output, Submission(submitted.name, jobs.address))
     outcome = "submitted" if submitted.new else f"exists already ({submitted.state}) and is not started again"
-    text = f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`"
+    where = _where(address)
+    text = f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}{where}`, `dpaudit status {output}{where}`"
     _show(text, {"job": submitted.name, "new": submitted.new, "state": submitted.state, "output": str(output)}, as_json)
     if follow:
         _follow(jobs, submitted.name)
@@ -107,13 +108,19 @@ def _submission_status(place: str | Path, address: str | None, not_planned: Spec
     if submission is None:
         raise not_planned
     submitted = f"{shortened(place)}: submitted as {submission.job}"
+    where = _where(address or submission.address)
     try:
         state = Jobs(address or submission.address).state(submission.job)
     except AuditError as err:
         return f"{submitted} and not started yet. The state of the job is unknown: {err}"
     if state in UNFINISHED:
-        return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {submission.job}` follows the job"
-    return f"{submitted}, which ended as {state} without a plan; see `dpaudit logs {submission.job}`"
+        return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {submission.job}{where}` follows the job"
+    return f"{submitted}, which ended as {state} without a plan; see `dpaudit logs {submission.job}{where}`"
+
+
+def _where(address: str | None) -> str:
+    """Return the option that a further command needs; "" where the environment states the same address."""
+    return f" --address {address}" if address and address != os.environ.get("RAY_API_SERVER_ADDRESS") else ""
 
 
 @click.command()

@@ -19,7 +19,7 @@ class ResourceRequest:
 
     Attributes:
         cpus: CPU threads, >= 1. Default: 1.
-        gpus: GPUs: a share of one in [0, 1], or a whole number. Units with a share of a GPU share it. Default: none.
+        gpus: Share of one GPU in [0, 1]. Units with a share below 1 share it. Default: none.
         memory: Memory that Ray counts as taken on the unit's node: bytes, or text such as "8GB" or "512MiB". It limits
             how many units run on a node, not what a unit uses. Default: none.
         custom: Amounts of other resources of nodes by name, such as `{"accelerator_type:H100": 0.001}`: each in

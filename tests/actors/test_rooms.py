@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -28,13 +29,13 @@ def test_each_kind_has_the_capacity_left_by_the_others() -> None:
 def test_a_share_of_a_gpu_is_on_one_gpu() -> None:
     assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).worker_counts({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
     assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).worker_counts({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
-    assert Nodes(({"CPU": 16.0, "GPU": 3.0},)).worker_counts({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
-    with pytest.raises(InputError, match=r"in \[0, 1\] or a whole number"):
-        Resources(1, 1.5)
+    for gpus in (1.5, 4.0, -1.0, math.nan):
+        with pytest.raises(InputError, match=r"gpus must be in \[0, 1\]: a unit computes on one GPU"):
+            Resources(1, gpus)
 
 
 def test_a_unit_must_fit_on_one_node() -> None:
-    NODES.require_room([CPU, GPU, Resources(4, 2.0)])
+    NODES.require_room([CPU, GPU, Resources(4, 1.0)])
     with pytest.raises(RunError, match="a unit needs 6 CPUs on one node, the largest has 4 CPUs: request less in"):
         NODES.require_room([Resources(6)])
     with pytest.raises(RunError, match="the cluster has no node"):

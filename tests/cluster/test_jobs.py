@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.cluster.jobs import Job, Jobs
+from dpaudit.engine.cli import remote
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.remote import job_of
 from dpaudit.engine.run.run_status import fetch
@@ -406,7 +407,7 @@ def test_status_of_a_submitted_run_prints_the_state_of_its_job(
     server.states[name] = state
     status = CliRunner().invoke(main, ["status", str(output)])
     assert status.exit_code == 0
-    assert status.output.startswith(f"{output}: submitted as {name}{message}{name}`")
+    assert status.output.startswith(f"{output}: submitted as {name}{message}{name} --address {dashboard}`")
     assert len(status.output.splitlines()) == 1
 
 
@@ -449,3 +450,34 @@ def test_a_reachable_job_server_is_excluded_from_proxies(monkeypatch: pytest.Mon
         assert jobs._state("x") is None
         server.shutdown()
     assert os.environ["no_proxy"] == "example.org,127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            "exit code 1, last available logs: /usr/bin/python: No module named dpaudit",
+            "has no dpaudit. Submit with --ship",
+        ),
+        ("exit code 127, last available logs: /bin/sh: 1: python: not found", "has no dpaudit. Submit with --ship"),
+        ("exit code 3, last available logs: x", "exit code 3"),
+    ],
+)
+def test_a_head_without_dpaudit_is_named(told: str, message: str) -> None:
+    jobs = object.__new__(Jobs)
+    jobs._client = SimpleNamespace(get_job_info=lambda name: SimpleNamespace(message=told))
+    assert message in jobs.message("dpaudit-1")
+
+
+def test_further_commands_state_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    (tmp_path / "spec.yaml").write_text("{}")
+    submitted = SimpleNamespace(name="dpaudit-1", new=True, state="PENDING")
+    jobs = SimpleNamespace(address="http://head:8265", submit=lambda job: submitted, state=lambda name: "PENDING")
+    monkeypatch.setattr("dpaudit.cluster.jobs.Jobs", lambda address: jobs)
+    monkeypatch.setattr(remote, "job_of", lambda *_, **__: None)
+    words = ["submit", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--working-dir", str(tmp_path)]
+    for options, where in (["--address", "http://head:8265"], " --address http://head:8265"), ([], ""):
+        output = CliRunner().invoke(main, [*words, *options]).output
+        assert f"`dpaudit logs -f dpaudit-1{where}`, `dpaudit status {tmp_path / 'run'}{where}`" in output

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from packaging.requirements import Requirement
 
 from dpaudit.engine.cli import init_and_doctor
 from dpaudit.engine.cli.main import main
@@ -201,3 +202,25 @@ def test_doctor_exits_with_3_if_something_is_missing(monkeypatch: pytest.MonkeyP
     assert result.exit_code == 3
     assert "MISSING ray: not installed; pip install ray" in result.output
     assert "MISSING memory: " in result.output
+
+
+def test_doctor_checks_every_package_of_the_project() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {Requirement(line).name for line in needed} == set(init_and_doctor.NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        ("numpy", "MISSING numpy: 1.0 is too old; pip install 'numpy>=2.0'"),
+        ("pydantic", "MISSING pydantic: 1.0 is too old; pip install 'pydantic>=2.11'"),
+        ("trl", "without extra finetuning: trl 1.0 is too old for audits of a fine-tuning by Trainer"),
+        ("transformers", "without extra text: transformers 1.0 is too old for local language models"),
+    ],
+)
+def test_doctor_names_versions_that_are_too_old(package: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0" if name == package else version(name))
+    result = dpaudit("doctor")
+    assert line in result.output
+    assert result.exit_code == (3 if line.startswith("MISSING") else 0)
