@@ -317,8 +317,20 @@ def _write_user_file(path: Path, content: bytes, hint: str, *, append: bool) -> 
         else:
             _write_plain(Path(os.path.realpath(path)), content, append=append)
     except OSError as err:
-        must = f"{shortened(path)} must be a file that can be written, it is not: {err.strerror or shortened(err)}"
-        raise RunError(f"{must}; name another file{hint}") from err
+        raise _unwritable(path, err.strerror or shortened(err), hint) from err
+
+
+def require_writable(path: Path) -> None:
+    """Raise RunError if an output file cannot be written, before the work whose answer it will hold."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir() or target.is_symlink():  # a link that remains leads to itself
+        raise _unwritable(path, os.strerror(errno.EISDIR if target.is_dir() else errno.ELOOP))
+    if not any(os.access(place, os.W_OK) for place in (path, target.parent)):
+        raise _unwritable(path, os.strerror(errno.EACCES if target.parent.is_dir() else errno.ENOENT))
+
+
+def _unwritable(path: Path, why: str, hint: str = "") -> RunError:
+    return RunError(f"{shortened(path)} must be a file that can be written, it is not: {why}; name another file{hint}")
 
 
 def must_write_in_place(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from dpaudit.engine.cli.options import json_option
+from dpaudit.engine.cli.options import OUTPUT_FILE, json_option
 from dpaudit.engine.exits import end_by_verdict, show, show_lines
 from dpaudit.errors import InputError, SpecError
 from dpaudit.registry import catalogue, load
@@ -60,7 +60,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
 @click.option("--verbose", "-v", is_flag=True, help="Also print the method, the p-value and all intervals.")
 @json_option
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a small page (HTML).")
+@click.option("--output", "-o", type=OUTPUT_FILE, help="Also write a small page (HTML).")
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)
 def estimate(
@@ -114,8 +114,6 @@ def estimate(
     else:
         slices = estimates_by(table, question, columns)
         readings = [reading for reading in slices.values() if isinstance(reading, Estimate)]
-    if output is not None:
-        write_page(output, table.name, readings, slices)
     if as_json:
         show_lines(to_json(table.name, readings, slices))
     elif by is not None:
@@ -133,6 +131,8 @@ def estimate(
             show_lines(str(reading))
             for note in reading.notes:
                 show(f"  {note}")
+    if output is not None:
+        write_page(output, table.name, readings, slices)
     verdicts = [reading.verdict for reading in readings if isinstance(reading, Estimate)]
     incomplete = len(verdicts) < max(1, len(slices))  # a slice or the whole table has no verdict
     end_by_verdict(

@@ -21,7 +21,7 @@ from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import InputError, printable, shortened
-from dpaudit.plain_files import must_write_in_place, write_user_file
+from dpaudit.plain_files import must_write_in_place, require_writable, write_user_file
 from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
@@ -95,6 +95,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     # `lexists` also refuses a dangling link, whose target must not be created.
     if os.path.lexists(file) and not must_write_in_place(file):
         raise InputError(f"{file} exists already. Give another name, `dpaudit init other.yaml`, or move it away")
+    require_writable(file)
     if mechanism is None:
         tell("For functions on rows, scores and predictors, use `dpaudit check` and `dpaudit estimate` without a spec.")
         mechanism = click.prompt(

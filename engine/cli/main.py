@@ -18,7 +18,7 @@ import dpaudit
 from dpaudit.engine.cli.estimate import estimate
 from dpaudit.engine.cli.init_and_doctor import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
-from dpaudit.engine.cli.options import PLACE, json_option, parse_schema, parse_settings
+from dpaudit.engine.cli.options import OUTPUT_FILE, PLACE, json_option, parse_schema, parse_settings
 from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.cli.synthetic import synthetic
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
@@ -51,9 +51,9 @@ _fail_on_inconclusive = click.option(
     help="Exit with 4 when an audit could not have rejected its claim for any mechanism.",
 )
 _CI_OPTIONS = (
-    click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
-    click.option("--sarif", type=click.Path(path_type=Path), help="Write the findings as SARIF to this file."),
-    click.option("--summary", type=click.Path(path_type=Path), help="Append a summary in Markdown to this file."),
+    click.option("--junit", type=OUTPUT_FILE, help="Write the verdicts as JUnit XML to this file."),
+    click.option("--sarif", type=OUTPUT_FILE, help="Write the findings as SARIF to this file."),
+    click.option("--summary", type=OUTPUT_FILE, help="Append a summary in Markdown to this file."),
     click.option("--mlflow", metavar="EXPERIMENT", help="Log the results to MLflow, at $MLFLOW_TRACKING_URI."),
 )
 
@@ -359,10 +359,8 @@ def report(
 
 @main.command()
 @click.argument("run", metavar="RUN", type=PLACE)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write the block to this file instead of standard output."
-)
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a summary of one page (A4) to this file.")
+@click.option("--output", "-o", type=OUTPUT_FILE, help="Write the block to this file instead of standard output.")
+@click.option("--html", type=OUTPUT_FILE, help="Also write a summary of one page (A4) to this file.")
 @json_option
 def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool) -> None:
     """Print the results of RUN for a model card.
@@ -375,12 +373,12 @@ def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool)
     from dpaudit.plain_files import write_user_file
 
     model_card = ModelCard.of(run)
-    if html is not None:
-        write_user_file(html, model_card.page().encode())
     if output is not None:
         write_user_file(output, model_card.markdown().encode())
     if as_json or output is None:
         show_lines(in_json(model_card) if as_json else model_card.markdown().rstrip())
+    if html is not None:
+        write_user_file(html, model_card.page().encode())
 
 
 @main.command()
@@ -388,8 +386,8 @@ def card(run: str | Path, output: Path | None, html: Path | None, as_json: bool)
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of records to print.")
 @click.option("--rate", type=float, default=0.05, show_default=True, help="False discovery rate, in (0, 1).")
 @click.option("--audit", help="Name of the audit; needed if several audits fit.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Also write all records to this file.")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write the table to this page.")
+@click.option("--csv", type=OUTPUT_FILE, help="Also write all records to this file.")
+@click.option("--html", type=OUTPUT_FILE, help="Also write the table to this page.")
 @json_option
 def records(
     run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None, as_json: bool
@@ -404,11 +402,11 @@ def records(
     from dpaudit.plain_files import write_user_file
 
     ranking = records_in(run, top=top, rate=rate, audit=audit)
+    show_lines(in_json(ranking) if as_json else str(ranking))
     if csv is not None:
         write_user_file(csv, ranking.to_frame().to_csv(index=False).encode())
     if html is not None:
         write_user_file(html, ranking.page().encode())
-    show_lines(in_json(ranking) if as_json else str(ranking))
 
 
 @main.command()

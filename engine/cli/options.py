@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpaudit.errors import SpecError, shortened
+from dpaudit.plain_files import require_writable
 
 if TYPE_CHECKING:
     _PlaceType = click.ParamType[str | Path]
@@ -24,6 +25,15 @@ class _Place(_PlaceType):
         return str(value) if "://" in str(value) else Path(value)
 
 
+class _OutputFile(click.Path):
+    """A file to write; refused before the work whose answer it will hold if it cannot be written."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        require_writable(Path(value))
+        return Path(value)
+
+
+OUTPUT_FILE = _OutputFile(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 PLACE = _Place()  # a run folder: a path, or a URI that pyarrow.fs can open
 

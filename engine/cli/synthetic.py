@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dpaudit.engine.cli.options import json_option
+from dpaudit.engine.cli.options import OUTPUT_FILE, json_option
 from dpaudit.engine.exits import end_by_verdict, show_lines
 from dpaudit.errors import InputError
 
@@ -37,7 +37,7 @@ from dpaudit.errors import InputError
 @click.option("--target", metavar="COLUMN", help="Column that the model of the utility predicts.  [default: the last]")
 @click.option("--confidence", type=float, default=0.999, show_default=True, help="Confidence that a violation needs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a page with figures (HTML).")
+@click.option("--output", "-o", type=OUTPUT_FILE, help="Also write a page with figures (HTML).")
 @click.option("--verbose", "-v", is_flag=True, help="Also print all tests, attacks, usual measures and utility.")
 @json_option
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
@@ -94,11 +94,11 @@ def synthetic(
         confidence=confidence,
         seed=seed,
     )
+    show_lines(in_json(audit) if as_json else audit.text(verbose=verbose))
     if output is not None:
         from dpaudit.engine.synthetic.page import write_page  # slow to import, because it loads Matplotlib
 
         write_page(output, audit)
-    show_lines(in_json(audit) if as_json else audit.text(verbose=verbose))
     end_by_verdict(
         rejected=audit.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED),
         inconclusive=audit.verdict is Verdict.INCONCLUSIVE,

@@ -60,7 +60,7 @@ def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Refuse requests of huggingface_hub in the block, whatever a configuration asks for."""
+    """Refuse requests of huggingface_hub in the block, so that no entry of a configuration downloads anything."""
     from huggingface_hub import constants
 
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True

@@ -453,7 +453,7 @@ def test_a_reachable_job_server_is_excluded_from_proxies(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("text", "message"),
     [
         (
             "exit code 1, last available logs: /usr/bin/python: No module named dpaudit",
@@ -463,9 +463,9 @@ def test_a_reachable_job_server_is_excluded_from_proxies(monkeypatch: pytest.Mon
         ("exit code 3, last available logs: x", "exit code 3"),
     ],
 )
-def test_a_head_without_dpaudit_is_named(told: str, message: str) -> None:
+def test_a_head_without_dpaudit_is_named(text: str, message: str) -> None:
     jobs = object.__new__(Jobs)
-    jobs._client = SimpleNamespace(get_job_info=lambda name: SimpleNamespace(message=told))
+    jobs._client = SimpleNamespace(get_job_info=lambda name: SimpleNamespace(message=text))
     assert message in jobs.message("dpaudit-1")
 
 

@@ -171,10 +171,9 @@ def test_standard_output_receives_both_page_and_text(piped: bool, tmp_path: Path
             text = stream.read().decode()
     else:
         text = (tmp_path / "out").read_text()
-    page, words_behind = text.split("</html>")
-    assert page.startswith("<!doctype html>")
-    assert "A low bound is not evidence of privacy" in page
-    assert "epsilon >= " in words_behind
+    words_before, page = text.split("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+    assert "epsilon >=" in words_before
 
 
 def test_every_output_option_is_tested_and_uses_one_function() -> None:
@@ -311,3 +310,61 @@ def test_init_overwrites_no_file(tmp_path: Path) -> None:
         assert result.exit_code == 2, result.output
         assert "exists already" in result.output
     assert (tmp_path / "mine").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "missing.yaml", "--junit"],
+        ["check", "missing:f", "--sarif"],
+        ["check", "missing:f", "--summary"],
+        ["synthetic", "a.csv", "b.csv", "c.csv", "-o"],
+        ["estimate", "missing.csv", "-o"],
+        ["card", "missing", "-o"],
+        ["card", "missing", "--html"],
+        ["records", "missing", "--csv"],
+        ["records", "missing", "--html"],
+    ],
+    ids=" ".join,
+)
+def test_outputs_are_refused_before_anything_is_read(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "itself").symlink_to("itself")
+    for name in ("folder", "nowhere/page", "itself", "folder/.."):
+        result = CliRunner().invoke(main, [*words, name])
+        assert "must be a file that can be written, it is not:" in result.output
+        assert result.exit_code == 3
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a read-only disc
+    assert "must be a file that can be written" in CliRunner().invoke(main, [*words, "new"]).output
+    assert "must be a file that can be written" in CliRunner().invoke(main, ["init", "new.yaml"]).output
+
+
+def test_the_answer_is_printed_before_a_page_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    """A full disc shows itself only when the page is written."""
+
+    def full(*_: Any) -> None:
+        raise RunError("No space left on device")
+
+    rows = "a,b\n" + "".join(f"{number % 7},{number % 5}\n" for number in range(60))
+    for name in ("train", "holdout", "synth"):
+        (tmp_path / f"{name}.csv").write_text(rows)
+    (tmp_path / "scores.csv").write_text("score,member\n" + "1,1\n0,0\n" * 30)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpaudit.engine.synthetic.page.write_page", full)
+    monkeypatch.setattr("dpaudit.engine.estimate.page.write_page", full)
+    monkeypatch.setattr("dpaudit.plain_files.write_user_file", full)
+    for words, start in (
+        (["synthetic", "train.csv", "holdout.csv", "synth.csv", "-o", "page.html"], "lower bound"),
+        (["synthetic", "train.csv", "holdout.csv", "synth.csv", "--json", "-o", "page.html"], '"train'),
+        (["estimate", "scores.csv", "-o", "page.html"], "epsilon >="),
+        (["card", str(report.folder), "--html", "page.html"], "---"),
+    ):
+        result = CliRunner().invoke(main, words)
+        assert start in result.output
+        assert "No space left on device" in result.output
+        assert result.exit_code == 3
