@@ -347,7 +347,7 @@ def test_the_answer_is_printed_before_a_page_that_fails(
 ) -> None:
     """A full disc shows itself only when the page is written."""
 
-    def full(*_: Any) -> None:
+    def full(*_: object) -> None:
         raise RunError("No space left on device")
 
     rows = "a,b\n" + "".join(f"{number % 7},{number % 5}\n" for number in range(60))
