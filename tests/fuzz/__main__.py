@@ -16,6 +16,7 @@ from tests.fuzz.calls import Calls
 from tests.fuzz.cases import Estimates, Loaders, RunFolders, Specs
 from tests.fuzz.checks import Checks
 from tests.fuzz.outcome import Outcome
+from tests.fuzz.places import Checkpoints, Replies
 from tests.fuzz.strangers import Beginnings, Readers, ScoreFiles
 
 SHARES = {
@@ -29,6 +30,8 @@ SHARES = {
     Calls: 20,
     Checks: 4,
     Arguments: 20,
+    Replies: 10,
+    Checkpoints: 10,
 }
 """Weights of the kinds; a case of a run folder takes a hundred times as long as a case of a table."""
 
