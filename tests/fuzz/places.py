@@ -98,22 +98,22 @@ class Checkpoints:
         """Try one case and return its description and outcome."""
         compute = Compute(scratch=self.folder / "scratch")
         is_votes = rng.random() < 0.5
-        read = self._votes if is_votes else self._finished
+        load = self._votes if is_votes else self._finished
         with patch("dpaudit.mechanisms.teachers.KEEP_FROM_S", 0.0):
-            right = read(compute)
+            right = load(compute)
             paths = sorted((self.folder / "scratch").glob("*.npy" if is_votes else "*.pt"))
             path = rng.choice(paths)
             before = path.read_bytes()
             content = rng.choice((damaged(before, rng), before[:-47], b"", rng.choice(paths).read_bytes()))
             path.write_bytes(content)
-            result = outcome(lambda: self._checked(read, compute, right, content != before))
+            result = outcome(lambda: self._checked(load, compute, right, content != before))
         for stored in paths:
             stored.unlink(missing_ok=True)
         return f"{path.name}, {len(before)} to {len(content)} bytes", result
 
-    def _checked(self, read: Callable[[Compute], str], compute: Compute, right: str, changed: bool) -> str:
+    def _checked(self, load: Callable[[Compute], str], compute: Compute, right: str, changed: bool) -> str:
         with collected_notes() as notes:
-            text = read(compute)
+            text = load(compute)
         if text != right or bool(notes) != changed:
             raise AssertionError(f"{text} instead of {right}, with the notes {notes}")
         return text
