@@ -230,8 +230,8 @@ class Answer:
             further: (label, text) of lines that are printed before the next step.
             verbose: True to print the lines with details too.
         """
-        shown = [line for line in self.lines if verbose or line.label not in answer_words.DETAILS]
-        return answer_words.aligned(f"{self.verdict}  {self.name}", [*shown[:-1], *further, *shown[-1:]])
+        lines = [line for line in self.lines if verbose or line.label not in answer_words.DETAILS]
+        return answer_words.aligned(f"{self.verdict}  {self.name}", [*lines[:-1], *further, *lines[-1:]])
 
     @property
     def below_sentence(self) -> tuple[Line, ...]:

@@ -61,23 +61,23 @@ def shares(text: str) -> list[float]:
 
 def test_no_sentence_contradicts_its_verdict() -> None:
     """Under a verdict that is not against the claim, the share of right guesses is one that the bound proves."""
-    seen = set()
+    printed = set()
     with Cases() as cases:
         for name, _, answer in answers():
             evidence = answer.line("evidence")
             for text in (answer.sentence, evidence):
                 with cases.case(name):
-                    seen.add((answer.verdict, "was right in" in text, "can be right in" in text))
+                    printed.add((answer.verdict, "was right in" in text, "can be right in" in text))
                     if answer.verdict in BLUE:
                         assert "was right in" not in text, text
                     if "can be right in" in text and "allows at most" in text:
                         proved, allowed, *_ = shares(text)
                         assert 50 < proved <= allowed, text
-    assert {(Verdict.VIOLATION, True, False), (Verdict.NO_VIOLATION, False, True)} <= seen
+    assert {(Verdict.VIOLATION, True, False), (Verdict.NO_VIOLATION, False, True)} <= printed
 
 
 def test_advice_names_commands_and_options_of_its_verb() -> None:
-    context, told = click.Context(main), set()
+    context, verbs = click.Context(main), set()
     with Cases() as cases:
         for name, verb, answer in answers():
             for advised in COMMAND.findall(" ".join((answer.next_step, *(line.text for line in answer.lines)))):
@@ -87,8 +87,8 @@ def test_advice_names_commands_and_options_of_its_verb() -> None:
                     options = {option for parameter in command.params for option in parameter.opts}
                     assert set(re.findall(r"--[a-z-]+", advised)) <= options
                     assert advised.split()[0] == verb
-                    told.add(verb)
-    assert told >= {Verb.RUN, Verb.CHECK, Verb.ESTIMATE, Verb.SYNTHETIC}
+                    verbs.add(verb)
+    assert verbs >= {Verb.RUN, Verb.CHECK, Verb.ESTIMATE, Verb.SYNTHETIC}
 
 
 @pytest.mark.parametrize("verb", Verb)
