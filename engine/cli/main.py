@@ -148,7 +148,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--budget", help="Cap: 90s, 10m, '1h, 500 trainings'.  [default: 2m, 10m or 2h, by effort]")
 @click.option("--strict", default="", help="Side findings in the verdict: floating-point, beyond-schema, or all.")
 @click.option(
-    "--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...).  [default: runs/check-<name>]"
+    "--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...).  [default: runs/check-<name>-<claim>]"
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
 @click.option("--confidence", default=0.999, show_default=True, help="Confidence of the verdict VIOLATION.")

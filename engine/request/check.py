@@ -272,6 +272,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     """
     mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
     require_packages(mechanism)
+    require_no_estimator(mechanism)
     if request.claim is None and lacks_claim(mechanism):
         return measurement_spec(request, mechanism, options)
     if request.claim is None and not isinstance(mechanism, Claiming):
@@ -308,7 +309,9 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         if isinstance(source, SchemaRows):
             planned_tests = [planned for planned in planned_tests if not planned.test.real_rows]
         planned_tests = [planned.between(neighbours) for planned in planned_tests]
-        seconds, numbers = call_cost(mechanism, table, claim.relation, request.person or "", request.group)
+        seconds, numbers = call_cost(
+            mechanism, table, claim.relation, request.person or "", request.group, budget.seconds
+        )
         planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
         allowed = math.inf if budget.seconds is None else budget.seconds
@@ -368,6 +371,16 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             budget.seconds, tuple(reasons), (*other_claims, *too_expensive), cut, again=repeat_factors, side=side_scopes
         ),
     )
+
+
+def require_no_estimator(mechanism: object) -> None:
+    """Raise SpecError for an estimator of scikit-learn."""
+    if hasattr(mechanism, "get_params") and not isinstance(mechanism, Claiming):
+        name = type(mechanism).__name__
+        raise SpecError(
+            f"check.mechanism must be a mechanism, got the scikit-learn estimator {name}. Wrap it: "
+            f"`dpaudit.from_sklearn({name}(...), claim)`, without a claim to measure how much it reveals"
+        )
 
 
 def measurement_spec(request: CheckRequest, mechanism: Any, options: CheckOptions) -> AuditSpec:

@@ -15,32 +15,43 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.protocols import Learner, StackLearner, SummarisedLearner
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.mechanisms.queries.table_generator import TableGenerator
 
 TIMED_TRAININGS = 16
 """Number of trainings that are timed together if a training is fast."""
 MAX_PREDICTOR_ROWS = 2_000
 """Maximum rows from which data for timing a predictor are made."""
 CALL_LIMIT_S = 600.0
-"""Time limit of a call, which may load libraries first or fit a generator of tables."""
+"""Time limit of a call that fits a generator of tables."""
+FIRST_CALL_S, CALLS_IN_BUDGET = 30.0, 100
+"""Time limit of a call of a function, which may load libraries, or this part of a longer budget."""
 TIMING_S = 2.0
 """Seconds of timing that are enough."""
 
 
 def call_cost(
-    mechanism: RowFunction, rows: TableRows, relation: Relation, person: str = "", group: int | None = None
+    mechanism: RowFunction,
+    rows: TableRows,
+    relation: Relation,
+    person: str = "",
+    group: int | None = None,
+    budget_s: float | None = None,
 ) -> tuple[float, int]:
     """Return the wall-clock seconds of a call once libraries are loaded, and the count of numbers in its result.
 
     The slowest table counts, since slow inputs often leak.
 
-    Raises: SpecError for a function that fails in the same way on all tables.
+    Raises: SpecError for a function that fails in the same way on all tables, or whose first call does not end in time.
     """
-    settings, limits = mechanism.alternatives()[0], CallLimits(CALL_LIMIT_S, 1, time_limit, raised_externally)
+    calls_in_budget = 1 if isinstance(mechanism, TableGenerator) else CALLS_IN_BUDGET
+    limit_s = min(CALL_LIMIT_S, max(FIRST_CALL_S, (budget_s or 0.0) / calls_in_budget))
+    settings, limits = mechanism.alternatives()[0], CallLimits(limit_s, 1, time_limit, raised_externally)
     rng = np.random.default_rng(0)
     neighbours = pairs(rows.schema, rows.cells, relation, rng, person=person, group=group, beyond=False)
     tables = [rows.cells, *(table for pair in neighbours for table in (pair.d, pair.d_prime))]
@@ -55,16 +66,25 @@ def call_cost(
         result_sizes.append(first.numbers.size)
         return (time.monotonic() - started) / calls
 
-    mechanism.outcomes(rows.cells, [0], settings, limits)
-    durations: list[tuple[float, int]] = []
-    while len(durations) < len(tables) and sum(seconds for seconds, _ in durations) < TIMING_S:
-        durations.append((timed(tables[len(durations)], 1), len(durations)))
+    if mechanism.outcomes(rows.cells, [0], settings, limits)[0].ending == OUT_OF_TIME:
+        raise SpecError(
+            f"a call must end within {limit_s:g} s under this budget. The first call, on {len(rows)} rows of the data, "
+            "did not. Look for an endless loop or a lock, or give a larger `budget`"
+        )
+    durations, began = list[tuple[float, int]](), time.monotonic()
+    while len(outcomes) < len(tables) and time.monotonic() - began < TIMING_S:
+        place = len(outcomes)
+        seconds = timed(tables[place], 1)
+        if outcomes[-1][1] != OUT_OF_TIME:  # such a table shows in the search
+            durations.append((seconds, place))
     if len(outcomes) >= MIN_FAILED_BATCH and outcomes[0][0] and len(set(outcomes)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}). It failed on all "
             f"{len(outcomes)} tables: {outcomes[0][0]}"
         )
-    seconds, slowest = max(durations)
+    seconds, slowest = max(durations, default=(limit_s, 0))
+    if seconds > TIMING_S:  # one of them was enough
+        return seconds, max(result_sizes)
     return timed(tables[slowest], max(1, min(100, int(TIMING_S / 2 / max(seconds, 1e-4))))), max(result_sizes)
 
 

@@ -19,7 +19,14 @@ from dpaudit.engine.exits import tell
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
-from dpaudit.engine.request.check import PLANNING_MESSAGE, CheckOptions, CheckRequest, Effort, check_spec
+from dpaudit.engine.request.check import (
+    PLANNING_MESSAGE,
+    CheckOptions,
+    CheckRequest,
+    Effort,
+    check_spec,
+    require_no_estimator,
+)
 from dpaudit.engine.request.function_request import function_on_rows, rows_with_schema
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
@@ -102,10 +109,11 @@ def check(
         output: The run folder. Default: `runs/<name>`.
         listeners: Called with every event, instead of the progress display on standard error.
         quiet: Show no progress.
-    Returns: The report, with the result of each game that ran.
+    Returns: The report, with the result of each game that ran. `report.joint` is None without a claim: the one test has
+        its answer in `report.answers`.
     Raises: SpecError if no game fits; DataError for bad data; RunError if the run fails.
     """
-    began = monotonic()
+    began, stated = monotonic(), claim
     if schema is not None:
         mechanism, made_data = function_on_rows(
             mechanism,
@@ -138,7 +146,10 @@ def check(
     if spec.together is not None and not quiet and not listeners:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
-    output_folder = default_run_folder(spec) if output is None else output
+    # Two claims of one function need two run folders.
+    about = f"{stated.epsilon:g} {stated.delta:g}" if isinstance(stated, Claim) else "" if stated is None else stated
+    named = spec if name else replace(spec, name=f"{spec.name} {about}".rstrip())
+    output_folder = default_run_folder(named) if output is None else output
     try:
         report = audit(spec, output=output_folder, listeners=listeners, quiet=quiet)
         if until_decided:
@@ -151,6 +162,7 @@ def check(
 
 def _require_no_function(mechanism: Any, claim: object, *, options_given: bool) -> None:
     """Raise SpecError if the arguments are those of a function on rows, which needs a schema."""
+    require_no_estimator(mechanism)
     example = "dpaudit.check(f, claim=1.0, schema={'age': (0, 100), 'sex': ['f', 'm']})"
     give = f"Give `schema`, the values that the rows may have: {example}, or the option --schema '{{age: [0, 100]}}'"
     if inspect.isroutine(mechanism) or isinstance(mechanism, partial):

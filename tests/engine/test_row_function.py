@@ -396,6 +396,37 @@ def test_a_function_without_a_schema_is_told_to_give_one(options: dict[str, Any]
         )
 
 
+def test_a_claim_has_a_run_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders: list[Path] = []
+    monkeypatch.setattr("dpaudit.engine.run.checking.audit", lambda spec, *, output, **_: folders.append(output))
+    monkeypatch.setattr("dpaudit.engine.run.checking.with_wall_time", lambda began, report: report)
+    for claim in (
+        1.0,
+        2.0,
+        (1.0, 1e-5),
+        "mu=1",
+        Claim(1.0, relation=Relation.ADD_REMOVE),
+        Claim(2.0, 1e-5, Relation.ADD_REMOVE),
+    ):
+        check(right_sum, claim=claim, schema=SCHEMA, quiet=True)
+    check(stated, schema=SCHEMA, quiet=True)
+    check(stated, schema=SCHEMA, quiet=True, claim=1.0, name="mine")
+    assert len(set(folders)) == len(folders)
+    starts = ("check-right_sum-1.0", "check-stated", "mine")
+    assert all(folder.name.startswith(start) for folder, start in zip((folders[0], *folders[-2:]), starts, strict=True))
+
+
+def test_an_estimator_is_told_how_to_be_wrapped() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    for claim in (None, 1.0, Claim(1.0)):
+        with pytest.raises(SpecError, match=r"scikit-learn estimator LogisticRegression.*dpaudit\.from_sklearn\("):
+            check(LogisticRegression(), claim=claim, quiet=True)
+    with pytest.raises(SpecError, match=r"did you mean 'lp-1st'\?"):
+        check("LP-1s", quiet=True)
+
+
 def test_claims_that_are_curves() -> None:
     assert parse_claim("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
     zcdp = parse_claim("rho=0.5", Relation.ADD_REMOVE)
@@ -511,6 +542,26 @@ def test_calls_are_timed_on_whole_tables() -> None:
     assert seconds > 0
     assert numbers == 1
     assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
+
+
+def test_a_call_that_does_not_end_is_stopped_and_makes_no_other_call_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.engine.request.timing.FIRST_CALL_S", 0.2)
+
+    def never_ends(rows: Any, rng: np.random.Generator) -> int:
+        while True:
+            pass
+
+    def ends_with_rows(rows: Any, rng: np.random.Generator) -> int:
+        return len(rows) if len(rows) != 51 else never_ends(rows, rng)
+
+    mechanism, rows = function_on_rows(never_ends, SCHEMA, claim=1.0)
+    with pytest.raises(SpecError, match=r"a call must end within 0\.2 s under this budget\. .* endless loop"):
+        call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+    with pytest.raises(SpecError, match=r"within 0\.5 s"):
+        call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE, "", None, 50.0)
+    mechanism, rows = function_on_rows(ends_with_rows, SCHEMA, claim=1.0)
+    seconds, _ = call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+    assert seconds < 0.1
 
 
 def test_units_are_short_where_a_call_gives_many_numbers() -> None:
