@@ -413,7 +413,7 @@ def test_a_claim_has_a_run_folder_of_its_own(tmp_path: Path, monkeypatch: pytest
     check(stated, schema=SCHEMA, quiet=True)
     check(stated, schema=SCHEMA, quiet=True, claim=1.0, name="mine")
     assert len(set(folders)) == len(folders)
-    starts = ("check-right_sum-1.0", "check-stated", "mine")
+    starts = ("check-right-sum-1-0", "check-stated", "mine")
     assert all(folder.name.startswith(start) for folder, start in zip((folders[0], *folders[-2:]), starts, strict=True))
 
 
