@@ -80,7 +80,7 @@ def require(condition: bool, must: str, /, *, do: str = "", **values: object) ->
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the registered name nearest to `name`, or "" if none is near."""
-    by_lower = {known.lower(): known for known in names}
+    by_lower = {each.lower(): each for each in names}
     matches = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=1)]
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
