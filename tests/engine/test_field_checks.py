@@ -24,7 +24,7 @@ from dpaudit.engine.data.in_memory import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
-from dpaudit.field_checks import checked_argument, checked_methods, checked_path, require_yaml_values
+from dpaudit.field_checks import _adapter, checked_argument, checked_methods, checked_path, require_yaml_values
 from dpaudit.type_hints import type_hints
 from tests.loops import Cases
 
@@ -368,6 +368,16 @@ def test_one_decorator_checks_the_arguments_of_a_class() -> None:
                 call()
     with pytest.raises(TypeError, match="unexpected keyword argument 'begin'"):
         checked(begin=1)  # type: ignore[call-arg]
+
+
+def test_a_long_list_is_refused_at_its_first_wrong_item() -> None:
+    """The message names the first one; a million errors take ten seconds."""
+    from pydantic import ValidationError
+
+    for hint in (tuple[int, ...], list[int], Sequence[int]):
+        with pytest.raises(ValidationError) as refused:
+            _adapter(hint).validate_python(["x"] * 1000)
+        assert refused.value.error_count() == 1
 
 
 def test_every_public_function_checks_its_arguments() -> None:
