@@ -263,7 +263,7 @@ def pydantic_type(hint: Any, nested: NestedType | None = None) -> Any:
     Args:
         nested: Function for dataclasses in specs, where text may stand for a number. None for values from Python.
     """
-    from pydantic import BeforeValidator, FailFast, Field, Tag, WithJsonSchema
+    from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if hint in _SCALARS:
@@ -282,11 +282,7 @@ def pydantic_type(hint: Any, nested: NestedType | None = None) -> Any:
         shape: Any = {Sequence: list, Mapping: dict}.get(origin, origin)
         items = tuple(item if item is ... else pydantic_type(item, nested) for item in inner)
         typed = shape[items] if inner else shape
-        if shape is dict:
-            return typed
-        if inner and (shape is list or ... in inner):  # a million wrong items take ten seconds
-            typed = Annotated[typed, FailFast()]
-        return Annotated[typed, BeforeValidator(_require_list)]
+        return typed if shape is dict else Annotated[typed, BeforeValidator(_require_list)]
     if nested and dataclasses.is_dataclass(hint):
         return nested(hint)
     if origin in (Any, typing.Literal, Callable) or not isinstance(origin, type):

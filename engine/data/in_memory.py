@@ -350,6 +350,7 @@ def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
     """Return names of columns from one name or any iterable of names."""
     with refusing(f"{name} must be names of columns"):
         listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MAX_NAMES))
+    listed = next(([item] for item in listed if not isinstance(item, str)), listed)  # a million errors take seconds
     names: tuple[str, ...] = checked_argument(name, listed, tuple[str, ...])
     return names
 
