@@ -168,8 +168,8 @@ class _Unpacked(io.RawIOBase):
         self._left -= len(content)
         if self._left < 0:
             raise DataError(
-                f"{self._name} must unpack to at most {self._most:,} bytes, {MAX_TIMES_UNPACKED} times its size, it "
-                "holds more. Unpack it yourself if you trust it"
+                f"{self._name} must unpack to at most {self._most:,} bytes ({MAX_TIMES_UNPACKED} times its size, but "
+                "256 MiB at least), it holds more. Unpack it yourself if you trust it"
             )
         buffer[: len(content)] = content
         return len(content)

@@ -339,7 +339,7 @@ def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(
     monkeypatch.setattr(files, "ALWAYS_ALLOWED", 1 << 20)
     path = tmp_path / "a.csv"
     path.write_bytes(packed(b"score,member\n" + b"1,0\n" * 600_000))
-    refused(estimate(path), f"must unpack to at most {max(1 << 20, 100 * path.stat().st_size):,} bytes, 100 times its")
+    refused(estimate(path), f"must unpack to at most {max(1 << 20, 100 * path.stat().st_size):,} bytes (100 times")
     for load in (RowsFile(str(path)).load, Csv(str(path), "member").load, lambda: data_frame(path, "training")):
         with pytest.raises(DataError, match=r"must unpack to at most .* it holds more"):
             load()
