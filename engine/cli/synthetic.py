@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dpaudit.engine.cli.options import OUTPUT_FILE, json_option
-from dpaudit.engine.exits import end_by_verdict, show_lines
+from dpaudit.engine.exits import end_by_verdict, show_lines, tell
 from dpaudit.errors import InputError
 
 
@@ -93,6 +93,7 @@ def synthetic(
         target=target,
         confidence=confidence,
         seed=seed,
+        progress=lambda step: tell(f"{step} ..."),
     )
     show_lines(in_json(audit) if as_json else audit.text(verbose=verbose))
     if output is not None:

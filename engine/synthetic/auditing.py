@@ -7,7 +7,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, get_args
+from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,10 +26,11 @@ from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, ro
 from dpaudit.engine.games.tables.slices import slices
 from dpaudit.engine.games.tables.split_control import split_control
 from dpaudit.engine.games.tables.usual_measures import usual_measures
-from dpaudit.engine.games.tables.utility import utility
+from dpaudit.engine.games.tables.utility import MOST_WORDS, utility
 from dpaudit.engine.games.tables.view import MixedTable
 from dpaudit.engine.reading.gather import p_value_of
 from dpaudit.engine.reading.record import Confirmation, Sensitivity, TestRecord
+from dpaudit.engine.synthetic.limits import Steps, sample_notes, sampled, surplus
 from dpaudit.engine.synthetic.result import AttackAlone, GuessedPairs, SyntheticAudit
 from dpaudit.engine.synthetic.table_files import data_frame, synthetic_frames
 from dpaudit.errors import DataError, InputError, require
@@ -38,8 +40,6 @@ from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
-
-T = TypeVar("T")
 
 Split = Literal["random", "other"]
 """Split of the rows into the two files: uniformly at random, or in any other way."""
@@ -56,6 +56,8 @@ FOLLOWED_FIRST = "nearest-neighbour"
 MORE_ROWS = "more rows in both files"
 MOST_ROWS_ADVISED = 1_000_000
 """Number of rows up to which the number that could reject a claim is sought."""
+ANNOUNCED = 100_000
+"""Number of real cells from which the steps of an audit are announced."""
 POWER = 0.9
 """Probability of detection at which the smallest share of copied rows is stated."""
 ASSUMES = (
@@ -112,6 +114,7 @@ def synthetic(
     target: str | None = None,
     confidence: float = 0.999,
     seed: int = 0,
+    progress: Callable[[str], object] | None = None,
 ) -> SyntheticAudit:
     """Return a lower bound on how much a synthetic table gives away of a training row, and the verdict on a claim.
 
@@ -140,6 +143,7 @@ def synthetic(
         confidence: Confidence that a violation needs, over all tests together, in [0.95, 1). The printed bounds of a
             claim that is not rejected hold at 95 %.
         seed: Seed of the pairs and of all other random choices.
+        progress: Called with the name of each step of a large audit before it starts.
     Returns: The verdict with all tests, attacks and measures; `print` shows them.
     Raises: DataError for unsuitable tables, InputError for an argument out of range.
     """
@@ -157,30 +161,43 @@ def synthetic(
     canaries = _canaries(real, groups, strata)
     compared_frames = _chosen(real, released, groups, columns, strata)
     names = [str(name) for name in compared_frames[0].columns]
+    dropped = surplus(names, target)
+    compared_frames = [table.drop(columns=dropped, errors="ignore") for table in compared_frames]
     require(target is None or target in names, "target must be a compared column", target=target, columns=names)
     tables, spelled = read_as(*compared_frames)
     synthetic_rows = tables[2]
     for more in tables[3:]:
         synthetic_rows = stacked(synthetic_rows, more)
+    given = {"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)}
+    tables, canaries = sampled([tables[0], tables[1], synthetic_rows], canaries, seed)
+    synthetic_rows = tables[2]
+    left_out = [f"the column {name!r} has no name and holds row numbers: it is left out" for name in row_numbers]
+    left_out += sample_notes(len(names), len(dropped), given, tables)
+    for role, frame in zip(given, compared_frames, strict=False):
+        left_out += [f"the column {name!r} is empty in the {role} table" for name in frame if frame[name].isna().all()]
     pairs = paired(tables[0], tables[1], synthetic_rows, seed=seed, canaries=canaries)
     _require_pairs(pairs, strata)
-    seconds = {"reading": time.perf_counter() - started}
-    control = _timed(seconds, "control", lambda: split_control(pairs, seed=seed))
+    long = len(names) * len(pairs.view.real) > ANNOUNCED
+    seconds = Steps(progress if long and progress is not None else lambda step: None)
+    seconds["reading"] = time.perf_counter() - started
+    control = seconds.timed("control", lambda: split_control(pairs, seed=seed))
     features, failures = attack_features(pairs, seconds)
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)
     stated_other = "the split was not random, as stated" if split == "other" else ""
     reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other)
-    guessed = _timed(seconds, "guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
-    measures = _timed(
-        seconds, "usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed)
-    )
-    usefulness = _timed(
-        seconds,
+    guessed = seconds.timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
+    measures = seconds.timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
+    usefulness = seconds.timed(
         "utility",
         lambda: utility(tables[0], tables[1], synthetic_rows, names[-1] if target is None else target),
     )
-    doubts = (*_doubts(pairs, tables, groups), *read_as_line(spelled), *_left_out(row_numbers), *failures)
+    if len(names) > 1 and not any(measure.name.startswith("test_") for measure in usefulness):
+        left_out.append(
+            "the model of the utility is left out: `target` must name a column with values in all tables, of at most "
+            f"{MOST_WORDS} words"
+        )
+    doubts = (*_doubts(pairs, tables, groups), *read_as_line(spelled), *left_out, *failures)
     return SyntheticAudit(
         name="synthetic table",
         tests=tuple(_record(each, reading, pairs.recognisable, exchanges) for each in guessed),
@@ -192,18 +209,11 @@ def synthetic(
         notes=(*_notes(pairs, groups, tuned_on_holdout, reading), *doubts),
         doubts=doubts,
         confidence=confidence,
-        rows={"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)},
+        rows=given,
         trained=pairs.trained,
         first_trained=pairs.first_trained,
         seconds=seconds,
     )
-
-
-def _timed(seconds: dict[str, float], name: str, step: Callable[[], T]) -> T:
-    started = time.perf_counter()
-    value = step()
-    seconds[name] = time.perf_counter() - started
-    return value
 
 
 def _row_numbers(tables: Sequence[pd.DataFrame]) -> set[str]:
@@ -212,10 +222,6 @@ def _row_numbers(tables: Sequence[pd.DataFrame]) -> set[str]:
     numbers = [(name, pd.to_numeric(table[name], errors="coerce")) for table, name in unnamed]
     others = {name for name, values in numbers if (values % 1 != 0).any() or values.duplicated().any()}
     return {name for name, _ in numbers} - others
-
-
-def _left_out(names: set[str]) -> list[str]:
-    return [f"the column {name!r} holds row numbers and is left out: it has no name" for name in sorted(names)]
 
 
 def _chosen(
@@ -276,15 +282,15 @@ def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
     )
 
 
-def attack_features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dict[str, Floats], list[str]]:
+def attack_features(pairs: PairedTables, seconds: Steps) -> tuple[dict[str, Floats], list[str]]:
     """Return the features of the real rows by each registered attack, and a sentence on each attack that failed."""
     features: dict[str, Floats] = {}
     failures = []
     names = catalogue("table-attack")
     for name in sorted(names, key=lambda name: (name != FOLLOWED_FIRST, name)):
-        started = time.perf_counter()
         try:
-            values = np.asarray(load("table-attack", name)().features(pairs.view), np.float64)
+            step = partial(load("table-attack", name)().features, pairs.view)
+            values = np.asarray(seconds.timed(name, step), np.float64)
             require(
                 values.ndim == 2 and values.shape[0] == pairs.trained.size and bool(np.isfinite(values).all()),
                 "features must be finite numbers, one row for each real row",
@@ -294,7 +300,6 @@ def attack_features(pairs: PairedTables, seconds: dict[str, float]) -> tuple[dic
             failures.append(f"the attack {name} failed and is left out: {type(err).__name__}: {err}")
             continue
         features[name] = values
-        seconds[name] = time.perf_counter() - started
     if not features:
         raise InputError("; ".join(failures) or "at least one table-attack must be registered, got none")
     return features, failures

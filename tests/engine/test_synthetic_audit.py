@@ -24,7 +24,7 @@ from dpaudit.engine.games.tables.pairs import Canaries, paired
 from dpaudit.engine.games.tables.split_control import SplitControl, SplitTest
 from dpaudit.engine.reading.record import Confirmation, Record, Verb
 from dpaudit.engine.reading.verdict import decide
-from dpaudit.engine.synthetic import auditing
+from dpaudit.engine.synthetic import auditing, limits
 from dpaudit.engine.synthetic.result import GuessedPairs
 from dpaudit.errors import AuditError
 from dpaudit.estimators.scores import Scores
@@ -494,8 +494,75 @@ def test_row_numbers_without_a_name_are_left_out(index: str) -> None:
     train.insert(0, index, numbers[:150])
     holdout.insert(0, index, numbers[150:])
     audit = dpaudit.synthetic(train, holdout, synth)
-    assert f"the column {index!r} holds row numbers and is left out: it has no name" in audit.notes
+    assert f"the column {index!r} has no name and holds row numbers: it is left out" in audit.notes
     assert not any(f"column {index} " in f"{test.name} " for test in audit.control.tests)
     train[index] //= 2
     with pytest.raises(AuditError, match="lacks the column"):
         dpaudit.synthetic(train, holdout, synth)
+
+
+def test_the_rows_of_long_tables_are_sampled_with_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 of 400 rows: half of the copies are of drawn rows, and all of these are kept."""
+    monkeypatch.setattr(limits, "MOST_COMPARED", 4 * 200**2)
+    audit = dpaudit.synthetic(*tables(copied=0.6, count=400), claim=1)
+    assert audit.verdict is Verdict.VIOLATION
+    assert audit.pairs == 200
+    sample = "200 of 400 training, 200 of 400 holdout, 200 of 400 synthetic rows"
+    assert f"a random sample is audited, which takes minutes: {sample}" in audit.notes
+
+
+def test_sampled_persons_keep_all_their_rows_in_both_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_COMPARED", 60**2)
+    table = pd.DataFrame({"x": np.arange(200.0)})
+    train, holdout, synth = encoded(table[:100], table[100:], table)
+    stratum = np.zeros(100, np.int64)
+    person = np.arange(100) // 4
+    canaries = Canaries(person, stratum), Canaries(person + 20, stratum)
+    drawn, kept = limits.sampled([train, holdout, synth], canaries, seed=0)
+    assert kept is not None
+    assert [len(part) for part in drawn] == [file.person.size for file in kept] + [60]
+    both = set(range(20, 25))
+    assert both & set(kept[0].person) == both & set(kept[1].person)
+    assert all(np.unique(file.person, return_counts=True)[1].tolist() == [4] * (file.person.size // 4) for file in kept)
+    assert 40 < min(file.person.size for file in kept) <= max(file.person.size for file in kept) <= 100
+
+
+def test_wide_tables_are_compared_in_some_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_COLUMNS", 5)
+    frames = [pd.DataFrame(np.random.default_rng(seed).normal(size=(40, 30)).round(1)) for seed in range(3)]
+    audit = dpaudit.synthetic(*frames, target="9")
+    assert "6 of 30 columns are compared, evenly spaced; `columns` chooses others" in audit.notes
+    names = [str(place) for place in range(30)]
+    assert limits.surplus(names[:5], None) == []
+    assert not {"0", "29", "9"} & set(limits.surplus(names, "9"))
+
+
+def test_steps_of_large_audits_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "ANNOUNCED", 0)
+    steps: list[str] = []
+    audit = dpaudit.synthetic(*tables(), progress=steps.append)
+    assert steps == ["control", "nearest-neighbour", "copies", "guesses", "usual measures", "utility"]
+    assert list(audit.seconds) == ["reading", *steps]
+
+
+@pytest.mark.parametrize("column", ["age", "pay", "town"])
+@pytest.mark.parametrize("role", range(3))
+def test_a_column_that_is_empty_in_one_table_is_named(column: str, role: int) -> None:
+    frames = tables()
+    frames[role][column] = np.nan
+    audit = dpaudit.synthetic(*frames)
+    assert f"the column {column!r} is empty in the {list(audit.rows)[role]} table" in audit.notes
+    assert any(measure.name == "test_accuracy" for measure in audit.utility)
+
+
+def test_an_empty_target_and_one_of_many_words_leave_the_model_out() -> None:
+    train, holdout, synth = tables()
+    synth["pay"] = np.nan
+    for table in (train, holdout):
+        table["zip"] = np.arange(150) // 2 + 10_000
+        table["zip"] = "z" + table["zip"].astype(str)
+    synth["zip"] = train["zip"]
+    for target in ("pay", "zip"):
+        audit = dpaudit.synthetic(train, holdout, synth, target=target)
+        assert not any(measure.name.startswith("test_") for measure in audit.utility)
+        assert any("the model of the utility is left out" in note for note in audit.notes)

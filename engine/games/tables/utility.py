@@ -36,6 +36,8 @@ MAX_COLUMNS = 40
 """Largest number of columns whose pairs are compared: evenly spaced ones of wider tables."""
 MAX_CLASSES = 10
 """A target of whole numbers with at most so many values in the training rows is a class."""
+MOST_WORDS = 50
+"""Largest number of words of a target."""
 MODEL: Mapping[str, Any] = {"max_iter": 50, "early_stopping": False, "random_state": 0}
 """Settings of the model that predicts the target."""
 MAX_MODEL_ROWS = 20_000
@@ -102,7 +104,9 @@ def marginal_errors(train: MixedTable, holdout: MixedTable, synth: MixedTable) -
 def model_utility(
     train: MixedTable, holdout: MixedTable, synth: MixedTable, target: str | None = None
 ) -> tuple[UtilityMeasure, ...]:
-    """Return how well a model trained on synthetic rows predicts the target of holdout rows; () without features.
+    """Return how well a model trained on synthetic rows predicts the target of holdout rows.
+
+    Returns () without features, and for a target of more than `MOST_WORDS` words, which would take most of the time.
 
     The model is gradient boosting. For classes the value is its accuracy, for numbers R squared. The reference is the
     same model trained on the training rows. Rows without a target are left out.
@@ -119,6 +123,8 @@ def model_utility(
     real, tested, synthetic_rows = (_Task.of(table, name) for table in (train, holdout, synth))
     classes = real.classes
     if classes is not None:
+        if len(classes) > MOST_WORDS:
+            return ()
         return _accuracies(real, tested, synthetic_rows, classes)
     if min(map(len, (real.target, tested.target, synthetic_rows.target))) < 2:
         return ()
@@ -265,15 +271,21 @@ def _predicted(rows: _Task, tested: _Task) -> NDArray[np.float64]:
     values = np.unique(rows.target)
     if len(values) < 2:
         return np.full(len(tested.target), values[0] if len(values) else np.nan)
-    model = HistGradientBoostingClassifier(categorical_features=rows.categorical, **MODEL)
-    return np.asarray(model.fit(rows.features, rows.target).predict(tested.features), np.float64)
+    filled = ~np.isnan(rows.features).all(axis=0)  # boosting cannot read an empty column
+    if not filled.any():
+        return np.full(len(tested.target), values[0])
+    model = HistGradientBoostingClassifier(categorical_features=rows.categorical[filled], **MODEL)
+    return np.asarray(model.fit(rows.features[:, filled], rows.target).predict(tested.features[:, filled]), np.float64)
 
 
 def _r_squared(rows: _Task, tested: _Task) -> float:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    model = HistGradientBoostingRegressor(categorical_features=rows.categorical, **MODEL)
-    return float(model.fit(rows.features, rows.target).score(tested.features, tested.target))
+    filled = ~np.isnan(rows.features).all(axis=0)
+    if not filled.any():
+        return 0.0
+    model = HistGradientBoostingRegressor(categorical_features=rows.categorical[filled], **MODEL)
+    return float(model.fit(rows.features[:, filled], rows.target).score(tested.features[:, filled], tested.target))
 
 
 @dataclass(frozen=True)

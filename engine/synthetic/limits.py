@@ -1,0 +1,97 @@
+"""Random samples of tables with too many rows to search all pairs of them, and columns of tables with too many."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from dpaudit.engine.games.tables.pairs import Canaries, row_codes, stacked
+from dpaudit.engine.games.tables.view import MixedTable
+
+MOST_COLUMNS = 150
+"""Largest number of compared columns: the attacks compare pairs of them."""
+MOST_COMPARED = 1.4e10
+"""Largest product of columns, rows and rows again: each row is compared with each other one, which takes minutes."""
+
+T = TypeVar("T")
+
+
+class Steps(dict[str, float]):
+    """Wall time of each step by name, in seconds; `announce` is called before each of them."""
+
+    def __init__(self, announce: Callable[[str], object]) -> None:
+        super().__init__()
+        self._announce = announce
+
+    def timed(self, name: str, step: Callable[[], T]) -> T:
+        """Return the value of a step and note its time."""
+        self._announce(name)
+        started = time.perf_counter()
+        value = step()
+        self[name] = time.perf_counter() - started
+        return value
+
+
+def surplus(names: Sequence[str], keep: str | None) -> list[str]:
+    """Return the names beyond `MOST_COLUMNS` evenly spaced ones; the first, the last one and `keep` are never in it."""
+    places = np.linspace(0, len(names) - 1, min(len(names), MOST_COLUMNS)).astype(int).tolist()
+    return sorted(set(names) - {names[place] for place in places} - {keep})
+
+
+def sampled(
+    tables: Sequence[MixedTable], canaries: tuple[Canaries, Canaries] | None, seed: int
+) -> tuple[tuple[MixedTable, ...], tuple[Canaries, Canaries] | None]:
+    """Return random canaries of both files and random synthetic rows, as many as can be compared.
+
+    Canaries are drawn without looking at the rows. Synthetic rows that equal one of the real rows are kept, so that
+    copies are still seen.
+
+    Args:
+        tables: The training, the holdout and the synthetic table.
+        canaries: Persons and strata; None if each row is a canary. A person is drawn in both files or in none.
+    """
+    first, second, synthetic = tables
+    rng = np.random.default_rng([seed, len(first)])
+    limit = int(math.sqrt(MOST_COMPARED / max(1, first.numbers.shape[1] + first.words.shape[1])))
+    files = canaries or (Canaries.of_rows(len(first), 0), Canaries.of_rows(len(second), len(first)))
+    rank = rng.permutation(1 + max(int(file.person.max()) for file in files))
+    cuts = [np.sort(rank[file.person])[limit] if file.person.size > limit else rank.size for file in files]
+    masks = [
+        rank[file.person] < (cut if canaries is None else min(cuts)) for file, cut in zip(files, cuts, strict=True)
+    ]
+    first, second = first.take(masks[0]), second.take(masks[1])
+    if len(synthetic) > limit:
+        codes = row_codes(stacked(stacked(first, second), synthetic))
+        equal = np.isin(codes[-len(synthetic) :], codes[: -len(synthetic)])
+        chance = rng.random(len(synthetic)) + (~equal if equal.sum() < limit else 0)
+        synthetic = synthetic.take(np.sort(np.argsort(chance)[:limit]))
+    drawn = [
+        replace(file, person=file.person[mask], stratum=file.stratum[mask])
+        for file, mask in zip(files, masks, strict=True)
+    ]
+    return (first, second, synthetic), None if canaries is None else (drawn[0], drawn[1])
+
+
+def sample_notes(columns: int, dropped: int, given: Mapping[str, int], tables: Sequence[MixedTable]) -> list[str]:
+    """Return sentences on the columns and the rows that are audited, if these are not all.
+
+    Args:
+        columns: Number of columns.
+        dropped: Number of columns that are not compared.
+        given: Numbers of rows by name of the table.
+    """
+    notes = []
+    if dropped:
+        notes.append(
+            f"{columns - dropped} of {columns:,} columns are compared, evenly spaced; `columns` chooses others"
+        )
+    of_all = list(zip(map(len, tables), given.values(), given, strict=True))
+    if any(drawn < rows for drawn, rows, _ in of_all):
+        counts = ", ".join(f"{drawn:,} of {rows:,} {name}" for drawn, rows, name in of_all)
+        notes.append(f"a random sample is audited, which takes minutes: {counts} rows")
+    return notes
