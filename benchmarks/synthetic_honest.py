@@ -1,10 +1,12 @@
 """False alarms of `dpaudit synthetic`: synthetic rows are fresh draws of the true law, so nothing is given away.
 
-    python -m benchmarks.synthetic_honest OUTPUT.jsonl [games of each law] [games of each split] [seconds at most]
+    python -m benchmarks.synthetic_honest OUTPUT.jsonl [games of each law, split, kind of files] [seconds at most]
 
 Random splits: the share of games whose bound exceeds 0 must be at most 5 %, and no claim may be rejected. Splits that
 are not random: the synthetic rows have the law of the training rows, so guesses are often right without any leak. Such
-a split must never end in VIOLATION. The program skips games that OUTPUT has, and prints a table of all of them.
+a split must never end in VIOLATION. Files that differ by themselves: an honest generator of epsilon = 1 copies what
+tells them apart (a site, digits), and must never be convicted. The program skips games that OUTPUT has, and prints
+tables of all of them.
 """
 
 from __future__ import annotations
@@ -195,7 +197,64 @@ def split_game(split: str, strength: str, number: int) -> dict[str, Any]:
     return {"split": split, "strength": strength, **_result(audit)}
 
 
-def games(of_each_law: int, of_each_split: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+GROUPED = {"site of 8 rows": 8, "site of 4 rows": 4, "household of 3 rows": 3, "upload of 20 rows": 20, "month": 0}
+FILES = (*GROUPED, "rounded in one file", "random")
+"""Ways in which files differ by themselves, and a random split."""
+FILE_ROWS = 300
+"""Rows of both files together."""
+
+
+def told_apart(files: str, count: int, rng: Rng) -> tuple[pd.DataFrame, Bits]:
+    """Return the columns that tell the files apart, and the training rows: all rows of a group are in one file."""
+    half = rng.permutation(count) < count // 2
+    if files == "rounded in one file":
+        values = np.exp(6 + rng.normal(size=count))
+        return pd.DataFrame({"cost": np.where(half, values.round(), values.round(2))}), half
+    size = GROUPED.get(files, 8)
+    group = np.repeat(np.arange(count), size)[:count] if size else rng.integers(0, 24, count)
+    names = group.max() + 1
+    inside = half if files == "random" else (rng.permutation(names) < names // 2)[group]
+    if files.startswith("household"):  # without its name
+        return pd.DataFrame(
+            {name: rng.integers(0, top, names)[group] for name, top in zip("abc", (12, 7, 9), strict=True)}
+        ), inside
+    if files == "month":
+        return pd.DataFrame({"month": _words("m", group)}), inside
+    if files.startswith("upload"):
+        times = rng.integers(0, 10**8, names)[group] + rng.integers(0, 3_600, count)
+        return pd.DataFrame({"second": times // 60 * 60}), inside
+    return pd.DataFrame({"site": _words("S", rng.permutation(99_999)[group])}), inside
+
+
+def noisy_copy(table: pd.DataFrame, inside: Bits, rng: Rng) -> pd.DataFrame:
+    """Return rows from noisy counts of the training rows with each content: epsilon = 1 for an added or removed row.
+
+    The contents of both files are public. Of costs, the number that are whole is released, and other digits are drawn.
+    """
+    whole = "cost" in table
+    contents = table["cost"] % 1 == 0 if whole else table.apply(tuple, axis=1)
+    domain = list(dict.fromkeys(contents))
+    counts = contents[inside].value_counts().reindex(domain).fillna(0).to_numpy()
+    noisy = np.maximum(counts + rng.laplace(size=counts.size), 1e-9)
+    drawn = rng.choice(len(domain), int(inside.sum()), p=noisy / noisy.sum())
+    if whole:
+        values, is_whole = np.exp(6 + rng.normal(size=drawn.size)), np.array(domain)[drawn]
+        return pd.DataFrame({"cost": np.where(is_whole, values.round(), values.round(2))})
+    return pd.DataFrame([domain[place] for place in drawn], columns=table.columns)
+
+
+def files_game(files: str, number: int) -> dict[str, Any]:
+    """Return the bounds of a game with an honest generator of epsilon = 1 whose files differ by themselves."""
+    rng = np.random.default_rng([number, FILES.index(files), 2])
+    columns, inside = told_apart(files, FILE_ROWS, rng)
+    pool = mixed(FILE_ROWS, rng)[["age", "gain", "work", "married"]].join(columns)
+    fresh = mixed(int(inside.sum()), rng)[["age", "gain", "work", "married"]]
+    released = fresh.join(noisy_copy(columns, inside, rng))
+    audit = synthetic(pool[inside], pool[~inside], released, claim=1, target="married", seed=number)
+    return {"files": files, **_result(audit)}
+
+
+def games(of_each_law: int, of_each_split: int, of_files: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Yield the name of each game and a function that plays it."""
     for number in range(of_each_law):
         for law in LAWS:
@@ -205,13 +264,18 @@ def games(of_each_law: int, of_each_split: int) -> Iterator[tuple[str, Callable[
             for strength in STRENGTHS:
                 name = f"{split}, {strength}, {number}"
                 yield name, lambda s=split, t=strength, n=number: split_game(s, t, n)  # type: ignore[misc]
+    for number in range(of_files):
+        for files in FILES:
+            yield f"{files}, {number}", lambda files=files, number=number: files_game(files, number)  # type: ignore[misc]
 
 
-def main(output: Path, of_each_law: int = 200, of_each_split: int = 20, seconds: float = float("inf")) -> None:
+def main(
+    output: Path, of_each_law: int = 200, of_each_split: int = 20, of_files: int = 0, seconds: float = np.inf
+) -> None:
     """Play the missing games, and print the table of all of them."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     played, began = {line["game"] for line in lines}, time.monotonic()
-    for name, play in games(of_each_law, of_each_split):
+    for name, play in games(of_each_law, of_each_split, of_files):
         if name in played:
             continue
         if time.monotonic() - began > seconds:
@@ -219,11 +283,23 @@ def main(output: Path, of_each_law: int = 200, of_each_split: int = 20, seconds:
         lines.append({"game": name, **play()})
         with output.open("a") as file:
             file.write(json.dumps(lines[-1]) + "\n")
-    print_table(pd.DataFrame(lines))
+    print_table(pd.DataFrame([line for line in lines if "files" not in line]))
+    print_files(pd.DataFrame([line for line in lines if "files" in line]))
+
+
+def print_files(results: pd.DataFrame) -> None:
+    """Print a table of honest generators of epsilon = 1: a replaced row has 2."""
+    print("\n| files | games | bound above 2 | VIOLATION | called not random |")
+    print("|-|-|-|-|-|")
+    for files, part in results.groupby("files", sort=False) if len(results) else ():
+        counts = (part["bound"] > 2).sum(), (part["verdict"] == "VIOLATION").sum(), part["not random"].sum()
+        print(f"| {files} | {len(part)} | {' | '.join(map(str, counts))} |")
 
 
 def print_table(results: pd.DataFrame) -> None:
     """Print a table of all games by split and by the law of the rows; `benchmarks.rows` makes a data file of it."""
+    if not len(results):
+        return
     print("| split | rows | games | bound above 0 | VIOLATION at 0.1 | VIOLATION at 1 | called not random |")
     print("|-|-|-|-|-|-|-|")
     results = results.reindex(columns=list(dict.fromkeys([*results.columns, "law", "split", "strength"])))
@@ -238,4 +314,4 @@ def print_table(results: pd.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), *map(float, sys.argv[4:5]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]), *map(float, sys.argv[5:6]))

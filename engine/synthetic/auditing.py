@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ from dpaudit.engine.games.tables.utility import MOST_WORDS, utility
 from dpaudit.engine.games.tables.view import MixedTable
 from dpaudit.engine.reading.gather import p_value_of
 from dpaudit.engine.reading.record import Confirmation, Sensitivity, TestRecord
-from dpaudit.engine.synthetic.limits import Steps, sample_notes, sampled, surplus
+from dpaudit.engine.synthetic.limits import sample_notes, sampled, surplus
 from dpaudit.engine.synthetic.result import AttackAlone, GuessedPairs, SyntheticAudit
 from dpaudit.engine.synthetic.table_files import data_frame, synthetic_frames
 from dpaudit.errors import DataError, InputError, require
@@ -40,6 +40,8 @@ from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
+
+T = TypeVar("T")
 
 Split = Literal["random", "other"]
 """Split of the rows into the two files: uniformly at random, or in any other way."""
@@ -168,27 +170,35 @@ def synthetic(
     synthetic_rows = tables[2]
     for more in tables[3:]:
         synthetic_rows = stacked(synthetic_rows, more)
-    given = {"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)}
+    all_rows = {"training": len(tables[0]), "holdout": len(tables[1]), "synthetic": len(synthetic_rows)}
     tables, canaries = sampled([tables[0], tables[1], synthetic_rows], canaries, seed)
     synthetic_rows = tables[2]
     left_out = [f"the column {name!r} has no name and holds row numbers: it is left out" for name in row_numbers]
-    left_out += sample_notes(len(names), len(dropped), given, tables)
-    for role, frame in zip(given, compared_frames, strict=False):
+    left_out += sample_notes(len(names), len(dropped), all_rows, tables)
+    for role, frame in zip(all_rows, compared_frames, strict=False):
         left_out += [f"the column {name!r} is empty in the {role} table" for name in frame if frame[name].isna().all()]
     pairs = paired(tables[0], tables[1], synthetic_rows, seed=seed, canaries=canaries)
     _require_pairs(pairs, strata)
     long = len(names) * len(pairs.view.real) > ANNOUNCED
-    seconds = Steps(progress if long and progress is not None else lambda step: None)
-    seconds["reading"] = time.perf_counter() - started
-    control = seconds.timed("control", lambda: split_control(pairs, seed=seed))
-    features, failures = attack_features(pairs, seconds)
+    seconds = {"reading": time.perf_counter() - started}
+
+    def timed(name: str, step: Callable[[], T]) -> T:
+        if long and progress is not None:
+            progress(name)
+        began = time.perf_counter()
+        value = step()
+        seconds[name] = time.perf_counter() - began
+        return value
+
+    control = timed("control", lambda: split_control(pairs, seed=seed))
+    features, failures = attack_features(pairs, timed)
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)
     stated_other = "the split was not random, as stated" if split == "other" else ""
     reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other)
-    guessed = seconds.timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
-    measures = seconds.timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
-    usefulness = seconds.timed(
+    guessed = timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
+    measures = timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
+    usefulness = timed(
         "utility",
         lambda: utility(tables[0], tables[1], synthetic_rows, names[-1] if target is None else target),
     )
@@ -209,7 +219,7 @@ def synthetic(
         notes=(*_notes(pairs, groups, tuned_on_holdout, reading), *doubts),
         doubts=doubts,
         confidence=confidence,
-        rows=given,
+        rows=all_rows,
         trained=pairs.trained,
         first_trained=pairs.first_trained,
         seconds=seconds,
@@ -217,7 +227,7 @@ def synthetic(
 
 
 def _row_numbers(tables: Sequence[pd.DataFrame]) -> set[str]:
-    """Return the names of columns without a name of their own that hold another whole number in each row of a table."""
+    """Return the names of unnamed columns that hold another whole number in each row of a table."""
     unnamed = [(table, name) for table in tables for name in table.columns if UNNAMED.fullmatch(name)]
     numbers = [(name, pd.to_numeric(table[name], errors="coerce")) for table, name in unnamed]
     others = {name for name, values in numbers if (values % 1 != 0).any() or values.duplicated().any()}
@@ -282,7 +292,9 @@ def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
     )
 
 
-def attack_features(pairs: PairedTables, seconds: Steps) -> tuple[dict[str, Floats], list[str]]:
+def attack_features(
+    pairs: PairedTables, timed: Callable[[str, Callable[[], Floats]], Floats]
+) -> tuple[dict[str, Floats], list[str]]:
     """Return the features of the real rows by each registered attack, and a sentence on each attack that failed."""
     features: dict[str, Floats] = {}
     failures = []
@@ -290,7 +302,7 @@ def attack_features(pairs: PairedTables, seconds: Steps) -> tuple[dict[str, Floa
     for name in sorted(names, key=lambda name: (name != FOLLOWED_FIRST, name)):
         try:
             step = partial(load("table-attack", name)().features, pairs.view)
-            values = np.asarray(seconds.timed(name, step), np.float64)
+            values = np.asarray(timed(name, step), np.float64)
             require(
                 values.ndim == 2 and values.shape[0] == pairs.trained.size and bool(np.isfinite(values).all()),
                 "features must be finite numbers, one row for each real row",

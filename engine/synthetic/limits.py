@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -15,26 +13,10 @@ from dpaudit.engine.games.tables.view import MixedTable
 
 MOST_COLUMNS = 150
 """Largest number of compared columns: the attacks compare pairs of them."""
-MOST_COMPARED = 1.4e10
-"""Largest product of columns, rows and rows again: each row is compared with each other one, which takes minutes."""
-
-T = TypeVar("T")
-
-
-class Steps(dict[str, float]):
-    """Wall time of each step by name, in seconds; `announce` is called before each of them."""
-
-    def __init__(self, announce: Callable[[str], object]) -> None:
-        super().__init__()
-        self._announce = announce
-
-    def timed(self, name: str, step: Callable[[], T]) -> T:
-        """Return the value of a step and note its time."""
-        self._announce(name)
-        started = time.perf_counter()
-        value = step()
-        self[name] = time.perf_counter() - started
-        return value
+FEWEST_COLUMNS = 8
+"""Number of columns below which a comparison of two rows takes no less time."""
+MOST_COMPARED = 5e9
+"""Largest product of columns, rows and rows again: each row is compared with each other one, for about a minute."""
 
 
 def surplus(names: Sequence[str], keep: str | None) -> list[str]:
@@ -57,7 +39,7 @@ def sampled(
     """
     first, second, synthetic = tables
     rng = np.random.default_rng([seed, len(first)])
-    limit = int(math.sqrt(MOST_COMPARED / max(1, first.numbers.shape[1] + first.words.shape[1])))
+    limit = int(math.sqrt(MOST_COMPARED / max(FEWEST_COLUMNS, first.numbers.shape[1] + first.words.shape[1])))
     files = canaries or (Canaries.of_rows(len(first), 0), Canaries.of_rows(len(second), len(first)))
     rank = rng.permutation(1 + max(int(file.person.max()) for file in files))
     cuts = [np.sort(rank[file.person])[limit] if file.person.size > limit else rank.size for file in files]
@@ -70,28 +52,28 @@ def sampled(
         equal = np.isin(codes[-len(synthetic) :], codes[: -len(synthetic)])
         chance = rng.random(len(synthetic)) + (~equal if equal.sum() < limit else 0)
         synthetic = synthetic.take(np.sort(np.argsort(chance)[:limit]))
-    drawn = [
+    drawn_files = [
         replace(file, person=file.person[mask], stratum=file.stratum[mask])
         for file, mask in zip(files, masks, strict=True)
     ]
-    return (first, second, synthetic), None if canaries is None else (drawn[0], drawn[1])
+    return (first, second, synthetic), None if canaries is None else (drawn_files[0], drawn_files[1])
 
 
-def sample_notes(columns: int, dropped: int, given: Mapping[str, int], tables: Sequence[MixedTable]) -> list[str]:
+def sample_notes(columns: int, dropped: int, rows: Mapping[str, int], tables: Sequence[MixedTable]) -> list[str]:
     """Return sentences on the columns and the rows that are audited, if these are not all.
 
     Args:
         columns: Number of columns.
         dropped: Number of columns that are not compared.
-        given: Numbers of rows by name of the table.
+        rows: Numbers of rows by name of the table.
     """
     notes = []
     if dropped:
         notes.append(
             f"{columns - dropped} of {columns:,} columns are compared, evenly spaced; `columns` chooses others"
         )
-    of_all = list(zip(map(len, tables), given.values(), given, strict=True))
-    if any(drawn < rows for drawn, rows, _ in of_all):
-        counts = ", ".join(f"{drawn:,} of {rows:,} {name}" for drawn, rows, name in of_all)
-        notes.append(f"a random sample is audited, which takes minutes: {counts} rows")
+    of_all = list(zip(map(len, tables), rows.values(), rows, strict=True))
+    if any(size < all_rows for size, all_rows, _ in of_all):
+        counts = ", ".join(f"{size:,} of {all_rows:,} {name}" for size, all_rows, name in of_all)
+        notes.append(f"a random sample is audited: {counts} rows")
     return notes

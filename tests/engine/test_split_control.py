@@ -118,7 +118,7 @@ def test_near_copies_across_files_are_noticed() -> None:
     near = train.numbers + np.array([1e-6, 0, 1e-6])
     twin = MixedTable(near, train.words, train.levels, train.number_names, train.word_names)
     result = split_control(paired(train, twin, train.take(np.arange(1)), seed=0), seed=0)
-    assert result.strongest.name == "the number of rows whose nearest row is in their own file"
+    assert result.strongest.name == "the number of nearest rows in one file"
     assert result.doubt
 
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from dpaudit.engine.games.tables.distances import nearest, scaled
-from dpaudit.engine.games.tables.equal_values import across, in_training, tests_of_equal_values, two_sided
+from dpaudit.engine.games.tables.equal_values import across, in_one_file, in_training, tests_of_equal_values, two_sided
 from dpaudit.engine.games.tables.pairs import PairedTables, row_codes
 from dpaudit.engine.games.tables.view import MISSING, SECRET, MixedTable, TableView
 from dpaudit.estimators.arguments import Floats, Ints
@@ -158,42 +160,16 @@ def _equal_rows(table: MixedTable, trained: NDArray[np.bool_]) -> list[SplitTest
 
 
 def _near_rows(table: MixedTable, trained: NDArray[np.bool_]) -> SplitTest:
-    """Return a test of how many rows have their nearest other row in the same file.
-
-    Given the nearest rows, the files of a random split are a uniformly random subset. The number is nearly normal; its
-    mean and variance are exact.
+    """Return a test of how many rows that are linked by nearest rows stand in one file.
 
     Source: Schilling (1986), "Multivariate two-sample tests based on nearest neighbors".
     """
-    rows = len(table)
-    each = np.arange(rows)
-    _, real = scaled(TableView(table.take(each[:0]), table, each, np.full(rows, SECRET, np.int8)))
+    each = np.arange(len(table))
+    _, real = scaled(TableView(table.take(each[:0]), table, each, np.full(each.size, SECRET, np.int8)))
     near = nearest(real, real, 1, groups=(each, each)).rows[:, 0]
-    same = int(np.count_nonzero(trained == trained[near]))
-    inside, outside = int(trained.sum()), int((~trained).sum())
-
-    def falling(count: int, of: int) -> float:
-        return float(np.prod([(of - place) for place in range(count)]))
-
-    def all_equal(points: int) -> float:
-        """Return the probability that some rows are all of one file."""
-        return (falling(points, inside) + falling(points, outside)) / falling(points, rows)
-
-    def two_and_two() -> float:
-        """Return the probability that two disjoint pairs of rows are each of one file."""
-        return all_equal(4) + 2 * falling(2, inside) * falling(2, outside) / falling(4, rows)
-
-    mutual = int(np.count_nonzero(near[near] == each))  # ordered pairs of edges between the same two rows
-    indegree = np.bincount(near, minlength=rows)
-    # Ordered pairs of different edges i -> near(i), j -> near(j) that share one row.
-    sharing_target = int((indegree * (indegree - 1)).sum())
-    chained = 2 * (rows - mutual)  # near(i) = j, and not mutual; in both orders
-    disjoint = rows * (rows - 1) - mutual - sharing_target - chained
-    mean = rows * all_equal(2)
-    second = (rows + mutual) * all_equal(2) + (sharing_target + chained) * all_equal(3) + disjoint * two_and_two()
-    deviation = np.sqrt(max(second - mean**2, 1e-12))
-    p_value = float(2 * stats.norm.sf(abs(same - mean) / deviation))
-    return SplitTest("the number of rows whose nearest row is in their own file", min(1.0, p_value))
+    linked = csr_array((np.ones(each.size), (each, near)), shape=(each.size, each.size))
+    clusters = connected_components(linked, directed=False)[1].astype(np.int64)
+    return SplitTest("the number of nearest rows in one file", two_sided(clusters, trained, in_one_file))
 
 
 def _classifier(table: MixedTable, trained: NDArray[np.bool_], rng: np.random.Generator) -> SplitTest:
