@@ -204,7 +204,7 @@ FILE_ROWS = 300
 """Rows of both files together."""
 
 
-def told_apart(files: str, count: int, rng: Rng) -> tuple[pd.DataFrame, Bits]:
+def differing_columns(files: str, count: int, rng: Rng) -> tuple[pd.DataFrame, Bits]:
     """Return the columns that tell the files apart, and the training rows: all rows of a group are in one file."""
     half = rng.permutation(count) < count // 2
     if files == "rounded in one file":
@@ -229,24 +229,24 @@ def told_apart(files: str, count: int, rng: Rng) -> tuple[pd.DataFrame, Bits]:
 def noisy_copy(table: pd.DataFrame, inside: Bits, rng: Rng) -> pd.DataFrame:
     """Return rows from noisy counts of the training rows with each content: epsilon = 1 for an added or removed row.
 
-    The contents of both files are public. Of costs, the number that are whole is released, and other digits are drawn.
+    The contents of both files are public. Of costs, the number that are whole is released, and other digits are drawn at random.
     """
     whole = "cost" in table
     contents = table["cost"] % 1 == 0 if whole else table.apply(tuple, axis=1)
     domain = list(dict.fromkeys(contents))
     counts = contents[inside].value_counts().reindex(domain).fillna(0).to_numpy()
     noisy = np.maximum(counts + rng.laplace(size=counts.size), 1e-9)
-    drawn = rng.choice(len(domain), int(inside.sum()), p=noisy / noisy.sum())
+    places = rng.choice(len(domain), int(inside.sum()), p=noisy / noisy.sum())
     if whole:
-        values, is_whole = np.exp(6 + rng.normal(size=drawn.size)), np.array(domain)[drawn]
+        values, is_whole = np.exp(6 + rng.normal(size=places.size)), np.array(domain)[places]
         return pd.DataFrame({"cost": np.where(is_whole, values.round(), values.round(2))})
-    return pd.DataFrame([domain[place] for place in drawn], columns=table.columns)
+    return pd.DataFrame([domain[place] for place in places], columns=table.columns)
 
 
 def files_game(files: str, number: int) -> dict[str, Any]:
     """Return the bounds of a game with an honest generator of epsilon = 1 whose files differ by themselves."""
     rng = np.random.default_rng([number, FILES.index(files), 2])
-    columns, inside = told_apart(files, FILE_ROWS, rng)
+    columns, inside = differing_columns(files, FILE_ROWS, rng)
     pool = mixed(FILE_ROWS, rng)[["age", "gain", "work", "married"]].join(columns)
     fresh = mixed(int(inside.sum()), rng)[["age", "gain", "work", "married"]]
     released = fresh.join(noisy_copy(columns, inside, rng))

@@ -502,7 +502,7 @@ def test_row_numbers_without_a_name_are_left_out(index: str) -> None:
 
 
 def test_the_rows_of_long_tables_are_sampled_with_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 of 400 rows: half of the copies are of drawn rows, and all of these are kept."""
+    """200 of 400 rows: half of the copies are of drawn rows, and all of these are sample_canaries."""
     monkeypatch.setattr(limits, "MOST_COMPARED", 8 * 200**2)
     audit = dpaudit.synthetic(*tables(copied=0.6, count=400), claim=1)
     assert audit.verdict is Verdict.VIOLATION
@@ -518,12 +518,15 @@ def test_sampled_persons_keep_all_their_rows_in_both_files(monkeypatch: pytest.M
     train, holdout, synth = encoded(table[:100], table[100:], table)
     person, stratum = np.arange(100) // 4, np.zeros(100, np.int64)
     canaries = Canaries(person, stratum), Canaries(person[:40] + 20, stratum[:40])
-    drawn, kept = limits.sampled([train, holdout, synth], canaries, seed=0)
-    assert kept is not None
-    assert [len(part) for part in drawn] == [file.person.size for file in kept] + [60]
+    samples, sample_canaries = limits.sampled([train, holdout, synth], canaries, seed=0)
+    assert sample_canaries is not None
+    assert [len(part) for part in samples] == [file.person.size for file in sample_canaries] + [60]
     both = set(range(20, 25))
-    assert both & set(kept[0].person) == both & set(kept[1].person) != both
-    assert all(np.unique(file.person, return_counts=True)[1].tolist() == [4] * (file.person.size // 4) for file in kept)
+    assert both & set(sample_canaries[0].person) == both & set(sample_canaries[1].person) != both
+    assert all(
+        np.unique(file.person, return_counts=True)[1].tolist() == [4] * (file.person.size // 4)
+        for file in sample_canaries
+    )
 
 
 def test_wide_tables_are_compared_in_some_columns(monkeypatch: pytest.MonkeyPatch) -> None:
