@@ -229,7 +229,7 @@ def differing_columns(files: str, count: int, rng: Rng) -> tuple[pd.DataFrame, B
 def noisy_copy(table: pd.DataFrame, inside: Bits, rng: Rng) -> pd.DataFrame:
     """Return rows from noisy counts of the training rows with each content: epsilon = 1 for an added or removed row.
 
-    The contents of both files are public. Of costs, the number that are whole is released, and other digits are drawn at random.
+    The contents of both files are public. Of costs, the number that are whole is released.
     """
     whole = "cost" in table
     contents = table["cost"] % 1 == 0 if whole else table.apply(tuple, axis=1)

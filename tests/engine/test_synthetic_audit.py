@@ -502,7 +502,7 @@ def test_row_numbers_without_a_name_are_left_out(index: str) -> None:
 
 
 def test_the_rows_of_long_tables_are_sampled_with_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 of 400 rows: half of the copies are of drawn rows, and all of these are sample_canaries."""
+    """200 of 400 rows: half of the copies are of drawn rows, and all of these are in the sample."""
     monkeypatch.setattr(limits, "MOST_COMPARED", 8 * 200**2)
     audit = dpaudit.synthetic(*tables(copied=0.6, count=400), claim=1)
     assert audit.verdict is Verdict.VIOLATION
