@@ -18,6 +18,7 @@ from tests.fuzz.checks import Checks
 from tests.fuzz.outcome import Outcome
 from tests.fuzz.places import Checkpoints, Replies
 from tests.fuzz.strangers import Beginnings, Readers, ScoreFiles
+from tests.fuzz.tables import Cells, Results
 
 SHARES = {
     Estimates: 23,
@@ -32,6 +33,8 @@ SHARES = {
     Arguments: 20,
     Replies: 10,
     Checkpoints: 10,
+    Cells: 12,
+    Results: 2,
 }
 """Weights of the kinds; a case of a run folder takes a hundred times as long as a case of a table."""
 
