@@ -178,7 +178,10 @@ def group_codes(values: Sequence[Any]) -> NDArray[np.int64]:
     """
     import pandas as pd
 
-    codes, distinct = pd.factorize(pd.Series(values, dtype=object))
+    try:
+        codes, distinct = pd.factorize(pd.Series(values, dtype=object))
+    except TypeError as err:  # lists and mappings have no hash
+        raise DataError(f"cells that name a person, group or stratum must be single values: {err}") from err
     names = [_WHOLE_OR_ZEROS.sub(r"\1", text_of(value)) for value in distinct]
     present = [name for name in names if name.lower() not in MISSING_WORDS]
     if not np.isnan([plain_number(name) for name in present]).any():

@@ -229,7 +229,7 @@ def synthetic(
 def _row_numbers(tables: Sequence[pd.DataFrame]) -> set[str]:
     """Return the names of unnamed columns that hold another whole number in each row of a table."""
     unnamed = [(table, name) for table in tables for name in table.columns if UNNAMED.fullmatch(name)]
-    numbers = [(name, pd.to_numeric(table[name], errors="coerce")) for table, name in unnamed]
+    numbers = [(name, pd.to_numeric(table[name].map(str).astype(object), errors="coerce")) for table, name in unnamed]
     others = {name for name, values in numbers if (values % 1 != 0).any() or values.duplicated().any()}
     return {name for name, _ in numbers} - others
 
@@ -272,6 +272,8 @@ def _shared_codes(real: Sequence[pd.DataFrame], name: str, argument: str) -> Int
     for table, role in zip(real, ("training", "holdout"), strict=True):
         if name not in table.columns:
             raise DataError(f"`{argument}` must name a column of both files, but the {role} table has no {name!r}")
+        if list(table.columns).count(name) > 1:
+            raise DataError(f"`{argument}` must name one column, but the {role} table has several called {name!r}")
     codes = group_codes([value for table in real for value in table[name].tolist()])
     for role, missing in zip(("training", "holdout"), np.split(codes < 0, [len(real[0])]), strict=True):
         if missing.any():

@@ -83,7 +83,7 @@ def test_publisher_of_labels_does_not_pass_if_features_determine_the_labels(tmp_
     reason = result.answer.line("reason")
     assert reason.startswith("the maximum detectable epsilon is 0.")
     assert "and the claim allows epsilon 1" in reason
-    more = "To detect more in this game: more rows in the target part, or `game: label-canaries`"
+    more = "To detect a leak: use more rows in the target part, or `game: label-canaries`"
     assert more in result.answer.line("next")
     assert result.answer.rule == "cannot-detect"
     assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()

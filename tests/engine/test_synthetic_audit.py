@@ -26,7 +26,7 @@ from dpaudit.engine.reading.record import Confirmation, Record, Verb
 from dpaudit.engine.reading.verdict import decide
 from dpaudit.engine.synthetic import auditing, limits
 from dpaudit.engine.synthetic.result import GuessedPairs
-from dpaudit.errors import AuditError
+from dpaudit.errors import AuditError, DataError
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import catalogue, load
 from tests.loops import Cases
@@ -568,3 +568,28 @@ def test_an_empty_target_and_one_of_many_words_leave_the_model_out() -> None:
         audit = dpaudit.synthetic(train, holdout, synth, target=target)
         assert not any(measure.name.startswith("test_") for measure in audit.utility)
         assert any("the model of the utility is left out" in note for note in audit.notes)
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "message"),
+    [
+        ({"who": [[1]] * 12}, {"groups": "who"}, "must be single values"),
+        ({"Unnamed: 0": [1j * n for n in range(12)]}, {}, "real numbers"),
+    ],
+)
+def test_odd_columns_are_refused(column: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    rows = pd.DataFrame({"a": range(12), **column})
+    with pytest.raises(DataError, match=message):
+        dpaudit.synthetic(rows, rows, rows, **options)
+
+
+def test_persons_need_one_column() -> None:
+    rows = pd.DataFrame([[n, n] for n in range(12)], columns=["who", "who"])
+    with pytest.raises(DataError, match="several called 'who'"):
+        dpaudit.synthetic(rows, rows, rows, groups="who")
+
+
+def test_infinite_numbers_can_be_the_target() -> None:
+    rng = np.random.default_rng(3)
+    tables = [pd.DataFrame({"a": rng.normal(size=30), "b": rng.choice([0.0, 1e308, np.inf], 30)}) for _ in range(3)]
+    assert dpaudit.synthetic(*tables).verdict is Verdict.NO_CLAIM

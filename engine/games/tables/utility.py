@@ -268,14 +268,15 @@ def _predicted(rows: _Task, tested: _Task) -> NDArray[np.float64]:
     """Return the classes that a model trained on rows predicts, shape (tested rows,); NaN without any rows."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    values = np.unique(rows.target)
+    values, classes = np.unique(rows.target, return_inverse=True)
     if len(values) < 2:
         return np.full(len(tested.target), values[0] if len(values) else np.nan)
     filled = ~np.isnan(rows.features).all(axis=0)  # boosting cannot read an empty column
     if not filled.any():
         return np.full(len(tested.target), values[0])
     model = HistGradientBoostingClassifier(categorical_features=rows.categorical[filled], **MODEL)
-    return np.asarray(model.fit(rows.features[:, filled], rows.target).predict(tested.features[:, filled]), np.float64)
+    predicted = model.fit(rows.features[:, filled], classes).predict(tested.features[:, filled])
+    return np.asarray(values[predicted], np.float64)
 
 
 def _r_squared(rows: _Task, tested: _Task) -> float:
