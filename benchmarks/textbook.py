@@ -6,6 +6,7 @@ not cover. The bound of a twin must stay below the epsilon that the twin spends.
     python -m benchmarks.textbook honest 0 1 2      # seeds
     python -m benchmarks.textbook strict 0
     python -m benchmarks.textbook twins 0 1 2
+    python -m benchmarks.textbook results 0         # kinds of result, with `effort="quick", budget="3s"`
 
 Prints one line of CSV for each check. A Markdown table of such files, one row for each function:
 
@@ -14,6 +15,7 @@ Prints one line of CSV for each check. A Markdown table of such files, one row f
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -28,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpaudit
+from benchmarks.textbook_results import RESULTS
 from dpaudit.claims import GaussianDP
 
 UNIT = {"x": (0.0, 1.0)}
@@ -326,15 +329,20 @@ TWINS: Mapping[str, Textbook] = {
     "noisy max of twice the counts": Textbook(noisy_max_of_twice, UNIT, true=4.0),
     "geometric count, half the noise": Textbook(geometric_of_two, UNIT, true=2.0),
 }
-SETS = {"honest": HONEST, "strict": HONEST, "twins": TWINS}
+SETS: Mapping[str, Mapping[str, Textbook]] = {
+    "honest": HONEST,
+    "strict": HONEST,
+    "twins": TWINS,
+    "results": {name: Textbook(function, UNIT) for name, function in RESULTS.items()},
+}
 FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", "floating_point", "seconds")
 
 
 def check(which: str, name: str, seed: int) -> dict[str, Any]:
     """Check one function and return its result as a row."""
     case, began = SETS[which][name], time.monotonic()
-    interpreters = {"python": os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python")}
-    with tempfile.TemporaryDirectory() as folder:
+    python = os.path.abspath(os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python"))
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         report = dpaudit.check(
             case.function,
             schema=case.schema,
@@ -342,11 +350,12 @@ def check(which: str, name: str, seed: int) -> dict[str, Any]:
             relation=case.relation,
             form=case.form,
             seed=seed,
+            **({"effort": "quick", "budget": "3s"} if which == "results" else {}),
             quiet=True,
             output=f"{folder}/run",
             strict="all" if which == "strict" else "",
             run=dpaudit.RunOptions(runner="in-process", figures=False),
-            **(interpreters if isinstance(case.function, str) else {}),
+            **({"python": python} if isinstance(case.function, str) else {}),
         )
     assert report.joint is not None
     answer = report.joint.answer

@@ -261,23 +261,24 @@ def hides_its_answer(rows: NDArray[np.float64], rng: Rng) -> dict[str, Any]:
     return {"rows": "private", "read": lambda: total}
 
 
-def prints_its_answer(rows: NDArray[np.float64], rng: Rng) -> int:
-    print(rows.sum())
+def prints_its_answer(rows: list[str], rng: Rng) -> int:
+    print(rows[-1])
     return 3
 
 
-def always_three(rows: NDArray[np.float64], rng: Rng) -> int:
+def always_three(rows: list[str], rng: Rng) -> int:
     return 3
 
 
 @pytest.mark.usefixtures("few_calls")
 def test_equal_results_state_no_maximum(tmp_path: Path) -> None:
     """Unread parts that differ are named; a constant that was read whole passes, without a maximum."""
-    answer = checked(prints_its_answer, tmp_path / "prints")
+    few: dict[str, Any] = {"schema": {"x": ["a", "b"]}, "form": "list", "relation": "replace", "budget": "1s"}
+    answer = checked(prints_its_answer, tmp_path / "prints", **few)
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.line("reason").endswith("what the calls printed may differ")
     assert answer.line("sensitivity") == "unknown: all results were the same"
-    constant = checked(always_three, tmp_path / "constant")
+    constant = checked(always_three, tmp_path / "constant", **few)
     assert constant.verdict is Verdict.NO_VIOLATION
     assert constant.line("sensitivity") == answer.line("sensitivity")
 

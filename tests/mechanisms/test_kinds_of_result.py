@@ -172,7 +172,31 @@ def test_two_values_of_each_kind_do_not_look_alike() -> None:
 def test_parts_of_integers() -> None:
     assert integer_parts(-(2**53)) == [-(2.0**53)]
     assert integer_parts(2**60 + 3) == [3, 0, 2**12, 0]
-    assert integer_parts(-(2**60)) == [0, 0, 2**24 - 2**12, 2**24 - 1]
+    assert integer_parts(-(2**60) - 1) == [2**24 - 1, 2**24 - 1, 2**24 - 2**12 - 1, 2**24 - 1]
+    assert integer_parts(-(2**60)) == [-(2.0**60)], "double precision holds it"
+    assert len(integer_parts(2**1024)) == 64
+
+
+def test_digits_that_no_float_holds_are_low_bits() -> None:
+    """In noise that was drawn as a float they tell what was added to it, as the low bits of a float do."""
+    drawn = 0.1234567
+    noise, exact = fractions.Fraction(drawn), fractions.Fraction(1, 3)
+    with Cases() as cases:
+        for what, first, second in (
+            ("fraction", noise, noise + 1),
+            ("not a float", exact, exact + 1),
+            ("decimal", decimal.Decimal(drawn), decimal.Decimal(drawn) + 1),
+            ("float as an integer", int(noise * 2**80), int(noise * 2**80) * 2),
+            ("private", Named(noise), Named(noise + 1)),  # type: ignore[arg-type]
+        ):
+            with cases.case(what):
+                results = outcome_of(first), outcome_of(second)
+                assert results[0].ending == results[1].ending
+                assert len(results[0].numbers) == len(results[1].numbers)
+        results = outcome_of(noise + 1), outcome_of(fractions.Fraction(float(noise + 1)))
+        heads = [result.numbers[: len(result.numbers) - result.low_bits] for result in results]
+        assert heads[0] == heads[1]
+        assert results[0].numbers != results[1].numbers
 
 
 def test_a_state_has_a_fixed_number_of_numbers() -> None:

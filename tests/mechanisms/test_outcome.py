@@ -83,7 +83,7 @@ VALUES = [
     (12.0, "float", [12, 2, 2]),
     (0.0, "float", [0, 0, 0]),
     (0.5j, "complex", [0, 0.5, 0, 0, *BITS]),
-    (decimal.Decimal("0.5"), "Decimal", [0.5, *BITS]),
+    (decimal.Decimal("0.5"), "Decimal", [0.5, *BITS, 0.0, 0.0]),
     (np.float32(0.5), "float32", [0.5, *BITS]),
     (np.int8(-3), "int8", [-3]),
     (np.bool_(True), "bool", [1]),

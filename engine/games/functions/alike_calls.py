@@ -25,15 +25,9 @@ def alike_note(outcomes: Sequence[CallOutcome], numbers: Sequence[NDArray[np.flo
     if len(kinds) != 1:
         return ()
     ending, content = kinds.pop()
-    checksums: dict[str, set[str]] = {}
-    for outcome in outcomes:
-        for what, checksum in outcome.unread:
-            checksums.setdefault(what, set()).add(checksum)
-    always = {what: sum(what in dict(outcome.unread) for outcome in outcomes) for what in checksums}
-    unread = {
-        what: different.pop() if len(different) == 1 and always[what] == len(outcomes) else UNKNOWN
-        for what, different in sorted(checksums.items())
-    }
+    parts = [dict(outcome.unread) for outcome in outcomes]
+    names = sorted(set().union(*parts))
+    unread = {what: sorted({part.get(what, "") for part in parts})[:2] for what in names}  # two show a difference
     digest = hashlib.sha256(ending.encode("utf-8", "backslashreplace") + content).hexdigest()
     return (ALIKE + json.dumps({"result": digest, "unread": unread}),)
 
@@ -44,5 +38,5 @@ def differing_parts(notes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     if not alike or len(alike) != len(notes) or len({unit["result"] for unit in alike}) > 1:
         return None
     whats = dict.fromkeys(what for unit in alike for what in unit["unread"])
-    checksums = {what: {unit["unread"].get(what, "") for unit in alike} for what in whats}
+    checksums = {what: {each for unit in alike for each in unit["unread"].get(what, [""])} for what in whats}
     return tuple(what for what, different in checksums.items() if len(different) > 1 or UNKNOWN in different)

@@ -7,6 +7,7 @@ imports only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import itertools
 import math
@@ -16,6 +17,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 LIMB = 24
@@ -71,7 +73,7 @@ class State:
         self._content |= content
 
     def _read_value(self, value: Any) -> None:
-        if value is None or isinstance(value, (bool, float)):
+        if value is None or isinstance(value, (bool, float, Fraction)):
             self._add([] if value is None else [float(value)], str(type(value)), content=value is not None)
         elif isinstance(value, int):
             self._add(integer_parts(int(value)))
@@ -88,12 +90,10 @@ class State:
     def _read_parts(self, value: Any) -> None:
         if isinstance(value, _CLASS):
             self._read_code(value)
-        elif isinstance(value, complex):
-            self._add([value.real, value.imag])
         elif isinstance(value, (bytes, bytearray, memoryview)):
             self._add(map(float, bytes(value[:MAX_NUMBERS])), str(len(value)))
             self._rest += zlib.crc32(bytes(value)) % (1 << LIMB)
-        elif type(value) in (list, tuple, deque):
+        elif type(value) in (list, tuple):
             self._queue.extend(value)
         elif type(value) is dict or isinstance(value, types.MappingProxyType):
             self._queue.extend(itertools.chain.from_iterable(value.items()))
@@ -103,25 +103,17 @@ class State:
             self._read_object(value)
 
     def _read_array(self, value: Any) -> bool:
-        """Read an array of NumPy or a tensor; return False for other values."""
+        """Read an array of real numbers or a tensor; return False for other values."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
             value = dense(value)
         if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
             return False
-        array = numpy.asarray(value)
-        self._add([], f"{array.dtype} {array.shape}", content=False)
-        if array.dtype.names:
-            self._queue.extend(array[name] for name in array.dtype.names)
-        elif array.dtype.kind in "OUSTV":
-            self._queue.extend(array.ravel()[:MAX_NUMBERS].tolist())
-        else:
-            flat = array.ravel()
-            flat = flat.view("int64") if array.dtype.kind in "mM" else flat
-            flat = flat.view(flat.real.dtype) if array.dtype.kind == "c" else flat
-            room = max(0, MAX_NUMBERS - len(self.numbers))
-            self._add(flat[:room].astype("float64").tolist())
-            self._rest += _bounded(float(flat[room:].astype("float64").sum()))
+        if value.dtype.kind not in "fiub":
+            return False
+        flat, room = numpy.ravel(value), max(0, MAX_NUMBERS - len(self.numbers))
+        self._add(flat[:room].astype("float64").tolist(), f"{value.dtype} {value.shape}")
+        self._rest += _bounded(float(flat[room:].astype("float64").sum()))
         return True
 
     def _read_code(self, value: Any) -> None:
@@ -135,7 +127,8 @@ class State:
             self._queue.extend((*cells, value.__defaults__, value.__kwdefaults__, vars(value)))
             self._queue.extend(const for const in value.__code__.co_consts if isinstance(const, (int, float, tuple)))
         elif isinstance(value, type) and "<l" in value.__qualname__:
-            self._queue.extend(content for key, content in vars(value).items() if not key.startswith("__"))
+            members = (member for key, member in vars(value).items() if not key.startswith("__"))
+            self._queue.extend(getattr(each, "fget", getattr(each, "__func__", each)) for each in members)
         elif isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType):
             self._queue.append(value.__self__)
 
@@ -144,15 +137,11 @@ class State:
         names = {base.__name__ for base in type(value).__mro__}
         if isinstance(value, weakref.ReferenceType) or names & _WITHOUT_DATA:
             return
-        if isinstance(value, (staticmethod, classmethod, property)):
-            functions = (value.fget,) if isinstance(value, property) else (value.__func__,)
-            self._queue.extend(functions)
-            return
         try:
             self._read_reduced(value)
             return
         except Exception:
-            exported = self._exported(value)
+            exported = _exported(value)
         if exported is not None:
             self._queue.append(exported)
         elif attributes := attributes_of(value):
@@ -173,22 +162,20 @@ class State:
         self._queue.extend(itertools.islice(elements or (), MAX_NUMBERS))
         self._queue.extend(itertools.chain.from_iterable(itertools.islice(items or (), MAX_NUMBERS)))
 
-    def _exported(self, value: Any) -> Any:
-        for name in EXPORTS:
-            try:
-                exported = getattr(value, name)()
-            except Exception:  # there is no such method, or it needs arguments
-                continue
-            if exported is not None:
-                return exported
-        try:
-            return memoryview(value)
-        except TypeError:
-            return None
-
     def _unread(self, value: Any) -> None:
         self._words = zlib.crc32(type(value).__name__.encode(), self._words)
         self.unread.append(f"a {type(value).__name__} object")
+
+
+def _exported(value: Any) -> Any:
+    for name in EXPORTS:
+        with contextlib.suppress(Exception):  # there is no such method, or it needs arguments
+            exported = getattr(value, name)()
+            if exported is not None:
+                return exported
+    with contextlib.suppress(TypeError):
+        return memoryview(value)
+    return None
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
@@ -199,8 +186,8 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def integer_parts(number: int) -> list[float]:
-    """Return an integer, and its parts of `LIMB` bits, lowest first, if double precision does not hold it exactly."""
-    if -(1 << 53) <= number <= 1 << 53:
+    """Return an integer, or its parts of `LIMB` bits, lowest first, if double precision does not hold it exactly."""
+    if number.bit_length() < 1_024 and int(float(number)) == number:
         return [float(number)]
     parts = 1 << (number.bit_length() // LIMB).bit_length()
     return [float((number >> (LIMB * part)) & ((1 << LIMB) - 1)) for part in range(parts)]

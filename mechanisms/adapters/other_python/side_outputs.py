@@ -13,6 +13,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 MAX_FILE = 1 << 20
@@ -21,25 +22,27 @@ MAX_ENTRIES = 500
 """Largest number of entries of the current folder that are looked at."""
 CLOCK_STEP_NS = 20_000_000
 """Steps in which file systems record times, at most."""
+SCANS = 64
+"""After so many searches in a row without a file, the current folder is searched in every 16th call of a function."""
 
 
 class SideOutputs:
-    """Printed text and files of the current call.
-
-    Attributes:
-        printed: Checksum of the text and the log records; 0 for none.
-    """
+    """Printed text and files of the current call."""
 
     def __init__(self) -> None:
-        self.printed, self._began, self._active = 0, 0, False
+        self._printed, self._began, self._active, self._scans = 0, 0, False, 0
         self._opened: dict[str, None] = {}
+        self._function: Any = None
         sys.addaudithook(self._audit)
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Record all text and files that the block prints, logs and writes; the text is printed as well."""
-        self.printed, self._began, self._opened = 0, time.time_ns() - CLOCK_STEP_NS, {}
-        streams, logging = (sys.stdout, sys.stderr), sys.modules.get("logging")
+    def recorded(self, function: Any) -> Iterator[None]:
+        """Record all text and files that a call of `function` prints, logs and writes; text is printed as well."""
+        if function is not self._function:
+            self._function, self._scans = function, 0
+        self._printed, self._began = 0, time.time_ns() - CLOCK_STEP_NS
+        self._opened.clear()
+        out, err, logging = sys.stdout, sys.stderr, sys.modules.get("logging")
         make_record: Any = None if logging is None else logging.getLogRecordFactory()
 
         def record(*arguments: Any, **named: Any) -> Any:
@@ -48,7 +51,8 @@ class SideOutputs:
                 self.print(log_record.getMessage())
             return log_record
 
-        sys.stdout, sys.stderr = (None if stream is None else _Recorded(stream, self) for stream in streams)
+        sys.stdout = None if out is None else _Recorded(out, self.print)
+        sys.stderr = None if err is None else _Recorded(err, self.print)
         if logging is not None:
             logging.setLogRecordFactory(record)
         self._active = True
@@ -56,37 +60,41 @@ class SideOutputs:
             yield
         finally:
             self._active = False
-            sys.stdout, sys.stderr = streams
+            sys.stdout, sys.stderr = out, err
             if logging is not None:
                 logging.setLogRecordFactory(make_record)
 
     def print(self, text: str) -> None:
         """Add a text to the checksum."""
-        self.printed = zlib.crc32(str(text).encode("utf-8", "backslashreplace"), self.printed)
+        self._printed = zlib.crc32(str(text).encode("utf-8", "backslashreplace"), self._printed)
 
     def written(self, path: str) -> bytes | None:
         """Return the content of a file that this call wrote, at most `MAX_FILE` bytes; None for other paths."""
         try:
-            if len(path) > 4_096 or "\n" in path or os.stat(path).st_mtime_ns < self._began or not os.path.isfile(path):
+            if len(path) > 4_096 or os.stat(path).st_mtime_ns < self._began or not os.path.isfile(path):
                 return None
             with open(path, "rb") as file:
                 return file.read(MAX_FILE)
         except (OSError, ValueError):
             return None
 
-    def files(self, *, scan: bool) -> int:
-        """Return a checksum of the files that this call wrote, 0 for none.
+    def checksums(self, *, scan: bool) -> list[list[str]]:
+        """Return descriptions of what the call printed and wrote, with checksums.
 
         Python reports files that it opens. With `scan`, the current folder is searched for others too.
         """
-        paths = list(self._opened)
-        with contextlib.suppress(OSError):
-            paths += [entry.path for entry in _first(os.scandir("."))] if scan else []
-        checksum = 0
-        for path in dict.fromkeys(map(os.path.abspath, paths)):
-            content = self.written(path)
-            checksum = checksum if content is None else zlib.crc32(content, checksum)
-        return checksum
+        if scan:
+            self._scans += 1
+            if self._scans < SCANS or self._scans % 16 == 0:
+                with contextlib.suppress(OSError), os.scandir(".") as entries:
+                    new = (entry for entry in islice(entries, MAX_ENTRIES) if entry.stat().st_mtime_ns >= self._began)
+                    self._opened.update((os.path.abspath(entry.path), None) for entry in new)
+        contents = [content for content in map(self.written, self._opened) if content is not None]
+        found = [["what the calls printed", f"{self._printed:x}"]] if self._printed else []
+        if contents:
+            self._scans = 0
+            found.append(["files that the calls wrote", f"{zlib.crc32(b''.join(contents)):x}"])
+        return found
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._active or event != "open":
@@ -97,19 +105,14 @@ class SideOutputs:
             self._opened[os.path.abspath(os.fsdecode(path))] = None
 
 
-def _first(entries: Any) -> list[Any]:
-    with entries:
-        return [entry for _, entry in zip(range(MAX_ENTRIES), entries) if entry.is_file()]  # noqa: B905
-
-
 class _Recorded:
     """A stream that passes its text on and records it."""
 
-    def __init__(self, stream: Any, outputs: SideOutputs) -> None:
-        self._stream, self._outputs = stream, outputs
+    def __init__(self, stream: Any, record: Any) -> None:
+        self._stream, self._record = stream, record
 
     def write(self, text: str) -> Any:
-        self._outputs.print(text)
+        self._record(text)
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -52,6 +52,7 @@ from collections.abc import (
     Set,
     ValuesView,
 )
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -301,7 +302,7 @@ class AuditedFunction:
         warned: dict[str, list[float]] = {}
         unread: list[list[str]] = []
         outputs = _side_outputs()
-        with warnings.catch_warnings(), outputs.recorded():
+        with warnings.catch_warnings(), outputs.recorded(self._function):
             warnings.filters[:0] = _FOR_DEVELOPERS  # type: ignore[index]
             warnings.simplefilter("always", append=True)  # filters of the audited code come first
 
@@ -320,8 +321,7 @@ class AuditedFunction:
                 took = time.perf_counter() - began
                 ending, numbers, fault, low_bits, unread = self._outcome_reader(value)
                 ending = _bounded(ending)
-                scan = value is None or isinstance(value, (bool, str)) or _is(value, "pathlib", "PurePath")
-                unread = unread + _side_outputs_unread(outputs, scan=scan)
+                unread = unread + outputs.checksums(scan=value is None or isinstance(value, (bool, str, os.PathLike)))
             except BaseException as err:
                 if passes(err):
                     raise
@@ -369,8 +369,9 @@ def outcome_of(value: Any) -> Summarised:
     an object by its `summary` (called if possible), else its public attributes, else its elements if it is iterable,
     else its private attributes, and by its state (`object_state`) if that left something out. Coroutines and futures
     are awaited, iterators are read, and so is a file that the call wrote and whose path it returned. Words in a
-    sequence are numbered alphabetically and counted. Integers above 2^53 have parts of 24 bits. Two further numbers for
-    each of the first 64 finite floats are the exponent of the lowest set bit, and its distance from the highest one.
+    sequence are numbered alphabetically and counted. Integers that double precision does not hold have parts of 24
+    bits. Two low-bit numbers for each of the first 64 finite floats are the exponent of the lowest set bit, and its
+    distance from the highest one; two for each decimal number or fraction are the digits that a float does not hold.
     Unread parts have a checksum, or UNKNOWN. It shows that results differ, not how.
 
     The ending begins with `UNREADABLE` if the value is or contains an unreadable object.
@@ -378,12 +379,6 @@ def outcome_of(value: Any) -> Summarised:
     Raises: exceptions of the value's methods and attributes.
     """
     return _Summary().outcome(value)
-
-
-def _side_outputs_unread(outputs: Any, *, scan: bool) -> list[list[str]]:
-    """Return what a call printed and wrote with checksums; with `scan` the current folder is searched for files."""
-    checksums = {"what the calls printed": outputs.printed, "files that the calls wrote": outputs.files(scan=scan)}
-    return [[what, f"{checksum:x}"] for what, checksum in checksums.items() if checksum]
 
 
 def awaited(value: Any) -> Any:
@@ -518,9 +513,11 @@ class _Summary:
         self._parts = MAX_PARTS
         self._inside: set[int] = set()
         self._unreadable: list[str] = []  # descriptions of unreadable objects
+        self._digits: list[float] = []  # what floats leave out of decimal numbers and fractions
         self._wide: list[int] = []  # the first integers that double precision does not hold
-        self._unread: dict[str, None] = {}  # descriptions of parts that were not read
-        self._opaque: dict[str, None] = {}  # of those that cannot be read at all
+        self._unread: dict[
+            str, str
+        ] = {}  # descriptions of unread parts: UNKNOWN if they cannot be read at all, else ""
 
     def outcome(self, value: Any) -> Summarised:
         ending = self.of(value)
@@ -532,12 +529,12 @@ class _Summary:
             words = self._not_finite()
             ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
         if self._wide:
-            parts = [_object_state().integer_parts(number) for number in self._wide]
+            parts = [_next_to_this("object_state").integer_parts(number) for number in self._wide]
             upto = max(map(len, parts))
             ending += f"; {len(parts)} integers above 2^53 of up to {upto} parts"
             for number, part in zip(self._wide, parts):  # noqa: B905
                 self.numbers += part + [part[-1] if number < 0 else 0.0] * (upto - len(part))
-        low_bits = self._bits()
+        low_bits = self._bits() + self._digits
         unread = self._what_was_not_read(value)
         return Summarised(_bounded(ending), self.numbers + low_bits, fault, len(low_bits), unread)
 
@@ -546,15 +543,14 @@ class _Summary:
         if value is None:
             return [["what a call that returns None does instead", UNKNOWN]]
         if len(self.numbers) >= MAX_NUMBERS or self._parts < 0:
-            self._unread[f"what comes after the first {MAX_NUMBERS:,} numbers"] = None
-        unread = [[what, UNKNOWN] for what in self._opaque]
-        if self._unread:
+            self._unread[f"what comes after the first {MAX_NUMBERS:,} numbers"] = ""
+        if "" in self._unread.values():
             try:
                 content = pickle.dumps(value, 4)
             except Exception:  # an object may raise anything
                 content = without_numbers(repr(value))[0].encode("utf-8", "backslashreplace")
-            unread += [[what, f"{zlib.crc32(content):x}"] for what in self._unread]
-        return unread
+            checksum = f"{zlib.crc32(content):x}"
+        return [[what, known or checksum] for what, known in self._unread.items()]
 
     def _not_finite(self) -> str:
         words = ""
@@ -585,7 +581,8 @@ class _Summary:
 
     def _add_integers(self, values: list[int]) -> None:
         self._add(list(map(_as_float, values)), False)
-        self._wide += [value for value in values if not -WIDE <= value <= WIDE][: LOW_BIT_FLOATS - len(self._wide)]
+        wide = (value for value in values if not -WIDE <= value <= WIDE and not _is_exact_in_double(value))
+        self._wide += itertools.islice(wide, LOW_BIT_FLOATS - len(self._wide))
 
     def of(self, value: Any) -> str:
         """Describe a value in words and collect its numbers."""
@@ -614,12 +611,16 @@ class _Summary:
 
     def _of_other(self, value: Any, kind: type) -> str:
         name = kind.__name__
-        if isinstance(value, str):
-            content = _side_outputs().written(value)
+        if isinstance(value, (str, os.PathLike)):
+            content = _side_outputs().written(os.fsdecode(value))
             if content is not None:
-                return f"{name} of a file {self._content(content)}"
+                try:
+                    return f"{name} of a file {self.of(content.decode())}"
+                except UnicodeDecodeError:
+                    return f"{name} of a file {self.of(content)}"
+        if isinstance(value, str):
             if len(value) > MAX_TEXT:
-                self._unread[f"what comes after the first {MAX_TEXT:,} characters"] = None
+                self._unread[f"what comes after the first {MAX_TEXT:,} characters"] = ""
             words, numbers = without_numbers(value)
             self._add(numbers, False)
             return f"{name} {words!r}"
@@ -659,7 +660,7 @@ class _Summary:
         if _is(value, "polars", "LazyFrame"):
             return f"{name}{self._mapping(value.collect().to_dict(as_series=False))}"
         if _is(value, "torch", "Tensor"):
-            dense, kind_of_numbers = _object_state().dense(value), str(value.dtype)
+            dense, kind_of_numbers = _next_to_this("object_state").dense(value), str(value.dtype)
             other = kind_of_numbers != f"torch.{dense.dtype}"
             return f"{kind_of_numbers + ' ' if other else ''}{self._array(dense, f'{name} ')}"
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
@@ -688,13 +689,9 @@ class _Summary:
             sparse = list(itertools.islice(value, MAX_NUMBERS + 1))
             return f"{name} {self._sequence(sparse)}"
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
-            self._add([_as_float(value)], True)
-            return f"{name}{self._digits(value)}"
+            return f"{name}{self._exact(value)}"
         if _is(value, "enum", "Enum") and not _import_name(kind):
             return f"{name} {self.of(_text_of(value))} {self.of(value.value)}"
-        written = _side_outputs().written(str(value)) if _is(value, "pathlib", "PurePath") else None
-        if written is not None:
-            return f"{name} of a file {self._content(written)}"
         if any(_is(value, library, *names) for library, *names in _TEXTS):
             return f"{name} {self.of(_text_of(value))}"
         if "numpy" in sys.modules and hasattr(kind, "__array__"):
@@ -716,20 +713,21 @@ class _Summary:
             return f"{name} {self.of(_text_of(python))}"
         return name
 
-    def _digits(self, value: Any) -> str:
-        """Collect the digits of a decimal number or a fraction that a float does not hold."""
-        if not math.isfinite(_as_float(value)) and not _is(value, "fractions", "Fraction"):
-            return ""
-        above, below = value.as_integer_ratio()
-        if max(abs(above), below) <= WIDE:
-            return ""
-        if _is(value, "decimal", "Decimal"):
-            _, digits, exponent = value.as_tuple()
-            if len(digits) <= 17:
-                return ""
-            above, below = int("".join(map(str, digits))), exponent
-        self._add_integers([above, below])
-        return " of many digits"
+    def _exact(self, value: Any) -> str:
+        """Collect a decimal number or a fraction; the digits that a float does not hold are low bits of it."""
+        nearest = _as_float(value)
+        self._add([nearest], True)
+        rest: Any = 0
+        if math.isfinite(nearest) and (nearest or not value):
+            above, below = value.as_integer_ratio()
+            if below == 1 and not _is_exact_in_double(above):
+                self._add_integers([above])
+                return " of a wide integer"
+            rest = Fraction(above, below)
+        for _ in range(2 if len(self._digits) < LOW_BIT_FLOATS else 0):
+            rest = (rest - Fraction(float(rest))) * WIDE
+            self._digits.append(_bounded_float(_as_float(rest)))
+        return ""
 
     def _bytes(self, value: bytes) -> str:
         """Describe bytes; the length of many bytes may be random, so it is among the numbers, and the end is padded."""
@@ -739,13 +737,6 @@ class _Summary:
         upto = min(1 << (len(value) - 1).bit_length(), MAX_NUMBERS - 1)
         self._add([float(len(value)), *map(float, value[:upto])] + [0.0] * (upto - len(value)), False)
         return f"of up to {upto}"
-
-    def _content(self, content: bytes) -> str:
-        """Describe the content of a file: text, or else bytes."""
-        try:
-            return self.of(content.decode())
-        except UnicodeDecodeError:
-            return self.of(content)
 
     def _array(self, value: Any, name: str) -> str:
         kind, words = value.dtype.kind, f"{name}{value.dtype} {tuple(value.shape)}"
@@ -907,13 +898,13 @@ class _Summary:
         except Exception:
             summary = None  # for example, it needs arguments
         if summary is not None:
-            self._unread[f"the {name} objects outside of their `summary`"] = None
+            self._unread[f"the {name} objects outside of their `summary`"] = ""
             return f"{name} summary {self.of(summary)}"
         public, private = _attributes(value, kind)
         words, whole = self._attribute_words(value, kind, public)
         whole = whole and not private and _is_plain_class(kind)
         if words is None and isinstance(value, Iterable) and not _is(value, "torch.nn", "Module"):
-            self._unread[f"the {name} objects besides their elements"] = None
+            self._unread[f"the {name} objects besides their elements"] = ""
             return f"object {name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)))}"
         if words is None:
             words, whole = self._attribute_words(value, kind, private)
@@ -926,10 +917,10 @@ class _Summary:
         """Collect the numbers of an object's state; those of a network are its `state_dict`."""
         network = _is(value, "torch.nn", "Module")
         if network:  # hooks and caches of a network are not released with its weights
-            self._unread[f"the {name} objects outside of their `state_dict`"] = None
-        state = _object_state().State(value.state_dict() if network else value, without_numbers)
+            self._unread[f"the {name} objects outside of their `state_dict`"] = ""
+        state = _next_to_this("object_state").State(value.state_dict() if network else value, without_numbers)
         for what in dict.fromkeys(state.unread[:NAMED]):
-            self._opaque[f"{what} in the {name} objects"] = None
+            self._unread[f"{what} in the {name} objects"] = UNKNOWN
         numbers = state.padded(MAX_NUMBERS - len(self.numbers))
         self._add(numbers, False)
         return f" with a state of up to {len(numbers)} numbers" if numbers else ""
@@ -975,7 +966,8 @@ class _Summary:
             return self._unreadable_object(f"a {name} that is closed, or not a file to read from")
         value.seek(0)
         content = value.read(MAX_TEXT)
-        self._unread.update({"what comes after the beginning of files": None} if len(content) == MAX_TEXT else {})
+        if len(content) == MAX_TEXT:
+            self._unread["what comes after the beginning of files"] = ""
         return f"{name} {self.of(content)}"
 
     def _unreadable_object(self, description: str) -> str:
@@ -1093,6 +1085,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, plain_kinds) or hasattr(type(value), "__array__") or hasattr(value, "__dataclass_fields__")
 
 
+def _is_exact_in_double(number: int) -> bool:
+    return bool(_as_float(number) == number)
+
+
 def _as_float(number: Any) -> float:
     try:
         return float(number)
@@ -1179,7 +1175,7 @@ def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
         raise Refused(f"{request['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
     code, outcome_reader = function, None
     if request["generator"] is not None:
-        calls = _generator_calls()
+        calls = _next_to_this("generator_calls")
         function, outcome_reader = calls.GeneratorCalls(code, **request["generator"]), calls.with_outcome(outcome_of)
     elif not callable(function) and not request["identity"]:
         raise Refused(f"{request['function']} must be a function, got an object of {type(function).__name__}")
@@ -1195,7 +1191,7 @@ def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
     return code, called
 
 
-def _module_next_to_this(file: str) -> Any:
+def _next_to_this(file: str) -> Any:
     """Return a module next to this file, without a folder of ours in the search path."""
     name = f"dpaudit_{file}"
     if name not in sys.modules:
@@ -1208,18 +1204,10 @@ def _module_next_to_this(file: str) -> Any:
     return sys.modules[name]
 
 
-def _generator_calls() -> Any:
-    return _module_next_to_this("generator_calls")
-
-
-def _object_state() -> Any:
-    return _module_next_to_this("object_state")
-
-
 @lru_cache(maxsize=1)
 def _side_outputs() -> Any:
     """Return the record of printed text and files, one for each process."""
-    return _module_next_to_this("side_outputs").SideOutputs()
+    return _next_to_this("side_outputs").SideOutputs()
 
 
 def _address_space() -> int:
@@ -1251,7 +1239,7 @@ def _identity(function: str, code: Any) -> str:
             words += f", {distribution} {metadata.version(distribution)}"
         except metadata.PackageNotFoundError:
             continue
-    return words + (GENERATOR if _generator_calls().is_generator(code) else "")
+    return words + (GENERATOR if _next_to_this("generator_calls").is_generator(code) else "")
 
 
 def _serve(line: _Pipes, called: AuditedFunction) -> None:
