@@ -179,13 +179,13 @@ def test_parts_of_integers() -> None:
 
 def test_digits_that_no_float_holds_are_low_bits() -> None:
     """In noise that was drawn as a float they tell what was added to it, as the low bits of a float do."""
-    drawn = 0.1234567
-    noise, exact = fractions.Fraction(drawn), fractions.Fraction(1, 3)
+    number = 0.1234567
+    noise, exact = fractions.Fraction(number), fractions.Fraction(1, 3)
     with Cases() as cases:
         for what, first, second in (
             ("fraction", noise, noise + 1),
             ("not a float", exact, exact + 1),
-            ("decimal", decimal.Decimal(drawn), decimal.Decimal(drawn) + 1),
+            ("decimal", decimal.Decimal(number), decimal.Decimal(number) + 1),
             ("float as an integer", int(noise * 2**80), int(noise * 2**80) * 2),
             ("private", Named(noise), Named(noise + 1)),  # type: ignore[arg-type]
         ):

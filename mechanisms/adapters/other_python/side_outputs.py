@@ -90,11 +90,11 @@ class SideOutputs:
                     new = (entry for entry in islice(entries, MAX_ENTRIES) if entry.stat().st_mtime_ns >= self._began)
                     self._opened.update((os.path.abspath(entry.path), None) for entry in new)
         contents = [content for content in map(self.written, self._opened) if content is not None]
-        found = [["what the calls printed", f"{self._printed:x}"]] if self._printed else []
+        checksums = [["what the calls printed", f"{self._printed:x}"]] if self._printed else []
         if contents:
             self._scans = 0
-            found.append(["files that the calls wrote", f"{zlib.crc32(b''.join(contents)):x}"])
-        return found
+            checksums.append(["files that the calls wrote", f"{zlib.crc32(b''.join(contents)):x}"])
+        return checksums
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._active or event != "open":

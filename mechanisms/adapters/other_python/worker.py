@@ -550,7 +550,7 @@ class _Summary:
             except Exception:  # an object may raise anything
                 content = without_numbers(repr(value))[0].encode("utf-8", "backslashreplace")
             checksum = f"{zlib.crc32(content):x}"
-        return [[what, known or checksum] for what, known in self._unread.items()]
+        return [[what, unknown or checksum] for what, unknown in self._unread.items()]
 
     def _not_finite(self) -> str:
         words = ""
