@@ -98,6 +98,20 @@ CHECKPOINT_INTERVAL_S = 30.0  # between uploads of checkpoints to a remote place
 REMIND_S = 30.0  # between events of a unit that still runs
 
 
+def still_running(unit: Unit, seconds: float, worker: str) -> Event:
+    """Return the event of a unit that still runs on a worker, "host:process".
+
+    Its detail says that the process is stopped by a signal, as far as Linux shows processes of this machine.
+    """
+    host, _, process = worker.rpartition(":")
+    is_stopped = False
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{process}/stat").read_text() if host == platform.node() else ""
+        is_stopped = stat.rpartition(") ")[2].startswith(("T", "t"))
+    detail = f"process {process} on {host} is stopped; `kill -CONT {process}` continues it" if is_stopped else ""
+    return Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=seconds, detail=detail, worker=worker)
+
+
 @dataclass
 class Deadlines:
     """Time limits of units: the stated limit, else `LIMIT_FACTOR` times the slowest unit of the same kind of work."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -26,8 +27,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
 import dpaudit
-from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, InProcess
-from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, InProcess, still_running
+from dpaudit.actors.events import EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import decode_unit
 from dpaudit.actors.unit import Resources, Unit
@@ -217,7 +218,8 @@ class ChildProcesses:
                 completions.append(self._failed_completion(child, reason, worker_died=not child.is_ready))
             elif now - child.reminded >= REMIND_S:
                 child.reminded = now
-                self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=now - child.started))
+                worker = f"{platform.node()}:{child.process.pid}"
+                self._events.emit(still_running(unit, now - child.started, worker))
         return completions
 
 

@@ -27,7 +27,7 @@ class EventKind(StrEnum):
     UNITS_CACHED = "units-cached"  # the results of `count` units were already in the run folder
     UNIT_DAMAGED = "unit-damaged"  # its file in the run folder failed its check; the unit runs again
     UNIT_STARTED = "unit-started"
-    UNIT_RUNNING = "unit-running"  # it still runs, after `seconds`
+    UNIT_RUNNING = "unit-running"  # it still runs, after `seconds`; `detail` says so if its process is stopped
     UNIT_DONE = "unit-done"
     UNIT_RETRIED = "unit-retried"  # an attempt failed; the unit is retried
     UNIT_FAILED = "unit-failed"  # the last attempt failed

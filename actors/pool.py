@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import re
 import signal
 import sys
@@ -25,7 +26,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnsche
 
 from dpaudit.actors.audited.around import ProcessGuard
 from dpaudit.actors.audited.leftover_processes import adopt_orphans
-from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
+from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
@@ -66,8 +67,9 @@ class Worker:
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
 
-    def ready(self) -> bool:
-        return True
+    def name(self) -> str:
+        """Return "host:process" once the worker is up."""
+        return f"{platform.node()}:{os.getpid()}"
 
     def run(
         self, parcel: Sequence[tuple[Unit, Sequence[int], bool]], version: str, within_s: float, *objects: Any
@@ -120,6 +122,7 @@ class _WorkerSlot:
     actor: Any  # Ray's handle
     began: float  # time of its request; later the start time of the parcel that runs
     ready: bool = False  # True once it is up
+    name: str = ""  # host and process, "host:process"; "" before it is up
     parcels: deque[Any] = field(default_factory=deque)  # references; the first parcel runs
     reported: float = 0.0  # time of the last event about the parcel that runs
 
@@ -416,12 +419,12 @@ class RayPool:
         actor = worker.remote(kind.cpus, self._scratch, self._store_mark)
         slot = _WorkerSlot(kind, actor, time.monotonic())
         self._slots[slot] = None
-        self._starting[slot.actor.ready.remote()] = slot
+        self._starting[slot.actor.name.remote()] = slot
 
     def _started(self, reference: Any) -> None:
         slot = self._starting.pop(reference)
         try:
-            ray.get(reference)
+            slot.name = ray.get(reference)
         except RayError as err:
             del self._slots[slot]
             self._failed_starts += 1
@@ -535,7 +538,7 @@ class RayPool:
                 completions += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
             elif now - slot.reported > REMIND_S:
                 slot.reported = now
-                self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
+                self._events.emit(still_running(unit, running_s, slot.name))
         return completions
 
     def _parcel_limit_s(self, flight: _ParcelInFlight) -> float:

@@ -16,7 +16,7 @@ import functools
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -63,6 +63,19 @@ def priced(price: Callable[..., str]) -> Callable[[F], F]:
 
     def mark(function: F) -> F:
         function.price = price  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def measuring(names: Callable[..., Collection[str]]) -> Callable[[F], F]:
+    """Declare all metrics that outcomes of a unit function can have.
+
+    `names` takes arguments of the function by name, none of them results of other units.
+    """
+
+    def mark(function: F) -> F:
+        function.measures = names  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -144,6 +157,15 @@ class Call:
             return ""
         arguments = {name: value for name, value in self.arguments if not any(_keys_in(value))}
         return price(**{name: _resolve(value, inputs, Compute(), []) for name, value in arguments.items()})
+
+    def measures(self, inputs: Inputs) -> frozenset[str]:
+        """Return the names of the metrics that the outcome can have, as the functions declare."""
+        inlined = (value.call.measures(inputs) for _, value in self.arguments if isinstance(value, _Inlined))
+        names: Callable[..., Collection[str]] | None = getattr(self.function, "measures", None)
+        if names is None:
+            return frozenset().union(*inlined)
+        arguments = [self.argument(name) for name in _signature(names).parameters]
+        return frozenset(names(*(_resolve(value, inputs, Compute(), []) for value in arguments))).union(*inlined)
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """Return the outcome as a table, with notes, metrics and failures as metadata."""

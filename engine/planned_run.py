@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
-from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
+from dpaudit.engine.planning.plan import Plan, PlannedAudit, make_plan, planning_announcement
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.loading import is_sweep_spec, load_spec
 from dpaudit.engine.run.forecast import Forecast, expected_cost
@@ -41,19 +41,23 @@ class PlannedRun:
         )
 
     def _outlook_lines(self) -> list[str]:
-        """Return what each audit can show: one line each for a sweep, which measures it again in the run."""
-        planned = ((entry.audit.name, planned_outlook(entry)) for entry in self.plan.audits)
-        outlooks = [(name, outlook) for name, outlook in planned if outlook is not None]
+        """Return what each audit can show."""
+        audits = [(entry.audit.name, self._outlook(entry)) for entry in self.plan.audits if not entry.confirms]
         if self.sweep is None:
-            return [
-                line for name, outlook in outlooks for line in (f"{name}:", *(f"  {text}" for text in outlook.lines))
-            ]
+            return [line for name, texts in audits for line in (f"{name}:", *(f"  {text}" for text in texts))]
         bare = sum(unit.label == WITHOUT_PRIVACY for unit in self.plan.units)
         measures = "trainings without privacy, to measure what these audits can show of their models"
-        measured = f"{measures}: {bare}" if bare else ""
-        head = "what each audit can show if the model reveals as much as its mechanism allows:" if outlooks else ""
-        lines = [f"  {name}: {outlook.line}" for name, outlook in outlooks]
-        return [line for line in (head, *lines, measured) if line]
+        head = "what each audit can show if the model reveals as much as its mechanism allows:"
+        lines = [f"  {name}: {text}" for name, texts in audits for text in texts]
+        return [head, *lines, *([f"{measures}: {bare}"] if bare else [])]
+
+    def _outlook(self, entry: PlannedAudit) -> tuple[str, ...]:
+        """Return what an audit can show: one line for a sweep, which measures it again in the run."""
+        outlook = planned_outlook(entry)
+        if outlook is None:
+            computed = "the run computes" if entry.ceilings else "it is not known before the run"
+            return (f"claim: {entry.effective_claim}; {computed} what it can show",)
+        return outlook.lines if self.sweep is None else (outlook.line,)
 
     def to_dict(self) -> dict[str, Any]:
         spec = self.plan.spec

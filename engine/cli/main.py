@@ -313,11 +313,12 @@ def _end_by_report(report: Report, **fail_on: bool) -> None:
 def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> None:
     """Print the sensitivity of each audit of SPEC, and its cost.
 
-    For a spec with `sweep`, print the plan of `dpaudit sweep`, with its configurations, units and trainings.
+    For a spec with `sweep`, print the plan of `dpaudit sweep`: one line for each configuration, units and trainings.
 
     List every unit with its seed and resources. For each audit: the noise reduction it would detect, the maximum
-    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then the
-    number of trainings, and the remaining time if an earlier run has timed such units. Nothing runs.
+    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds; only the
+    claim if the game chooses its data in the run, which computes the rest. Then the number of trainings, and the
+    remaining time if an earlier run has timed such units. Nothing runs.
     """
     from dpaudit.engine.planned_run import planned_run
 

@@ -93,7 +93,9 @@ class TerminalProgress:
                 problem = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._print(f"{problem} {event.label} (attempt {event.attempt})", style="yellow")
             case EventKind.UNIT_RUNNING:
-                self._print(f"still running, {event.seconds:.0f} s: {event.label}")
+                self._print(
+                    "; ".join(filter(None, [f"still running, {event.seconds:.0f} s: {event.label}", event.detail]))
+                )
             case EventKind.UNIT_REMARKED:
                 self._print(f"{event.label} changed its process: {event.detail}", style="yellow")
             case EventKind.UNIT_REPEATED:

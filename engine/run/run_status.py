@@ -34,6 +34,7 @@ from dpaudit.plain_files import new_file
 _UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
 MAX_LISTED = 8  # running units that are listed
+SILENT_S = 90.0  # a driver writes an event every 30 s while units run
 _RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # every folder of a run or sweep has one of these
 VERDICTS_BY_SEVERITY = (
     Verdict.NO_VIOLATION,
@@ -90,6 +91,7 @@ class RunStatus:
     lost_workers: int
     workers: int  # in the last event that counts them
     running: tuple[tuple[str, float], ...]  # label of each unit on a worker, and seconds since its start
+    stopped: tuple[str, ...]  # running units whose worker's process was stopped at the last check
     last_event_at: datetime | None  # UTC; None before the first event
     units_per_second: float  # finished by the current driver
     remaining_s: float | None  # at this rate; None if unknown
@@ -117,6 +119,7 @@ class RunStatus:
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:MAX_LISTED]]
         if len(self.running) > MAX_LISTED:
             lines.append(f"  and {len(self.running) - MAX_LISTED} more")
+        lines += [f"stopped: {shortened(each)}" for each in self.stopped[:MAX_LISTED]]
         lines += [f"{verdict}  {shortened(name)}" for name, verdict in self.verdicts]
         return "\n".join(map(printable, [*lines, *self.cautions]))
 
@@ -183,13 +186,16 @@ def run_status(place: str | Path) -> RunStatus:
 def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes | None) -> RunStatus:
     events = [event for event in all_events if event.kind is not EventKind.REPORTED]  # events of drivers
     counts = Counter(event.kind for event in events)
-    running = {}
+    running, stopped = {}, {}
     for event in events:
         if event.kind is EventKind.UNIT_STARTED:
             running[event.unit] = event
         elif event.kind in _UNIT_ENDS or event.kind is EventKind.UNIT_REPEATED:
             running.pop(event.unit, None)
+        elif event.kind is EventKind.UNIT_RUNNING:
+            stopped[event.unit] = event.detail
     now, is_over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    running = {} if is_over else running
     done_count = counts[EventKind.UNIT_DONE]
     cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
@@ -200,6 +206,8 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
     last = events[-1] if events else None
     finished = last is not None and last.kind is EventKind.FINISHED
     verdicts, caution, report = _verdicts(place, bounds, all_events) if finished else ((), "", RunStatus.report)
+    silent_s = now - last.time if last and running else 0.0
+    silence = f"no event for {silent_s:.0f} s while units run: the driver may be stopped or killed"
     return RunStatus(
         place=place,
         stage=_FINAL_STAGES.get(last.kind, stages[-1] if stages else "running") if last else "planned",
@@ -210,12 +218,13 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
         retried=counts[EventKind.UNIT_RETRIED],
         lost_workers=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
-        running=tuple((event.label, max(0.0, now - event.time)) for event in running.values() if not is_over),
+        running=tuple((event.label, max(0.0, now - event.time)) for event in running.values()),
+        stopped=tuple(f"{event.label}: {stopped[key]}" for key, event in running.items() if stopped.get(key)),
         last_event_at=datetime.fromtimestamp(last.time, UTC) if last else None,
         units_per_second=done_count / elapsed_s if elapsed_s else 0.0,
         remaining_s=elapsed_s / done_count * remaining if done_count and remaining > 0 and not is_over else None,
         verdicts=verdicts,
-        cautions=(caution,) if caution else (),
+        cautions=(*[caution] * bool(caution), *[silence] * (silent_s > SILENT_S)),
         report=report,
     )
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.work import outcome_metadata
+from dpaudit.actors.unit import Inputs
+from dpaudit.actors.work import Call, outcome_metadata
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, apply_consent, require_network
 from dpaudit.engine.planning.plan import Plan, make_plan
@@ -271,6 +272,7 @@ def carry_out(
     known_configurations = request.configurations
     if known_configurations:
         plan = make_plan(request.spec(known_configurations))  # raises errors in any configuration before anything runs
+        _require_metric(plan, request.sweep)
         require_network(plan.spec, plan.price)
     else:
         require_network((request.base, request.run, request.sweep), lambda: "")
@@ -296,7 +298,19 @@ def _require_plannable(request: Request) -> None:
         return
     first = request.configuration(configurations(request.sweep.space, request.sweep.count, request.seed)[0])
     for rung in rungs or (None,):
-        make_plan(request.rung_spec([first], rung, seed=request.seed))
+        plan = make_plan(request.rung_spec([first], rung, seed=request.seed))
+        _require_metric(plan, request.sweep)
+
+
+def _require_metric(plan: Plan, sweep: Sweep) -> None:
+    """Raise SpecError if no training of the plan measures the metric; units of users' games may measure anything."""
+    calls = [training.task for entry in plan.audits for training in entry.game.trainings]
+    if not all(isinstance(call, Call) and call.function.__module__.startswith("dpaudit.") for call in calls):
+        return
+    measured = {name for call in calls if isinstance(call, Call) for name in call.measures(Inputs(plan.shared))}
+    if sweep.metric not in measured:
+        wanted = "minimise" if sweep.minimise else "maximise"
+        raise SpecError(f"{wanted} must be a metric that the audits measure: {_no_metric(sweep.metric, measured)}")
 
 
 def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
@@ -525,14 +539,16 @@ class Explorer:
 
 
 def with_metric(configuration: Configuration, metrics: Mapping[str, float], metric: str) -> Configuration:
-    """The configuration; failed where it has not the metric that is wanted large or small."""
+    """Return the configuration, failed if it has no such metric."""
     if metric in metrics:
         return configuration
-    names = ", ".join(metrics) or "none"
-    return _failed(
-        configuration,
-        f"no metric {metric!r} to be wanted large or small; it has {names}{did_you_mean(metric, metrics)}",
-    )
+    return _failed(configuration, _no_metric(metric, metrics))
+
+
+def _no_metric(metric: str, measured: Collection[str]) -> str:
+    if not measured:
+        return f"there is no metric {metric!r}, nor any other; utility needs test rows (`split`)"
+    return f"there is no metric {metric!r}, only {', '.join(sorted(measured))}{did_you_mean(metric, measured)}"
 
 
 def _failed(configuration: Configuration, why: str) -> Configuration:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,7 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_
 from dpaudit.actors.schedule import Defer, RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
+from dpaudit.engine.run.run_status import _status
 from dpaudit.errors import RunError
 from tests import warm_children
 from tests.actors.tasks import (
@@ -509,6 +513,36 @@ def test_a_unit_that_hangs_in_this_process_is_retried(tmp_path: Path, monkeypatc
     retried = of_kind(emitted, EventKind.UNIT_RETRIED)[0]
     assert "still running after 0.5 s" in retried.detail
     assert of_kind(emitted, EventKind.UNIT_RUNNING)
+
+
+def test_a_stopped_child_is_reported_in_events_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.actors.children.REMIND_S", 0.1)
+
+    def make(events: EventStream) -> AbstractContextManager[Backend]:
+        return in_children({}, EventStream(events.emit, continued))
+
+    def continued(event: Event) -> None:
+        if event.detail and event.kind is EventKind.UNIT_RUNNING:
+            os.kill(int(event.worker.rpartition(":")[2]), signal.SIGCONT)
+
+    outcome, emitted = run_hanging(make, tmp_path, HangsFirst(str(tmp_path), "stop", 0.5), [])
+    assert len(outcome.finished) == 1
+    stopped = next(event for event in of_kind(emitted, EventKind.UNIT_RUNNING) if event.detail)
+    assert re.fullmatch(r"process \d+ on .* is stopped; `kill -CONT \d+` continues it", stopped.detail)
+    seen = emitted[: emitted.index(stopped) + 1]
+    status = _status("run", 1, seen, None)
+    assert status.stopped == (f"hangs: {stopped.detail}",)
+    assert f"\nstopped: hangs: {stopped.detail}" in str(status)
+    assert _status("run", 1, [*seen, replace(stopped, detail="")], None).stopped == ()
+    assert _status("run", 1, emitted, None).stopped == ()
+
+
+def test_a_silent_driver_is_reported_in_the_status() -> None:
+    started = Event(EventKind.UNIT_STARTED, "key", "slow", time=time.time() - 200)
+    recent = Event(EventKind.UNIT_RUNNING, "key", "slow", time=time.time() - 20)
+    assert "no event for 200 s while units run" in str(_status("run", 1, [started], None))
+    assert "no event" not in str(_status("run", 1, [started, recent], None))
+    assert "no event" not in str(_status("run", 1, [started, replace(started, kind=EventKind.INTERRUPTED)], None))
 
 
 def test_an_earlier_alarm_is_restored(tmp_path: Path) -> None:

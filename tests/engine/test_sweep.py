@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import shutil
@@ -19,6 +20,7 @@ from scipy.stats import beta, binom
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, restore_sweep
 from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.actors.work import make_call, unit
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import make_plan
@@ -30,7 +32,7 @@ from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
-from dpaudit.engine.sweep.running import is_sweep, read_request, sweep
+from dpaudit.engine.sweep.running import _require_metric, is_sweep, read_request, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -228,9 +230,63 @@ def test_a_failed_configuration_leaves_the_others(tmp_path: Path) -> None:
         sweep(base(grid={"mechanism.sharpness": [-1.0]}), output=tmp_path / "none", quiet=True)
 
 
-def test_an_unknown_metric_is_refused_with_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no metric 'test_acuracy'.*did you mean 'test_accuracy'"):
-        sweep(base(grid={"mechanism.epsilon": [1.0]}), maximise="test acuracy", output=tmp_path / "run", quiet=True)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grid": {"mechanism.epsilon": [1.0, 2.0]}},
+        {"grid": {"mechanism.sharpness": [1.0]}, "sweep": {"rungs": {"field": "mechanism.epsilon", "values": [1, 2]}}},
+        {
+            "game": {"name": "ind-mia", "trials": 128, "stack": 8, "shadows": 16},
+            "attack": "lira-online",
+            "split": {"target": 0.85, "reference": 0.0, "test": 0.15},
+            "mechanism": {"name": "non-private", "model": "mlp"},
+            "grid": {"mechanism.model.epochs": [1, 2]},
+        },
+    ],
+)
+def test_a_metric_that_nothing_measures_is_refused_before_anything_runs(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=r"no metric 'test_acuracy', only .*did you mean 'test_accuracy'"):
+        sweep(base(**changes), maximise="test acuracy", output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_of_the_other_kind_of_table_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    text = EXAMPLE.with_name("sweep-synthetic.yaml").read_text()
+    (tmp_path / "spec.yaml").write_text(text.replace("minimise: mean two way distance", "maximise: test r2"))
+    with pytest.raises(SpecError, match=r"maximise must be .* no metric 'test_r2', only .*test_accuracy"):
+        sweep(tmp_path / "spec.yaml", output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@unit
+def measure_anything() -> NearestModel:
+    """Stands for a training of a game that a user wrote."""
+    raise NotImplementedError
+
+
+def test_trainings_of_users_games_may_measure_anything() -> None:
+    request = read_request(base(grid={"mechanism.epsilon": [1.0]}, sweep={"maximise": "own metric"}))
+    plan = make_plan(request.spec(request.configurations))
+    with pytest.raises(SpecError, match="own_metric"):
+        _require_metric(plan, request.sweep)
+    entry = plan.audits[0]
+    own = replace(entry.game.trainings[0], task=make_call(measure_anything))
+    _require_metric(replace(plan, audits=(replace(entry, game=replace(entry.game, trainings=(own,))),)), request.sweep)
+
+
+def test_every_unit_that_returns_metrics_declares_their_names() -> None:
+    """The names are checked before a sweep runs, so an undeclared one could not be chosen."""
+    for path in sorted((EXAMPLE.parent.parent / "engine" / "games").glob("**/*.py")):
+        for function in ast.parse(path.read_text()).body:
+            if isinstance(function, ast.FunctionDef) and any(
+                isinstance(call, ast.Call)
+                and ast.unparse(call.func) == "Outcome"
+                and "metrics" in [keyword.arg for keyword in call.keywords]
+                for call in ast.walk(function)
+            ):
+                assert any("measuring(" in ast.unparse(each) for each in function.decorator_list), function.name
 
 
 def test_a_stop_rule_is_allowed_with_a_share_of_the_error(tmp_path: Path) -> None:

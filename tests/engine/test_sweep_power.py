@@ -110,6 +110,18 @@ def test_the_plan_says_in_one_line_what_each_audit_can_show(tmp_path: Path) -> N
     assert "trainings without privacy, to measure what these audits can show of their models: 1" in output
 
 
+def test_the_plan_has_a_line_for_an_audit_that_chooses_its_data_in_the_run(tmp_path: Path) -> None:
+    path, rest = tmp_path / "spec.yaml", "the run computes what it can show\n"
+    content = spec(LP_1ST, game={"name": "label-crafted", "search": 12, "releases": 8, "canaries": 16})
+    path.write_text(to_yaml(content))
+    swept = CliRunner().invoke(main, ["plan", str(path)], catch_exceptions=False).output
+    assert f"  epsilon=1: claim: epsilon <= 1 at delta=0 (label); {rest}" in swept
+    assert swept.count(rest) == 2
+    path.write_text(to_yaml({name: value for name, value in content.items() if name not in ("grid", "sweep")}))
+    alone = CliRunner().invoke(main, ["plan", str(path)], catch_exceptions=False).output
+    assert f":\n  claim: epsilon <= 1 at delta=0 (label); {rest}" in alone
+
+
 # What differences of utility mean
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
 
@@ -45,17 +44,14 @@ class Replies:
 
     folder: Path
 
-    @cached_property
-    def _listening(self) -> socket.socket:
-        return socket.create_server(("127.0.0.1", 0))
-
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
         """Try one case and return its description and outcome."""
         reply = b"\r\n".join([rng.choice(STATUS), *rng.choices(HEADERS, k=rng.randint(0, 3)), b""])
         reply += rng.choice((b"\r\n", b"\r\n", b"", b"\n")) + rng.choice(BODIES)
         reply = damaged(reply, rng) if rng.random() < 0.4 else reply
         again = rng.choice((b"", b"", b"", b"X: y\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"1\r\nx\r\n"))
-        url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/v1"
+        listening = socket.create_server(("127.0.0.1", 0))  # of this case: a queue that is never emptied would fill
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         usual = {"url": url, "attempts": 1, "timeout_s": 0.2}
         endpoint = Endpoint(**usual, model_name="m", cache=str(self.folder / "answers"))
         echo = EndpointLogProbabilities(**usual, model_name="m")
@@ -69,18 +65,18 @@ class Replies:
             )
         )
         closed = threading.Event()
-        server = threading.Thread(target=self._answer, args=(reply, again, closed))
+        server = threading.Thread(target=self._answer, args=(listening, reply, again, closed))
         server.start()
         try:
             result = outcome(call)
         finally:
             closed.set()
-            with suppress(OSError), socket.create_connection(self._listening.getsockname()):
+            with listening, suppress(OSError), socket.create_connection(listening.getsockname()):
                 server.join()
         return f"{reply[:300]!r} then {again!r}", result
 
-    def _answer(self, reply: bytes, again: bytes, closed: threading.Event) -> None:
-        with self._listening.accept()[0] as connection, suppress(OSError):
+    def _answer(self, listening: socket.socket, reply: bytes, again: bytes, closed: threading.Event) -> None:
+        with listening.accept()[0] as connection, suppress(OSError):
             connection.settimeout(1.0)
             connection.recv(65536)
             connection.sendall(reply)

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.proxies.model import KnownLaw
@@ -339,6 +339,7 @@ class Learned:
 
 
 @unit
+@measuring(lambda: ("learning_rate", "test_auc", "test_log_loss", "test_auc_error", "test_log_loss_error"))
 def measure_utility(
     mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Learned]:

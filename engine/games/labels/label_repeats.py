@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import release_all
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
@@ -152,6 +152,7 @@ class Repeats:
 
 
 @unit
+@measuring(lambda: ("same_labels_released_alike",))
 def release_repeatedly(
     mechanism: Any, count: int, rows: int, target: Examples, *, design: Seed, seed: Seed
 ) -> Outcome[Repeats]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, inlined, unit
+from dpaudit.actors.work import Outcome, Work, inlined, measuring, unit
 from dpaudit.engine.data.partition import shared_name
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions, ShadowAnswers
 from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
@@ -367,7 +367,12 @@ def training_rows(rules: ProxyGame, target: Examples, *, design_seed: Seed) -> E
     return rules.intervened(target, design_seed)
 
 
+def _measured(rules: ProxyGame, target: Examples, test: Examples | None, design_seed: Seed) -> set[str]:
+    return set() if test is None or rules.plants(target, design_seed) else {*ModelUtility.__dataclass_fields__}
+
+
 @unit
+@measuring(_measured)
 def train_model(
     rules: ProxyGame,
     mechanism: Any,
@@ -395,7 +400,7 @@ def train_model(
         return np.asarray(model.probabilities(writable_features(examples.features)))
 
     answers = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
-    if test is None or rules.plants(target, design_seed):
+    if test is None or not _measured(rules, target, test, design_seed):
         return Outcome(Predictions(answers))
     return Outcome(Predictions(answers), metrics=asdict(utility(model, test)))
 
@@ -417,6 +422,7 @@ def add_utility(setting: Setting, work: Work, label: str) -> Unit:
 
 
 @unit
+@measuring(lambda: ModelUtility.__dataclass_fields__)
 def measure_utility(
     mechanism: Any,
     target: Examples,

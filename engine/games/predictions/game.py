@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, priced, unit
+from dpaudit.actors.work import Outcome, Work, measuring, priced, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.predictions.adversaries import Adversary, Crafted, PoisAdvQ, Target
 from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, Votes, draw_answers, releases_of
@@ -293,6 +293,7 @@ def price_of_asking(predictor: Any, count: int, data: Examples, test: Examples, 
 
 @unit
 @priced(price_of_asking)
+@measuring(lambda: ("accuracy_of_the_vote", "answers_that_name_no_class"))
 def train_and_ask(
     predictor: VotingPredictor,
     count: int,

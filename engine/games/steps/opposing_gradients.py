@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.trials import (
@@ -450,6 +450,7 @@ class CrowdTrainings:
 
 
 @unit
+@measuring(lambda: ("failed_share",))
 def train_crowd(
     mechanism: WatchedLearner,
     shape: tuple[int, ...],

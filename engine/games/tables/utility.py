@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.games.tables.columns import encoded
 from dpaudit.engine.games.tables.view import MISSING, MixedTable
@@ -316,7 +316,17 @@ def add_utility(setting: Setting, work: Work) -> tuple[Unit, ...]:
     return (measured,)
 
 
+def _measured(target: TableRows) -> list[str]:
+    rows = target.cells.to_pandas()
+    names = [f"{kind}_{way}_way_distance" for kind in ("mean", "largest") for way in ("one", "two")]
+    if len(rows.columns) > 1:
+        task = _Task.of(encoded(rows, rows, rows)[0], str(rows.columns[-1]))
+        names += ["test_r2"] if task.classes is None else ["test_accuracy", "test_accuracy_error"]
+    return [*names, *(f"real_{name}" for name in names), "majority_accuracy"]
+
+
 @unit
+@measuring(_measured)
 def measure_utility(
     mechanism: Any, target: TableRows, test: TableRows, compute: Compute, *, seed: Seed
 ) -> Outcome[MeasuredUtility]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, unit
+from dpaudit.actors.work import Outcome, measuring, unit
 from dpaudit.engine.games.protocol import BLIND
 from dpaudit.engine.games.text.attacks.canary_losses import CanaryLosses
 from dpaudit.engine.games.text.canaries import Canaries, Unit
@@ -42,6 +42,7 @@ FEWEST_TRAINED = 0.5
 """Share of the planted canaries that must receive loss: Poisson sampling misses 37 % in one epoch."""
 BY_CHANCE = ("absent", "rare")
 """Reasons why canaries received no loss that a sampler explains."""
+PERPLEXITY_METRICS = ("test_perplexity", "test_loss", "test_perplexity_error", "test_loss_error")
 LARGEST_LOSS = 700.0
 """Mean loss above which perplexity is not computed, in nats."""
 
@@ -102,6 +103,7 @@ def base_losses(
 
 
 @unit
+@measuring(lambda test: PERPLEXITY_METRICS if test else ())
 def fine_tune(
     mechanism: TextLearner,
     stored: StoredCanaries,
@@ -215,12 +217,7 @@ def perplexity(module: Any, model: BaseModel, test: Texts, max_tokens: int) -> d
     mean = float(sums.sum() / tokens.sum())
     error = float(np.sqrt(np.sum((sums - mean * tokens) ** 2)) / tokens.sum())
     exact = math.exp(min(mean, LARGEST_LOSS))
-    return {
-        "test_perplexity": exact,
-        "test_loss": mean,
-        "test_perplexity_error": exact * error,
-        "test_loss_error": error,
-    }
+    return dict(zip(PERPLEXITY_METRICS, (exact, mean, exact * error, error), strict=True))
 
 
 @unit

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import GameTraits, LossView, Played, Reading, Setting
 from dpaudit.engine.games.text.drawing import StoredCanaries, drawn_canaries, new_tokens
@@ -158,6 +158,7 @@ class WorldTrials:
 
 
 @unit
+@measuring(lambda: ("failed_share",))
 def train_worlds(
     mechanism: TextLearner,
     target: Texts,

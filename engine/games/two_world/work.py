@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, unit
+from dpaudit.actors.work import Outcome, measuring, unit
 from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, scored_trials, train_runs
 from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
 from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
@@ -93,6 +93,7 @@ class TrainedTrials:
 
 
 @unit
+@measuring(lambda test: ("failed_share", *(() if test is None else ACCURACY_METRICS)))
 def train_trials(
     game: Any,  # a TwoWorldGame
     mechanism: Any,
@@ -309,6 +310,7 @@ def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
     return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
 
 
+ACCURACY_METRICS = ("test_accuracy", "test_accuracy_error", "majority_accuracy")
 ROWS_AT_ONCE = 4096
 QUERIES = 18
 """Largest number of queries: an image and its mirror image, unshifted or shifted by a pixel in eight directions."""
@@ -355,7 +357,7 @@ def confidences(
 def accuracy_metrics(right: float, test: Examples) -> dict[str, float]:
     """Return an accuracy with its standard error over test rows, and the accuracy of the most frequent label."""
     error = float(np.sqrt(right * (1 - right) / len(test)))
-    return {"test_accuracy": right, "test_accuracy_error": error, "majority_accuracy": test.majority_share}
+    return dict(zip(ACCURACY_METRICS, (right, error, test.majority_share), strict=True))
 
 
 def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: Compute) -> float:
