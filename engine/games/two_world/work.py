@@ -310,7 +310,7 @@ def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
     return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
 
 
-ACCURACY_METRICS = ("test_accuracy", "test_accuracy_error", "majority_accuracy")
+ACCURACY_METRICS: tuple[str, ...] = ("test_accuracy", "test_accuracy_error", "majority_accuracy")
 ROWS_AT_ONCE = 4096
 QUERIES = 18
 """Largest number of queries: an image and its mirror image, unshifted or shifted by a pixel in eight directions."""
