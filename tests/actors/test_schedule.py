@@ -519,7 +519,7 @@ def test_a_stopped_child_is_reported_in_events_and_status(tmp_path: Path, monkey
     monkeypatch.setattr("dpaudit.actors.children.REMIND_S", 0.1)
 
     def make(events: EventStream) -> AbstractContextManager[Backend]:
-        return in_children({}, EventStream(events.emit, continued))
+        return in_children({}, EventStream(events.emit, continued), Deadlines(20.0))
 
     def continued(event: Event) -> None:
         if event.detail and event.kind is EventKind.UNIT_RUNNING:
@@ -529,11 +529,11 @@ def test_a_stopped_child_is_reported_in_events_and_status(tmp_path: Path, monkey
     assert len(outcome.finished) == 1
     stopped = next(event for event in of_kind(emitted, EventKind.UNIT_RUNNING) if event.detail)
     assert re.fullmatch(r"process \d+ on .* is stopped; `kill -CONT \d+` continues it", stopped.detail)
-    seen = emitted[: emitted.index(stopped) + 1]
-    status = _status("run", 1, seen, None)
+    until_stopped = emitted[: emitted.index(stopped) + 1]
+    status = _status("run", 1, until_stopped, None)
     assert status.stopped == (f"hangs: {stopped.detail}",)
     assert f"\nstopped: hangs: {stopped.detail}" in str(status)
-    assert _status("run", 1, [*seen, replace(stopped, detail="")], None).stopped == ()
+    assert _status("run", 1, [*until_stopped, replace(stopped, detail="")], None).stopped == ()
     assert _status("run", 1, emitted, None).stopped == ()
 
 

@@ -272,8 +272,10 @@ def test_trainings_of_users_games_may_measure_anything() -> None:
     with pytest.raises(SpecError, match="own_metric"):
         _require_metric(plan, request.sweep)
     entry = plan.audits[0]
-    own = replace(entry.game.trainings[0], task=make_call(measure_anything))
-    _require_metric(replace(plan, audits=(replace(entry, game=replace(entry.game, trainings=(own,))),)), request.sweep)
+    users_unit = replace(entry.game.trainings[0], task=make_call(measure_anything))
+    _require_metric(
+        replace(plan, audits=(replace(entry, game=replace(entry.game, trainings=(users_unit,))),)), request.sweep
+    )
 
 
 def test_every_unit_that_returns_metrics_declares_their_names() -> None:
