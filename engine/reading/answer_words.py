@@ -549,8 +549,6 @@ def next_step(record: Record, verdict: str, rule: str, test: TestRecord | None) 
         return "Correct what failed and run the audit again: finished work is kept."
     if verdict == "NO CLAIM":
         return f"State a claim to compare the bound with it: {_CLAIM[record.verb]}."
-    if verdict == "INCONCLUSIVE" and test is not None and not test.units and record.verb in (Verb.RUN, Verb.CHECK):
-        return _SAYS_NOTHING
     if verdict == "INCONCLUSIVE":
         return f"{_SAYS_NOTHING} To detect a leak: {more}."
     if verdict == "UNDECIDED":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading import answer_words
-from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord, Verb
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import SequentialProgress
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
@@ -91,6 +91,7 @@ class AuditResult:
         measures: AUC, true-positive rates and accuracy of the attack, if the game asks who was trained on.
         guess_counts: Counts of right guesses of each replay of a one-run game, for `family_bound`; else empty.
         failed_replays: Number of planned replays without counts.
+        verb: Way in which the audit was started.
     """
 
     name: str
@@ -135,6 +136,7 @@ class AuditResult:
     measures: tuple[Measure, ...] = ()
     guess_counts: tuple[OneRunTally, ...] = ()
     failed_replays: int = 0
+    verb: Verb = Verb.RUN
 
     @cached_property
     def record(self) -> TestRecord:
@@ -177,7 +179,7 @@ class AuditResult:
     @cached_property
     def answer(self) -> Answer:
         """Verdict on the claim with every printed line."""
-        return decide(Record(self.name, (self.record,)))
+        return decide(Record(self.name, (self.record,), verb=self.verb))
 
     @property
     def verdict(self) -> Verdict:

@@ -26,7 +26,7 @@ from dpaudit.claims.scope import Scope
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.reading.gather import read_audit
 from dpaudit.engine.reading.joint import rejects_without_proxy
-from dpaudit.engine.reading.record import Confirmation
+from dpaudit.engine.reading.record import Confirmation, Verb
 from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
@@ -166,7 +166,7 @@ class Policy:
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
             p_value = self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
             result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=p_value)
-            results.append(replace(result, scope=scope))
+            results.append(replace(result, scope=scope, verb=Verb.RUN if together is None else Verb.CHECK))
             counts = together is not None and entry.confirms not in together.side
             decided = decided or bool(counts and entry.confirms and rejects_without_proxy(results[-1]))
         return with_explanations(self._plan, self._store, with_confirmations(self._plan, results))

@@ -181,7 +181,7 @@ def test_maximum_equal_to_the_claim_cannot_reject() -> None:
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta = 0")
     assert answer.line("reason").endswith("the claim allows epsilon 1")
-    assert answer.line("next").endswith("To detect more in this game: more trials.")
+    assert answer.line("next").endswith("To detect a leak: use more trials.")
 
 
 @dataclass(frozen=True)

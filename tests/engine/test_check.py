@@ -414,7 +414,7 @@ def test_a_confirmatory_run_must_reject_at_the_confidence_of_the_verdict(
     assert first.confirmation is Confirmation.CLOSE
     assert first.verdict is Verdict.UNDECIDED
     assert "only at the lower confidence of the first pass" in first.answer.line("reason")
-    assert "Check again with more trials and another seed" in first.answer.line("next")
+    assert "`dpaudit check --until-decided`" in first.answer.line("next")
     assert first.comparison == first.at_first_confidence.comparison(first.compared.claim.curve)
 
 
