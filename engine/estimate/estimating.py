@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, cast, get_a
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
-from scipy.stats import rankdata
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
@@ -733,7 +732,8 @@ def _follow_scores(score: NDArray[np.float64]) -> bool:
 
     By the normal approximation of two rank correlations.
     """
-    rank = rankdata(score) - (score.size + 1) / 2
+    _, place_of, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[place_of] - (score.size + 1) / 2  # ties share their mean rank
     place = np.arange(score.size) - (score.size - 1) / 2
     for values in (rank, np.abs(rank) - np.abs(rank).mean()):
         norm = math.sqrt(float(values @ values) * float(place @ place))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
+from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView, _additive
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -50,3 +50,11 @@ def test_leak_in_few_or_all_of_many_numbers_is_detected(leaking: int, shift: flo
     attack = OutputSet(("linear", "additive", "trees"))
     scores = attack.score(SummaryView(summaries[:200], truth[:200], summaries[200:]))
     assert ((scores > 0) == truth[200:]).mean() > 0.7
+
+
+def test_columns_of_a_tiny_range_are_binned() -> None:
+    rng = np.random.default_rng(5)
+    truth = rng.random(400) < 0.5
+    rows = np.stack([1 + 1e-10 * (rng.normal(size=400) + 3 * truth), rng.normal(size=400), np.zeros(400)], axis=1)
+    probability = _additive(0)(rows[:200], truth[:200])(rows[200:])
+    assert np.mean((probability > 0.5) == truth[200:]) > 0.85

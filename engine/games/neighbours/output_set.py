@@ -61,6 +61,8 @@ MOST_MOVED_SHARE = 0.25
 """Change of the numbers that change most, in units of their noise, as a share of the largest change."""
 MIN_VALUE_COUNT = 2
 """Occurrences in one world only that make a value part of a rule."""
+NARROW = 1e-4
+"""Range of a column below which its values are spread out before they are binned: narrow bins would be dropped."""
 MAX_COLUMNS = 500
 """Largest width of summaries for which rules are tried."""
 FLOAT32_ERROR = 2.0**-24
@@ -493,8 +495,20 @@ def _additive(seed: int) -> FitClassifier:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import KBinsDiscretizer
 
-    steps = KBinsDiscretizer(16, encode="onehot", strategy="quantile", subsample=None)
-    return _classifier(make_pipeline(steps, LogisticRegression(C=0.02, max_iter=200)))
+    bins = KBinsDiscretizer(16, encode="onehot", strategy="quantile", subsample=None)
+    usual = _classifier(make_pipeline(bins, LogisticRegression(C=0.02, max_iter=200)))
+
+    def fit(summaries: Floats, truth: Flags) -> Probability:
+        low, spread = summaries.min(axis=0), np.ptp(summaries, axis=0)
+        narrow = (spread > 0) & (spread < NARROW)
+
+        def widened(others: Floats) -> Floats:
+            return np.where(narrow, (others - low) / np.where(narrow, spread, 1.0), others)
+
+        probability = usual(widened(summaries), truth)
+        return lambda others: probability(widened(others))
+
+    return fit
 
 
 def _trees(seed: int) -> FitClassifier:
