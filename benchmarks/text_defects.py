@@ -353,7 +353,7 @@ REMARKS = {
 
 def remarks_in(estimate: Any) -> list[str]:
     """Return short names of the reasons and remarks in an answer."""
-    text = str(estimate).lower()
+    text = estimate.text(verbose=True).lower()
     return [name for part, name in REMARKS.items() if part.lower() in text]
 
 

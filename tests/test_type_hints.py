@@ -64,7 +64,7 @@ def test_fields_of_arrays_are_checked() -> None:
     Part.__annotations__["values"] = Array[np.float32]
     type_hints.cache_clear()
     Part(np.ones(2, np.float32))
-    with pytest.raises(InputError, match="values must be of the type ndarray"):
+    with pytest.raises(InputError, match="values must be an array, got a value of the type list"):
         Part([1.0])
 
 

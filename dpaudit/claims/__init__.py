@@ -214,6 +214,6 @@ def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
     return ConvertedClaim(
         converted,
         f"compared with epsilon {converted.epsilon:g}, delta {converted.delta:.3g}: the game replaces a "
-        "record, which is a removal and an addition",
+        "record, which is two steps: a removal and an addition",
         steps=2,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpaudit.errors import SpecError, shortened
+from dpaudit.errors import InputError, RunError, SpecError, shortened
 from dpaudit.plain_files import require_writable
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ class _OutputFile(click.Path):
     """A file to write; refused before the work whose answer it will hold if it cannot be written."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        require_writable(Path(value))
+        try:
+            require_writable(Path(value))
+        except RunError as err:  # the option is wrong: no run has failed
+            raise InputError(str(err)) from err
         return Path(value)
 
 

@@ -15,7 +15,7 @@ from dpaudit.errors import SpecError, did_you_mean, shortened
 from dpaudit.field_checks import checked_path, require_yaml_values
 
 
-def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
+def load_spec(source: str | Path | Mapping[Any, Any]) -> AuditSpec:
     """Load a spec from a YAML file or a mapping.
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for

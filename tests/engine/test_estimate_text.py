@@ -60,7 +60,7 @@ def test_a_million_parameters_without_privacy_are_found_out() -> None:
     assert result.lower > 0.85 * 4.31  # the maximum for 300 canaries in perfect order
     assert record.epochs == 6
     assert record.problems == []
-    text = str(result)
+    text = result.text(verbose=True)
     assert text.startswith("VIOLATION  300 text canaries")
     assert "planted canaries received loss on their whole secret, 6 time(s)" in text
 
@@ -147,7 +147,8 @@ def test_loss_masked_on_canaries_is_inconclusive_and_names_them() -> None:
     assert f"{planted.size} of 100 canaries ({named}, ...): the labels of the secret were masked" in str(result)
     sound = dpaudit.preflight(canaries, [tokens])
     result = dpaudit.estimate_text(base, copy.copy(base), canaries, claim=Claim(1.0, 1e-5), training=sound)
-    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.verdict is Verdict.INCONCLUSIVE  # the model is its base: all losses are equal
+    assert result.answer.line("reason").startswith("all scores are equal")
     with pytest.raises(InputError, match="record of the same canaries"):
         dpaudit.estimate_text(base, base, replace(canaries, repeat=np.array(2)), training=record)
 

@@ -336,7 +336,7 @@ def test_outputs_are_refused_before_anything_is_read(
     for name in ("folder", "nowhere/page", "itself", "folder/.."):
         result = CliRunner().invoke(main, [*words, name])
         assert "must be a file that can be written, it is not:" in result.output
-        assert result.exit_code == 3
+        assert result.exit_code == 2
     monkeypatch.setattr(os, "access", lambda *_: False)  # a read-only disc
     assert "must be a file that can be written" in CliRunner().invoke(main, [*words, "new"]).output
     assert "must be a file that can be written" in CliRunner().invoke(main, ["init", "new.yaml"]).output

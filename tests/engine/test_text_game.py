@@ -138,7 +138,7 @@ def test_a_leak_of_everything_is_a_violation(tmp_path: Path) -> None:
     (result,) = audit(spec(), output=tmp_path / "run", quiet=True).results
     assert result.verdict is Verdict.VIOLATION
     assert result.claimed == Claim(1.0, 1e-5, Relation.ADD_REMOVE)
-    assert "AUC 1.0000" in str(result)
+    assert "AUC 1.0000" in result.text(verbose=True)
     (again,) = audit(spec(game={"rate": 0.25}), output=tmp_path / "rare", quiet=True).results
     assert again.verdict is Verdict.VIOLATION
     assert again.finding.method == "rare-canaries"  # type: ignore[union-attr]

@@ -128,7 +128,8 @@ def test_the_guide_integrates_each_trainer_in_six_lines(
     assert audit.result.lower > 2.5  # of 2.76
     assert audit.record.problems == []
     assert audit.record.epochs == epochs
-    assert f"received loss on their whole secret, {epochs} time(s)" in capsys.readouterr().out
+    assert str(audit.result) in capsys.readouterr().out
+    assert f"received loss on their whole secret, {epochs} time(s)" in audit.result.text(verbose=True)
     assert audit.output is not None
     assert Canaries.load(audit.output / CANARIES).digest == CANARIES_60.digest
     (reading,) = json.loads((audit.output / "answer.json").read_text())["readings"]
@@ -327,7 +328,7 @@ def test_accumulation_epochs_evaluation_and_workers_are_counted_right(tmp_path: 
     trainer.train()
     assert audit.record.received.tolist() == (3 * FEW.planted).tolist()
     assert audit.record.batches == 3 * -(-len(data) // 4)
-    assert f"{audit.record.batches} batches in {trainer.state.global_step} steps" in str(audit.result)
+    assert f"{audit.record.batches} batches in {trainer.state.global_step} steps" in audit.result.text(verbose=True)
 
 
 class TrainsEmbeddings(TrainerCallback):  # type: ignore[misc]
@@ -474,8 +475,8 @@ def test_attacks_on_weights_slices_and_sampling_work_in_a_trainer(tmp_path: Path
     audit = TextAudit(FEW, claim=CLAIM, **options)  # type: ignore[arg-type]
     adapted = get_peft_model(tiny(), LoraConfig(target_modules="all-linear"))
     sft(tmp_path, FEW.into(rows()), audit, adapted).train()
-    assert "order of guesses: gradient-update" in str(audit.result)
-    assert "temperature 0.5, top-k 20" in str(audit.result)
+    assert "order of guesses: gradient-update" in audit.result.text(verbose=True)
+    assert "temperature 0.5, top-k 20" in audit.result.text(verbose=True)
     table = pq.read_table(tmp_path / "audit" / "scores.parquet")
     assert table["gradient-update"].to_pylist() == audit.result.attack_scores["gradient-update"].tolist()
     slices = json.loads((tmp_path / "audit" / "answer.json").read_text())["slices"]

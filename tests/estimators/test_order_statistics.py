@@ -301,7 +301,8 @@ def test_a_family_next_to_the_bound_does_not_change_it() -> None:
 
 def test_two_samples_use_their_bands() -> None:
     scores, members = gaussian_scores(1_000)
-    bound = dpaudit.estimate(in_scores=scores[members], out_scores=scores[~members], delta=DELTA, family="dp-sgd:1.0,1")
+    samples = {"in_scores": scores[members], "out_scores": scores[~members]}
+    bound = dpaudit.estimate(**samples, method="two-samples", delta=DELTA, family="dp-sgd:1.0,1")
     assert bound.under_family is not None
     assert bound.lower < bound.under_family.epsilon < TRUTH
     assert not bound.under_family.independent_leaks

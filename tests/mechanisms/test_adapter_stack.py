@@ -176,7 +176,7 @@ def test_an_adapter_that_fails_does_not_touch_the_others(
 
 
 def test_all_adapters_may_fail() -> None:
-    outcomes = trained(replace(NOT_PRIVATE, learning_rate=1e30, optimizer="sgd"), tasks())
+    outcomes = trained(replace(NOT_PRIVATE, learning_rate=1e38, optimizer="sgd"), tasks())
     assert [type(outcome) for outcome in outcomes] == [TrainingError] * 3
 
 
