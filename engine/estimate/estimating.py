@@ -61,7 +61,7 @@ INDEPENDENT = (
     "simultaneous-guess-count"
 )
 FAIR_COINS = "assumes that a separate fair coin decided each canary's membership"
-OTHER_COINS = "state coins of another probability as `rate` of the method rare-canaries"
+OTHER_COINS = "for coins of another probability, name the method rare-canaries and its `rate`"
 ROWS_APART = (
     "the intervals below assume independent rows. Canaries of one training are not independent, so these intervals are "
     "not guaranteed"

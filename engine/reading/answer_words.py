@@ -219,13 +219,13 @@ def guesses_in_words(test: TestRecord, verdict: str) -> str:
         others = f", and abstained on {abstained:,} other records" if abstained else ""
         share = f"{correct:,} of {guesses:,} guesses ({100 * correct / guesses:.3g} %)"
         return f"{attacker} was right in {share}{others}{chance}"
-    tried = f"{guesses + abstained:,} guesses"
+    tried = f"{guesses + abstained:,} trials"
     if test.comparison.quantity != "epsilon" or getattr(test.deciding_finding, "delta", False):
-        return f"{attacker} proved no more than the lower bound with {tried}."
+        return f"{attacker} proved no more than the lower bound, from {tried}."
     if test.comparison.observed <= 0:
-        return f"{attacker} was not proved better than chance with {tried}{chance}"
+        return f"{attacker} was not proved better than chance, from {tried}{chance}"
     proved = format_lower(_share_of(test.comparison.observed), 1)
-    return f"{attacker} can be right in at least {proved} % of guesses, as {tried} prove{chance}"
+    return f"{attacker} is proved right in at least {proved} % of guesses, from {tried}{chance}"
 
 
 def _share_of(epsilon: float) -> float:

@@ -67,10 +67,10 @@ def test_no_sentence_contradicts_its_verdict() -> None:
             evidence = answer.line("evidence")
             for text in (answer.sentence, evidence):
                 with cases.case(name):
-                    printed.add((answer.verdict, "was right in" in text, "can be right in" in text))
+                    printed.add((answer.verdict, "was right in" in text, "is proved right in" in text))
                     if answer.verdict in BLUE:
                         assert "was right in" not in text, text
-                    if "can be right in" in text and "allows at most" in text:
+                    if "is proved right in" in text and "allows at most" in text:
                         proved, allowed, *_ = shares(text)
                         assert 50 < proved <= allowed, text
     assert {(Verdict.VIOLATION, True, False), (Verdict.NO_VIOLATION, False, True)} <= printed
