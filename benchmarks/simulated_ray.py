@@ -294,7 +294,7 @@ class _Actor:
         self.running: tuple[_Parcel, list[tuple[Unit, float, float]]] | None = None  # units with begin and end
         self.started = _Object(ray)
         self._ray = ray
-        self.ready, self.run = _Method(lambda _: self.started), _Method(self._submit)
+        self.name, self.run = _Method(lambda _: self.started), _Method(self._submit)
         ray.place(self)
 
     def _submit(self, returns: int, parcel: Sequence[Any], version: str, within_s: float, *objects: _Object) -> Any:
@@ -473,7 +473,7 @@ class _Ray:
     def _up(self, actor: _Actor) -> None:
         if not actor.dead:
             actor.up = True
-            actor.started.finish(self.now, True)
+            actor.started.finish(self.now, True, "")
 
     def _free(self, actor: _Actor) -> None:
         self.actors.pop(actor, None)
@@ -499,7 +499,7 @@ class _Ray:
             for parcel in parcels:
                 parcel.references[0].finish(self.now, error=RayActorError())
             if not actor.up:
-                actor.started.finish(self.now, error=RayActorError())
+                actor.started.finish(self.now, error=RayActorError(, ""))
 
         self.at(moment, fail)
 
