@@ -110,7 +110,7 @@ def bare_loop(spec: AuditSpec, models: int) -> Took:
         for i in range(STACK)
     ]
     actors = [ray.remote(num_cpus=1)(BareLoop).remote() for _ in range(WORKERS)]
-    ray.get([actor.name.remote() for actor in actors])
+    ray.get([actor.ready.remote() for actor in actors])
     stacks, shared = [runs] * (models // STACK // WORKERS), ray.put(pool)
     began = time.perf_counter()
     cpu = sum(ray.get([actor.loop.remote(first.mechanism, shared, stacks) for actor in actors]))

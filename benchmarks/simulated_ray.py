@@ -473,7 +473,7 @@ class _Ray:
     def _up(self, actor: _Actor) -> None:
         if not actor.dead:
             actor.up = True
-            actor.started.finish(self.now, True, "")
+            actor.started.finish(self.now, "")
 
     def _free(self, actor: _Actor) -> None:
         self.actors.pop(actor, None)
@@ -499,7 +499,7 @@ class _Ray:
             for parcel in parcels:
                 parcel.references[0].finish(self.now, error=RayActorError())
             if not actor.up:
-                actor.started.finish(self.now, error=RayActorError(, ""))
+                actor.started.finish(self.now, error=RayActorError())
 
         self.at(moment, fail)
 
