@@ -537,9 +537,10 @@ def test_a_stopped_child_is_reported_in_events_and_status(tmp_path: Path, monkey
     assert _status("run", 1, emitted, None).stopped == ()
 
 
-def test_a_silent_driver_is_reported_in_the_status() -> None:
-    started = Event(EventKind.UNIT_STARTED, "key", "slow", time=time.time() - 200)
-    recent = Event(EventKind.UNIT_RUNNING, "key", "slow", time=time.time() - 20)
+def test_a_silent_driver_is_reported_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    started = Event(EventKind.UNIT_STARTED, "key", "slow", time=800.0)
+    recent = Event(EventKind.UNIT_RUNNING, "key", "slow", time=980.0)
     assert "no event for 200 s while units run" in str(_status("run", 1, [started], None))
     assert "no event" not in str(_status("run", 1, [started, recent], None))
     assert "no event" not in str(_status("run", 1, [started, replace(started, kind=EventKind.INTERRUPTED)], None))
