@@ -7,7 +7,9 @@ COPY actors actors
 COPY cluster cluster
 COPY engine engine
 COPY estimators estimators
+COPY language_models language_models
 COPY mechanisms mechanisms
+COPY synthetic_tables synthetic_tables
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel .
 
 FROM python:3.11.11-slim-bookworm

@@ -20,8 +20,8 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import run_plan

@@ -24,12 +24,12 @@ from typing import Any
 from benchmarks.check_defects import SPECS, has_diffprivlib, lines
 from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import audit, load_spec
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.trials import TrialGame
 from dpaudit.engine.games.two_world.game import TwoWorldGame
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan, pieces_of
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.describe import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue

@@ -42,6 +42,7 @@ from dpaudit import Audit, AuditSpec, Claim, RunOptions
 from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
+from dpaudit.engine.answer.gather import read_audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
@@ -50,7 +51,6 @@ from dpaudit.engine.games.one_run.membership import Membership, ObservationalMem
 from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
 from dpaudit.engine.planning.plan import keys_of, make_plan
-from dpaudit.engine.reading.gather import read_audit
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 CANARIES, HELD_OUT, REFERENCE, PAIRS, TRIALS = 8_000, 400, 60, 2_000, 256

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.random import SeedSequence
 
-from dpaudit.mechanisms.language_models.fine_tuning.base_model import load_base
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText, make_batch
-from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning, make_optimizer
+from dpaudit.language_models.mechanisms.fine_tuning.base_model import load_base
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText, make_batch
+from dpaudit.language_models.mechanisms.fine_tuning.trainer import FineTuner
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning, make_optimizer
 
 WAYS: dict[str, FineTuner] = {
     "adapters of rank 8": LoraFineTuning(epsilon=8.0),

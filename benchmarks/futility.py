@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.reading.stopping import is_hopeless
+from dpaudit.engine.answer.stopping import is_hopeless
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 

@@ -21,20 +21,20 @@ from numpy.random import SeedSequence
 from torch import nn
 
 from benchmarks.gpu import Bench, Measured, check, last_line
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.language_models.fine_tuning.adapter_stack import (
+from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import (
     AdapterStack,
     AdapterTask,
     TrainedAdapter,
     train_adapters,
 )
-from dpaudit.mechanisms.language_models.fine_tuning.adapter_statistics import adapter_statistics
-from dpaudit.mechanisms.language_models.fine_tuning.base_model import frozen_copy
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText
-from dpaudit.mechanisms.language_models.fine_tuning.row_adapters import adapter_layout, row_adapters
-from dpaudit.mechanisms.language_models.fine_tuning.token_losses import TokenLosses
-from dpaudit.mechanisms.language_models.token_statistics import TokenSpan, TokenStatistics, token_statistics
+from dpaudit.language_models.mechanisms.fine_tuning.adapter_statistics import adapter_statistics
+from dpaudit.language_models.mechanisms.fine_tuning.base_model import frozen_copy
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
+from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import adapter_layout, row_adapters
+from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLosses
+from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, TokenStatistics, token_statistics
+from dpaudit.mechanisms.compute import Compute, TrainingError
 
 TOLERANCE = 0.01  # largest difference of two log-probabilities of a token that rounding in float32 may cause
 SHARED = 4  # a text is in the training data of one adapter; a step has a quarter of them

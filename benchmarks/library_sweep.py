@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower

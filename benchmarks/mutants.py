@@ -3,7 +3,7 @@
     .venv-mutation/bin/python -m benchmarks.mutants RESULTS.jsonl [--mutants 200] [--seed 0] [--jobs 2] [--day]
 
 A mutant is one change by cosmic-ray (an operator, a comparison, a number, a condition) at a random place of
-`estimators`, `dpaudit/claims` or the modules of `engine/reading` that settle a verdict. The program writes each mutant
+`estimators`, `dpaudit/claims` or the modules of `engine/answer` that settle a verdict. The program writes each mutant
 into a clone of the last commit and runs the tests of its room: the day's tests first, and if they all pass, the night's
 (`--day` skips them). Files that import the mutated module run first, and the first failure ends the run. The program
 prints the share that each run catches, and every mutant that only the night's tests or no tests catch. A second call
@@ -36,9 +36,9 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "estimators/**/*.py": ("tests/estimators", "tests/twins"),
     "dpaudit/claims/*.py": ("tests/test_claims.py", "tests/test_composed_laplace.py", "tests/estimators"),
-    "engine/reading/verdict.py": ("tests/engine",),
-    "engine/reading/joint.py": ("tests/engine",),
-    "engine/reading/result.py": ("tests/engine",),
+    "engine/answer/verdict.py": ("tests/engine",),
+    "engine/answer/joint.py": ("tests/engine",),
+    "engine/answer/result.py": ("tests/engine",),
 }
 """Files that are mutated, and the tests of their room."""
 UNLIKELY = re.compile(r"BitOr|BitAnd|BitXor|Shift|FloorDiv|_Mod|_Pow|Invert|RemoveDecorator|UAdd")

@@ -14,7 +14,7 @@ once a page. `index.csv` also has the machine. `tests/test_pages.py` compares th
 - `cell`: how to combine several measurements: `each` (there must be one), `max`, `range`, `sum`, `count`, `share`
   ("3 of 400").
 - A cell that names a data file becomes a link to it.
-- `<!-- rules of the verdict -->` requests the rules in `engine/reading/verdict.py`.
+- `<!-- rules of the verdict -->` requests the rules in `engine/answer/verdict.py`.
 - `<!-- list of estimators -->` requests the registered estimators.
 - `<!-- strongest games -->` requests the strongest game for each kind of learner.
 """
@@ -177,7 +177,7 @@ def written(text: str, page: Path, sources: Mapping[str, Origin]) -> str:
 
 def rules_table() -> str:
     """Return the rules of the verdict as a Markdown table, in their order."""
-    from dpaudit.engine.reading.verdict import RULES
+    from dpaudit.engine.answer.verdict import RULES
 
     rows = [f"| {place} | {rule.when} | {rule.verdict} |" for place, rule in enumerate(RULES, 1)]
     return "\n".join(["| rule | applies if | verdict |", "| --- | --- | --- |", *rows])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
-from dpaudit.engine.reading.sweep_summary import SweepRow
+from dpaudit.engine.answer.sweep_summary import SweepRow
 from dpaudit.engine.sweep.running import read_request, sweep
 from dpaudit.estimators.bound import format_lower, format_upper
 

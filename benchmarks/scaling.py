@@ -456,8 +456,8 @@ def input_rows(overheads: Overheads) -> list[Row]:
 
 def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[Real], path: Path) -> None:
     """Draw efficiency against actors: the model as lines, real workers in steady state as dots."""
-    from dpaudit.engine.drawing import canvas
-    from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER
+    from dpaudit.engine.figures.drawing import canvas
+    from dpaudit.engine.figures.palette import CLAIM, INK, MEMBER, OTHER
 
     figure, axes = canvas(6.8, 3.8)
     for (unit_s, curve), colour in zip(curves.items(), (MEMBER, OTHER, CLAIM), strict=True):

@@ -30,9 +30,9 @@ from dpaudit import Relation, Report, RunOptions, audit
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.estimators.bound import Bound
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
-from dpaudit.mechanisms.generators.schema_generator import ColumnCells, Releases
-from dpaudit.mechanisms.queries.table_summary import TableBatch
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from dpaudit.synthetic_tables.mechanisms.schema_generator import ColumnCells, Releases
+from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b", "c", "d"], "income": [0.0, 1e5]}
 EPSILONS = (1.0, 4.0)

@@ -20,16 +20,16 @@ from dpaudit.engine.data.bundled import BreastCancer
 from dpaudit.engine.data.table_rows import ExampleRows
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.games.tables.membership import TableDraw, TargetRecord, fit_with_or_without
-from dpaudit.engine.games.tables.record_view import Pool
 from dpaudit.estimators.measures import auc
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.generators.copied_rows import CopiedRows
-from dpaudit.mechanisms.generators.gaussian_copula import GaussianCopula
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
 from dpaudit.mechanisms.queries.row_function import TableRows
+from dpaudit.synthetic_tables.games.membership import TableDraw, TargetRecord, fit_with_or_without
+from dpaudit.synthetic_tables.games.record_view import Pool
+from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
+from dpaudit.synthetic_tables.mechanisms.gaussian_copula import GaussianCopula
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 
 SCHEMA: Mapping[str, Any] = {
     "x1": (5.0, 30.0),

@@ -28,12 +28,12 @@ from scipy.stats import rankdata
 import dpaudit
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import Canaries
-from dpaudit.engine.games.text.rates import maximum_bound
+from dpaudit.language_models.canary_texts.rates import maximum_bound
+from dpaudit.language_models.mechanisms.fine_tuning.base_model import load_base
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText, in_parts, make_batch
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.fine_tuning.base_model import load_base
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText, in_parts, make_batch
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
 
 SEED = 54
 DELTA = 1e-5

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 import dpaudit
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
-from dpaudit.engine.games.text.planting import NO_LOSS
+from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_noise_multiplier
 from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 

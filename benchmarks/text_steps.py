@@ -20,13 +20,13 @@ from typing import Any
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import audit, load_spec
-from dpaudit.engine.data.text.plain_texts import MadeSentences
-from dpaudit.mechanisms.adapters.opacus_lora import OpacusLora
-from dpaudit.mechanisms.language_models.base_models.pretrained_model import PretrainedModel
-from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
-from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.data.plain_texts import MadeSentences
+from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
+from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from tests.engine.own_text_trainers import (
     HalfNoise,
     MirroredNoise,

@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
+    from dpaudit.engine.answer.result import AuditResult as AuditResult
+    from dpaudit.engine.answer.run_report import Report as Report
+    from dpaudit.engine.answer.verdict import Verdict as Verdict
     from dpaudit.engine.cli.mlflow_runs import log_to_mlflow as log_to_mlflow
     from dpaudit.engine.data.in_memory import rows as rows
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
-    from dpaudit.engine.games.text.canaries import Canaries as Canaries
-    from dpaudit.engine.games.text.loss_record import LossRecord as LossRecord
-    from dpaudit.engine.games.text.loss_record import preflight as preflight
-    from dpaudit.engine.reading.result import AuditResult as AuditResult
-    from dpaudit.engine.reading.run_report import Report as Report
-    from dpaudit.engine.reading.verdict import Verdict as Verdict
     from dpaudit.engine.request.audit_spec import Audit as Audit
     from dpaudit.engine.request.audit_spec import AuditSpec as AuditSpec
     from dpaudit.engine.request.audit_spec import RunOptions as RunOptions
@@ -35,16 +32,20 @@ if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
     from dpaudit.engine.sweep.running import restore_sweep as restore_sweep
     from dpaudit.engine.sweep.running import sweep as sweep
-    from dpaudit.engine.synthetic.auditing import synthetic as synthetic
-    from dpaudit.engine.synthetic.result import SyntheticAudit as SyntheticAudit
-    from dpaudit.engine.text.estimating import TextEstimate as TextEstimate
-    from dpaudit.engine.text.estimating import estimate_text as estimate_text
-    from dpaudit.engine.text.estimating import text_statistics as text_statistics
-    from dpaudit.engine.text.making import canaries as canaries
-    from dpaudit.engine.text.text_audit import TextAudit as TextAudit
     from dpaudit.errors import AuditError as AuditError
     from dpaudit.estimators.bound import Bound as Bound
     from dpaudit.estimators.finding import Validity as Validity
+    from dpaudit.language_models.canary_texts.canaries import Canaries as Canaries
+    from dpaudit.language_models.canary_texts.loss_record import LossRecord as LossRecord
+    from dpaudit.language_models.canary_texts.loss_record import preflight as preflight
+    from dpaudit.language_models.front_door.estimating import TextEstimate as TextEstimate
+    from dpaudit.language_models.front_door.estimating import estimate_text as estimate_text
+    from dpaudit.language_models.front_door.estimating import text_statistics as text_statistics
+    from dpaudit.language_models.front_door.making import canaries as canaries
+    from dpaudit.language_models.front_door.text_audit import TextAudit as TextAudit
+    from dpaudit.language_models.mechanisms.endpoint_log_probabilities import (
+        EndpointLogProbabilities as EndpointLogProbabilities,
+    )
     from dpaudit.mechanisms.adapters.own_predictor import from_predictor as from_predictor
     from dpaudit.mechanisms.adapters.own_torch import from_opacus as from_opacus
     from dpaudit.mechanisms.adapters.own_torch import from_torch as from_torch
@@ -53,9 +54,8 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.adapters.own_training import from_summary as from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn as from_sklearn
     from dpaudit.mechanisms.examples import Examples as Examples
-    from dpaudit.mechanisms.language_models.endpoint_log_probabilities import (
-        EndpointLogProbabilities as EndpointLogProbabilities,
-    )
+    from dpaudit.synthetic_tables.front_door.auditing import synthetic as synthetic
+    from dpaudit.synthetic_tables.front_door.result import SyntheticAudit as SyntheticAudit
 
 __version__ = "0.1.0"
 
@@ -68,30 +68,30 @@ if "NUMBA_CACHE_DIR" not in os.environ and not os.access(os.path.dirname(__file_
 _HOMES = {
     "Audit": "dpaudit.engine.request.audit_spec",
     "AuditError": "dpaudit.errors",
-    "AuditResult": "dpaudit.engine.reading.result",
+    "AuditResult": "dpaudit.engine.answer.result",
     "AuditSpec": "dpaudit.engine.request.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Canaries": "dpaudit.engine.games.text.canaries",
+    "Canaries": "dpaudit.language_models.canary_texts.canaries",
     "Claim": "dpaudit.claims",
-    "EndpointLogProbabilities": "dpaudit.mechanisms.language_models.endpoint_log_probabilities",
+    "EndpointLogProbabilities": "dpaudit.language_models.mechanisms.endpoint_log_probabilities",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
-    "LossRecord": "dpaudit.engine.games.text.loss_record",
+    "LossRecord": "dpaudit.language_models.canary_texts.loss_record",
     "Relation": "dpaudit.claims.curve",
-    "Report": "dpaudit.engine.reading.run_report",
+    "Report": "dpaudit.engine.answer.run_report",
     "ResourceRequest": "dpaudit.engine.request.resources",
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
-    "SyntheticAudit": "dpaudit.engine.synthetic.result",
-    "TextAudit": "dpaudit.engine.text.text_audit",
-    "TextEstimate": "dpaudit.engine.text.estimating",
+    "SyntheticAudit": "dpaudit.synthetic_tables.front_door.result",
+    "TextAudit": "dpaudit.language_models.front_door.text_audit",
+    "TextEstimate": "dpaudit.language_models.front_door.estimating",
     "Validity": "dpaudit.estimators.finding",
-    "Verdict": "dpaudit.engine.reading.verdict",
+    "Verdict": "dpaudit.engine.answer.verdict",
     "audit": "dpaudit.engine.run.driver",
-    "canaries": "dpaudit.engine.text.making",
+    "canaries": "dpaudit.language_models.front_door.making",
     "check": "dpaudit.engine.run.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
-    "estimate_text": "dpaudit.engine.text.estimating",
+    "estimate_text": "dpaudit.language_models.front_door.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_torch",
     "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
@@ -101,13 +101,13 @@ _HOMES = {
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
-    "preflight": "dpaudit.engine.games.text.loss_record",
+    "preflight": "dpaudit.language_models.canary_texts.loss_record",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "rows": "dpaudit.engine.data.in_memory",
     "sweep": "dpaudit.engine.sweep.running",
-    "synthetic": "dpaudit.engine.synthetic.auditing",
+    "synthetic": "dpaudit.synthetic_tables.front_door.auditing",
     "table": "dpaudit.engine.data.in_memory",
-    "text_statistics": "dpaudit.engine.text.estimating",
+    "text_statistics": "dpaudit.language_models.front_door.estimating",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

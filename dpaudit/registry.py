@@ -12,7 +12,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,28 +23,33 @@ from dpaudit.errors import UnknownNameError, did_you_mean, shortened
 T = TypeVar("T")
 
 PAPERS = "papers"
-PACKAGES = {
-    "mechanism": "dpaudit.mechanisms",
-    "model": "dpaudit.mechanisms",
-    "base-model": "dpaudit.mechanisms",
-    "embedder": "dpaudit.mechanisms",
-    "language-model": "dpaudit.mechanisms",
-    "text-trainer": "dpaudit.mechanisms",
-    "game": "dpaudit.engine.games",
-    "attack": "dpaudit.engine.games",
-    "table-attack": "dpaudit.engine.games",
-    "text-attack": "dpaudit.engine.games",
-    "canary": "dpaudit.engine.games",
-    "text-canary": "dpaudit.engine.games",
-    "poisoning": "dpaudit.engine.games",
-    "proxy": "dpaudit.engine.games",
-    "adversary": "dpaudit.engine.games",
-    "estimator": "dpaudit.estimators",
-    "curve": "dpaudit.claims",
-    "data": "dpaudit.engine.data",
-    "reproduction": PAPERS,
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "mechanism": ("dpaudit.mechanisms", "dpaudit.language_models.mechanisms", "dpaudit.synthetic_tables.mechanisms"),
+    "model": ("dpaudit.mechanisms",),
+    "base-model": ("dpaudit.language_models.mechanisms",),
+    "embedder": ("dpaudit.mechanisms",),
+    "language-model": ("dpaudit.mechanisms",),
+    "text-trainer": ("dpaudit.language_models.mechanisms",),
+    "game": ("dpaudit.engine.games", "dpaudit.language_models.games", "dpaudit.synthetic_tables.games"),
+    "attack": ("dpaudit.engine.games", "dpaudit.language_models.attacks"),
+    "table-attack": ("dpaudit.synthetic_tables.attacks",),
+    "text-attack": ("dpaudit.language_models.attacks",),
+    "canary": ("dpaudit.engine.games",),
+    "text-canary": ("dpaudit.language_models.canary_kinds",),
+    "poisoning": ("dpaudit.engine.games",),
+    "proxy": ("dpaudit.engine.games",),
+    "adversary": ("dpaudit.engine.games",),
+    "estimator": ("dpaudit.estimators",),
+    "curve": ("dpaudit.claims",),
+    "data": ("dpaudit.engine.data", "dpaudit.language_models.data"),
+    "reproduction": (PAPERS,),
 }
-"""Package that holds the parts of each kind; `papers/` exists only in a checkout."""
+"""Packages that hold the parts of each kind; `papers/` exists only in a checkout."""
+WING_PARTS: Mapping[str, tuple[str, ...]] = {
+    "verb": ("dpaudit.synthetic_tables.front_door",),
+    "utility": ("dpaudit.synthetic_tables.games",),
+}
+"""Packages of what wings add to the rest, which no spec names: commands, and units that measure utility in sweeps."""
 
 FORMER_NAMES = {
     "guess-band": "simultaneous-guess-count",
@@ -60,7 +65,7 @@ class Entry:
     """One registered name.
 
     Attributes:
-        kind: A key of `PACKAGES`.
+        kind: A key of `PACKAGES` or `WING_PARTS`.
         name: Name in specs.
         summary: First line of the docstring.
         source: Paper or package that the part comes from.
@@ -78,7 +83,7 @@ class Entry:
 
 def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
     """Register a class or function as `name` of a kind; arguments must be literals, since they are read as text."""
-    if kind not in PACKAGES:
+    if kind not in PACKAGES and kind not in WING_PARTS:
         raise UnknownNameError(f"kind must be one of {', '.join(PACKAGES)}, got {kind!r}")
 
     def mark(part: T) -> T:
@@ -145,18 +150,18 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _registered_entries(kind: str) -> Iterator[Entry]:
-    package = PACKAGES[kind]
-    root = _package_folder(package)
     marked = re.compile(rf'^@register\(\s*"{kind}"', re.MULTILINE)
-    for path in sorted(root.rglob("*.py")) if root else ():
-        text = path.read_text(encoding="utf-8")
-        inner = path.relative_to(root or path).with_suffix("").parts
-        module = ".".join([package, *(part for part in inner if part != "__init__")])
-        for match in marked.finditer(text):
-            for node in _parse_definition(text, match.start()):
-                summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                for name, source in _registrations(kind, node):
-                    yield Entry(kind, name, summary, source, module, node.name)
+    for package in PACKAGES.get(kind) or WING_PARTS[kind]:
+        root = _package_folder(package)
+        for path in sorted(root.rglob("*.py")) if root else ():
+            text = path.read_text(encoding="utf-8")
+            inner = path.relative_to(root or path).with_suffix("").parts
+            module = ".".join([package, *(part for part in inner if part != "__init__")])
+            for match in marked.finditer(text):
+                for node in _parse_definition(text, match.start()):
+                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                    for name, source in _registrations(kind, node):
+                        yield Entry(kind, name, summary, source, module, node.name)
 
 
 def _parse_definition(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:

@@ -95,7 +95,7 @@ class Finding(Protocol):
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """Columns of numbers for figures, by series; `engine/finding_figures.py` describes the columns."""
+        """Columns of numbers for figures, by series; `engine/figures/finding_figures.py` describes the columns."""
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Compare with the claim at the point with the strongest evidence against it."""

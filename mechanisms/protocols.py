@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
 
 if TYPE_CHECKING:
+    from dpaudit.mechanisms.texts import Texts
     from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
     from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
@@ -215,3 +216,26 @@ class StepLearner(Claiming, Protocol):
 
         If training fails, fewer steps are observed.
         """
+
+
+@runtime_checkable
+class TextStepLearner(Claiming, Protocol):
+    """A fine-tuning by DP-SGD that admits a canary to its steps and reveals the noisy gradient of each step."""
+
+    @property
+    def shows_steps(self) -> bool:
+        """True if the steps are those of DP-SGD with noise, and can be seen."""
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps | None:
+        """Return the steps claimed for a training on `rows` texts; None if there is no such claim."""
+
+    def show_text_steps(self, train: Texts, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
+        """Fine-tune on the texts and the canary. The canary records the observations."""
+
+
+@runtime_checkable
+class WithDefaultData(Protocol):
+    """A mechanism that names data of its own for a check without data."""
+
+    def default_data(self) -> Mapping[str, Any]:
+        """Return the spec of the data, `{"name": ..., fields}`."""

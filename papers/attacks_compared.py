@@ -20,14 +20,14 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidence, LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower

@@ -13,8 +13,8 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
 from papers.reproduction import Options, Reproduction

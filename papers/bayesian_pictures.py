@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, SubsampledGaussian
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion import (
     best_epsilon,

@@ -19,16 +19,16 @@ import pyarrow.csv as pacsv
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower

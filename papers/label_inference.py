@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from scipy.stats import binom
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit

@@ -23,15 +23,15 @@ from matplotlib.figure import Figure
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.answers import Predictions
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.page import figure_markup, template
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan

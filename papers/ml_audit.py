@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.bundled import Iris, Wine
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, FarCorner, Remove
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, draw_detected, lines_of, point_of
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit

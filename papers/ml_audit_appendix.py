@@ -12,9 +12,9 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec

@@ -20,15 +20,15 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 from scipy import special
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.images import FashionMnist
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.neighbours.game import Neighbours, Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower

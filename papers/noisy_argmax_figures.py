@@ -11,8 +11,8 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities

@@ -15,17 +15,17 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.images import FashionMnist, Mnist
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.estimators.bound import format_lower

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.text_features import CountedWords
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
 from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, PoisNatQBestTrain, PoisNatQEmbedding
@@ -36,12 +36,12 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.errors import RunError
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
-from dpaudit.mechanisms.language_models.local import LocalTransformer
-from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, Network, WideResNet16x4
 from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
+from dpaudit.mechanisms.predictors.local import LocalTransformer
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+from dpaudit.mechanisms.predictors.stand_in import StandIn
 from dpaudit.registry import register
 from papers.data.encoded_sentences import EncodedSentences, middle_layer
 from papers.data.picture_strips import cifar10

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
-from dpaudit.engine import drawing as style
-from dpaudit.engine import palette
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.figures import drawing as style
+from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore, LikelihoodRatio
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.one_run.signed_scores import OneRun

@@ -24,7 +24,7 @@ from tests.import_graph import Sources, cycles, import_graph, imports, module_of
 from tests.loops import Cases
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("actors", "cluster", "engine", "estimators", "mechanisms")
+FOLDERS = ("actors", "cluster", "engine", "estimators", "language_models", "mechanisms", "synthetic_tables")
 """Packages at the root of the repository; `dpaudit/` holds a symbolic link to each."""
 
 
@@ -75,9 +75,15 @@ FLOORS = Rooms(
             "registry",
             "claims",
         ),
-        *("estimators", "mechanisms", "cluster", "actors", "engine", "testing", "__main__"),
+        *("estimators", "mechanisms", "cluster", "actors", "engine", "language_models", "synthetic_tables"),
+        *("testing", "__main__"),
     ),
-    unrelated=unrelated(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
+    unrelated=unrelated(
+        ("estimators", "mechanisms actors"),
+        ("cluster", "estimators mechanisms actors claims"),
+        ("language_models", "synthetic_tables"),
+        ("language_models synthetic_tables", "testing"),
+    ),
 )
 MECHANISMS = Rooms(
     "dpaudit.mechanisms",
@@ -90,35 +96,29 @@ MECHANISMS = Rooms(
             "threads",
             "labels",
             "training",
+            "texts",
             "protocols",
             "models",
             "teachers",
-            "language_models",
             "queries",
         ),
-        *("learners", "predictors", "adapters", "generators", "planted"),
+        *("learners", "predictors", "adapters", "planted"),
     ),
 )
 ENGINE = Rooms(
     "dpaudit.engine",
     (
         "exits",
-        "palette",
-        "drawing",
-        "finding_figures",
+        "figures",
         "data",
         "games",
         "request",
         "planning",
-        "reading",
+        "answer",
         "report",
         "run",
         "sweep",
-        "planned_run",
         "estimate",
-        "synthetic",
-        "text",
-        "testing",
         "cli",
     ),
 )
@@ -133,15 +133,18 @@ GAMES = Rooms(
             "two_world",
             "neighbours",
             "functions",
-            "tables",
-            "text",
             "steps",
             "predictions",
             "advantages",
         ),
     ),
 )
-ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)
+LANGUAGE_MODELS = Rooms(
+    "dpaudit.language_models", ("mechanisms", "data", "canary_texts", "canary_kinds", "attacks", "games", "front_door")
+)
+SYNTHETIC_TABLES = Rooms("dpaudit.synthetic_tables", ("mechanisms", "games", "attacks", "front_door"))
+WINGS = (LANGUAGE_MODELS, SYNTHETIC_TABLES)
+ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES, *WINGS)
 
 FORBIDDEN_LIBRARIES = {
     "claims": {"ray", "torch", "pandas"},
@@ -328,7 +331,7 @@ PLANTED = [
         "dpaudit.engine.games.one_run.rules",
         "dpaudit.engine.games.labels.label_repeats",
     ),
-    ("order of dpaudit.engine", "dpaudit.engine.reading.verdict", "dpaudit.engine.run.driver"),
+    ("order of dpaudit.engine", "dpaudit.engine.answer.verdict", "dpaudit.engine.run.driver"),
     ("cycles", "dpaudit.claims.curve", "dpaudit.claims.renyi"),
     ("cycles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
 ]

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
-from dpaudit.engine.finding_figures import finding_figures
+from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.testing import check_game
 
 PAGE = Path(__file__).parents[1] / "docs" / "developers" / "extending.md"

@@ -26,7 +26,7 @@ from tests.nightly import by_night_unless_changed
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
+FLOORS = ("actors", "cluster", "engine", "estimators", "language_models", "mechanisms", "synthetic_tables")
 MAKES_THE_WHEEL = ("pyproject.toml", "MANIFEST.in", "editable/*", "*.j2", "*/py.typed", "tests/test_installation.py")
 of_a_build = by_night_unless_changed(*MAKES_THE_WHEEL)
 """Mark of a test that builds or installs the package. `test_architecture` compares the folders with the listed

@@ -94,11 +94,11 @@ def estimate(
       log_probability,planted   texts of a model       discoverable-extraction
       longest_span,planted      copies of texts        verbatim-extraction
     """
+    from dpaudit.engine.answer.verdict import Verdict
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.page import to_json, write_page
     from dpaudit.engine.estimate.slices import estimates_by
     from dpaudit.engine.estimate.tables import SourceTable
-    from dpaudit.engine.reading.verdict import Verdict
 
     if (fail_on_violation or fail_on_inconclusive) and question_fields["claim"] is None:
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"

@@ -20,15 +20,15 @@ from dpaudit.engine.cli.init_and_doctor import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
 from dpaudit.engine.cli.options import OUTPUT_FILE, PLACE, json_option, parse_schema, parse_settings
 from dpaudit.engine.cli.remote import REMOTE_VERBS
-from dpaudit.engine.cli.synthetic import synthetic
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import shortened
 from dpaudit.locations import search_last
 from dpaudit.packages import imported
+from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
-    from dpaudit.engine.reading.run_report import Report
+    from dpaudit.engine.answer.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
 
 T = TypeVar("T")
@@ -320,7 +320,7 @@ def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> N
     claim if the game chooses its data in the run, which computes the rest. Then the number of trainings, and the
     remaining time if an earlier run has timed such units. Nothing runs.
     """
-    from dpaudit.engine.planned_run import planned_run
+    from dpaudit.engine.cli.planned_run import planned_run
 
     planned = planned_run(spec, seed=seed, timings=timings, announce=tell)
     if as_json:
@@ -525,5 +525,6 @@ def _run_interruptible(work: Callable[[], T], resume_verb: str, folder: str | Pa
         stop(f"interrupted{by}; finished units are kept, {advice}", RUN_FAILED)
 
 
-for command in (*FIRST_VERBS, *NAME_VERBS, estimate, synthetic, sweep, *REMOTE_VERBS):
+WING_VERBS = [load("verb", name) for name in catalogue("verb")]
+for command in (*FIRST_VERBS, *NAME_VERBS, estimate, *WING_VERBS, sweep, *REMOTE_VERBS):
     main.add_command(command)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.engine.answer.answer_words import NOT_SHOWN
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.estimate.estimating import Estimate
-from dpaudit.engine.reading.answer_words import NOT_SHOWN
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import shortened
 from dpaudit.estimators.measures import pairs_above
 from dpaudit.packages import imported

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from dpaudit.engine.reading.run_report import Report
-    from dpaudit.engine.reading.verdict import Verdict
+    from dpaudit.engine.answer.run_report import Report
+    from dpaudit.engine.answer.verdict import Verdict
 
 FIXTURE = "dp_audit"
 ERROR = 0.001

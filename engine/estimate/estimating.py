@@ -15,11 +15,11 @@ from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.answer.card import card
+from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, TestRecord, Verb
+from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
-from dpaudit.engine.reading.card import card
-from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord, Verb
-from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper
@@ -553,7 +553,7 @@ def _power(
     """
     if bound.validity in NEVER_REJECT:
         return {"blind": NO_VERDICT.format(bound.validity)}
-    from dpaudit.engine.reading.gather import p_value_of  # slow to import, needs a claim
+    from dpaudit.engine.answer.gather import p_value_of  # slow to import, needs a claim
 
     is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
     power = {"p_value": p_value_of(estimator, tallies, bound, claim.curve) if is_small else None}
@@ -569,7 +569,7 @@ def _power(
 
 def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
     """Return the bound for as many rows in perfect order, and the detectable reduction of the noise."""
-    from dpaudit.engine.reading.gather import detectable_factor  # slow to import
+    from dpaudit.engine.answer.gather import detectable_factor  # slow to import
 
     most = _maximum(replays, estimator)
     if blind := _blind(most, claim):

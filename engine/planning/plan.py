@@ -34,6 +34,7 @@ from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.packages import require_packages
+from dpaudit.registry import load
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
 ANNOUNCED_ROWS = 1_000_000  # generated rows from which planning takes a second and announces it
@@ -338,9 +339,7 @@ def _plan_audit(
 def _with_utility(game: Played, setting: Setting, work: Work) -> Played:
     """Return the game with a training on the unchanged target part that measures utility, for a game without it."""
     if isinstance(setting.parts.target, TableRows):
-        from dpaudit.engine.games.tables.utility import add_utility as add_table_utility  # only generators need it
-
-        added = tuple(unit for unit in add_table_utility(setting, work) if unit not in game.trainings)
+        added = tuple(unit for unit in load("utility", "tables")(setting, work) if unit not in game.trainings)
         return dataclasses.replace(game, trainings=(*added, *game.trainings))
     if not (isinstance(setting.mechanism, Learner) and isinstance(setting.parts.target, Examples)):
         return game

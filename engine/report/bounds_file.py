@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.values import arrow_array
-from dpaudit.engine.reading.answer_words import NOT_SHOWN
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.answer.answer_words import NOT_SHOWN
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
-    from dpaudit.engine.reading.sweep_summary import SweepSummary
+    from dpaudit.engine.answer.sweep_summary import SweepSummary
 
 
 def write_bounds(report: Report, folder: Path) -> bytes:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.drawing import WIDE, Picture, annotate_right, canvas, fill, finish, legend_below, set_ticks
-from dpaudit.engine.finding_figures import draw_totals, total_epsilons
-from dpaudit.engine.palette import CLAIM, COLOURS, INK, MEMBER, OTHER, QUIET, can_be_drawn
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
-from dpaudit.engine.reading.verdict import COLOURS as VERDICTS
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
+from dpaudit.engine.answer.verdict import COLOURS as VERDICTS
+from dpaudit.engine.answer.verdict import Verdict
+from dpaudit.engine.figures.drawing import WIDE, Picture, annotate_right, canvas, fill, finish, legend_below, set_ticks
+from dpaudit.engine.figures.finding_figures import draw_totals, total_epsilons
+from dpaudit.engine.figures.palette import CLAIM, COLOURS, INK, MEMBER, OTHER, QUIET, can_be_drawn
 from dpaudit.errors import shortened
 from dpaudit.estimators.bound import Bound, format_lower
 

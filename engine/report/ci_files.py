@@ -11,9 +11,9 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
-from dpaudit.engine.reading.answer_words import advice
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import Answer, Verdict
+from dpaudit.engine.answer.answer_words import advice
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import Answer, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.errors import printable, printable_lines
 from dpaudit.plain_files import append_user_file, write_user_file

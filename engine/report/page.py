@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading.answer_words import NOT_SHOWN
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import COLOURS, Verdict
+from dpaudit.engine.answer.answer_words import NOT_SHOWN
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import COLOURS, Verdict
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
-    from dpaudit.engine.drawing import Picture
-    from dpaudit.engine.reading.label_comparison import LabelStudy
+    from dpaudit.engine.answer.label_comparison import LabelStudy
+    from dpaudit.engine.figures.drawing import Picture
     from dpaudit.estimators.arguments import Interval
 
 MAX_SCORES_DRAWN = 400_000
@@ -117,7 +117,7 @@ def intervals(result: AuditResult) -> dict[str, Interval]:
 
 def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str, Markup]]:
     """Return titles and figures of one audit."""
-    from dpaudit.engine.finding_figures import finding_figures
+    from dpaudit.engine.figures.finding_figures import finding_figures
     from dpaudit.engine.report import charts
 
     name = slug(result.name)
@@ -141,7 +141,7 @@ def _comparison_figures(studies: Sequence[LabelStudy], target: Path) -> list[tup
 
 
 def _save_figure(picture: Picture, target: Path, name: str) -> Markup:
-    from dpaudit.engine.drawing import save  # slow to import, because it loads Matplotlib
+    from dpaudit.engine.figures.drawing import save  # slow to import, because it loads Matplotlib
 
     return figure_markup(save(picture.figure, target, name))
 

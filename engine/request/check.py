@@ -18,7 +18,6 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.data.text.plain_texts import MadeSentences
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -39,20 +38,17 @@ from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
-from dpaudit.mechanisms.language_models.fine_tuned_model import TextLearner
-from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
+from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.protocols import (
     BagMechanism,
     Claiming,
     LabelMechanism,
     StackLearner,
+    WithDefaultData,
 )
 from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
@@ -471,15 +467,13 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
 
 
 def default_data(mechanism: Any, claim: Claim) -> Any:
-    """Return small data for a mechanism: ten classes for labels, two for models, digits for networks of images,
-    sentences for language models.
+    """Return small data for a mechanism: its own, else ten classes for labels, two for models, digits for networks
+    of images.
 
     Tests of a label claim need few trainings, so their data have more rows than data for a claim about records.
     """
-    if isinstance(mechanism, SchemaGenerator):
-        return SchemaRows(mechanism.schema)
-    if isinstance(mechanism, TextLearner):
-        return MadeSentences()
+    if isinstance(mechanism, WithDefaultData):
+        return build("data", mechanism.default_data())
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
     table = GaussianMixture(classes=2, rows=10_000 if claim.relation is Relation.LABEL else 1_000)
@@ -616,13 +610,10 @@ def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: Check
 
 
 def _mechanism_name(mechanism: Any) -> str:
-    if isinstance(mechanism, OwnFunction | OwnGenerator):
-        code = mechanism.function if isinstance(mechanism, OwnFunction) else mechanism.generator
-        where = code if isinstance(code, str) else location(code)
-        return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
-    for name in ("predictor", "estimator", "function", "train", "module"):
+    for name in ("predictor", "estimator", "function", "generator", "train", "module"):
         code = getattr(mechanism, name, None)
         if code is not None and (isinstance(code, str) or has_location(code)):
-            return (code if isinstance(code, str) else location(code)).rpartition(":")[2]
+            where = code if isinstance(code, str) else location(code)
+            return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__

@@ -17,7 +17,7 @@ from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
-from dpaudit.mechanisms.adapters.own_generator import OwnGenerator, takes_generator
+from dpaudit.registry import load
 
 SUFFIXES = (*ENDINGS, *PACKED)
 """Ends of the names of files of rows."""
@@ -36,7 +36,7 @@ def function_on_rows(
     memory_mb: int | None = None,
     time: bool = False,
     group: int | None = None,
-) -> tuple[OwnFunction | OwnGenerator, SchemaRows]:
+) -> tuple[Any, SchemaRows]:
     """Return the mechanism of a function or a generator of tables, and generated rows for its check.
 
     Args:
@@ -58,9 +58,10 @@ def function_on_rows(
         "memory_mb": memory_mb,
         "time": time,
     }
-    mechanism: OwnFunction | OwnGenerator
-    if takes_generator(function, python, folder):
-        mechanism = OwnGenerator(function, schema, **options)
+    generator = load("mechanism", "generator")  # of the wing for synthetic tables
+    mechanism: Any
+    if generator.takes(function, python, folder):
+        mechanism = generator(function, schema, **options)
         code = mechanism.generator
     else:
         mechanism = OwnFunction(function, **options)

@@ -9,7 +9,6 @@ from typing import Any
 from dpaudit.claims import Relation
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
-from dpaudit.mechanisms.language_models.fine_tuned_model import TextStepLearner
 from dpaudit.mechanisms.protocols import (
     LabelMechanism,
     Learner,
@@ -17,6 +16,7 @@ from dpaudit.mechanisms.protocols import (
     SampledLearner,
     StepLearner,
     SummarisedLearner,
+    TextStepLearner,
 )
 
 RECORDS = (Relation.REPLACE, Relation.ADD_REMOVE)

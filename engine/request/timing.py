@@ -17,8 +17,8 @@ from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.protocols import Learner, StackLearner, SummarisedLearner
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.exits import tell
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
 from dpaudit.engine.request.check import (
     PLANNING_MESSAGE,

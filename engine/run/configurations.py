@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.engine.reading.stated_values import StatedValue
+from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.errors import shortened
 
 CONFIGURATIONS = "configurations.json"

@@ -24,12 +24,12 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
+from dpaudit.engine.answer.bounds_checksum import checksum_note
+from dpaudit.engine.answer.joint import joint_verdict
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import RepeatedUnit, Report
 from dpaudit.engine.exits import original_stream
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
-from dpaudit.engine.reading.bounds_checksum import checksum_note
-from dpaudit.engine.reading.joint import joint_verdict
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import RepeatedUnit, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_from_file
@@ -266,7 +266,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     results = Policy(plan, store).results(outcome, folder)
     joint_test, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
-        from dpaudit.engine.reading.sweep_summary import sweep_summary  # needed for sweeps only
+        from dpaudit.engine.answer.sweep_summary import sweep_summary  # needed for sweeps only
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     remarks = [

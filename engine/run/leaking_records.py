@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.engine.reading.records import Records
+from dpaudit.engine.answer.records import Records
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.engine.run.run_status import claim_point, run_status
 from dpaudit.errors import DataError, RunError, SpecError, shortened

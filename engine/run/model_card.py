@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpaudit.engine.reading.answer_words import NOT_SHOWN, advice
-from dpaudit.engine.reading.stated_values import StatedValue
-from dpaudit.engine.reading.verdict import COLOURS, Verdict
+from dpaudit.engine.answer.answer_words import NOT_SHOWN, advice
+from dpaudit.engine.answer.stated_values import StatedValue
+from dpaudit.engine.answer.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.engine.request.audit_spec import MAX_SEED
 from dpaudit.engine.run.run_status import VERDICTS_BY_SEVERITY, AuditOutcome, RunStatus, run_status

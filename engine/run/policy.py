@@ -23,13 +23,13 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer.gather import read_audit
+from dpaudit.engine.answer.joint import rejects_without_proxy
+from dpaudit.engine.answer.record import Confirmation, Verb
+from dpaudit.engine.answer.result import AuditResult, Failure
+from dpaudit.engine.answer.stopping import SequentialReader
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
-from dpaudit.engine.reading.gather import read_audit
-from dpaudit.engine.reading.joint import rejects_without_proxy
-from dpaudit.engine.reading.record import Confirmation, Verb
-from dpaudit.engine.reading.result import AuditResult, Failure
-from dpaudit.engine.reading.stopping import SequentialReader
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.errors import with_line
 

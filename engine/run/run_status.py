@@ -18,9 +18,9 @@ from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
-from dpaudit.engine.reading.stated_values import StatedValue
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
+from dpaudit.engine.answer.stated_values import StatedValue
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.run.configurations import (
     CONFIGURATIONS,
     ConfigurationState,

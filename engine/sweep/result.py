@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
 from dpaudit.errors import RunError, UnknownNameError, did_you_mean, printable
 
 if TYPE_CHECKING:

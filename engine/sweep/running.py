@@ -27,9 +27,9 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.actors.work import Call, outcome_metadata
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, apply_consent, require_network
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.sweep_summary import REAUDIT, reaudit_name, sweep_summary
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.sweep_summary import REAUDIT, reaudit_name, sweep_summary
 from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,

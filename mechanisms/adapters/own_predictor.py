@@ -18,9 +18,9 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
-from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
-from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
+from dpaudit.mechanisms.predictors.prompts import UNREAD, read_class
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
+from dpaudit.mechanisms.predictors.transport import HttpService, RequestFailure
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 from dpaudit.tensors import numpy_of

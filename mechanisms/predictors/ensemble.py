@@ -20,8 +20,8 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.predictors.language_model import PublicData
 from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.releases import (
     ConfidentArgmax,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.language_models.protocol import Expected
+from dpaudit.mechanisms.predictors.language_model import Expected
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 

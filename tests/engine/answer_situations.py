@@ -16,10 +16,10 @@ import numpy as np
 from dpaudit import Claim
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
+from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.answer.verdict import Verdict, decide
 from dpaudit.engine.games.steps.noise_form import NoiseForm
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
-from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
-from dpaudit.engine.reading.verdict import Verdict, decide
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.answer.shift import ShiftCorrected, bound_beyond_shift, shift_control
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
@@ -23,7 +24,6 @@ from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.proxy_game import cumulative
 from dpaudit.engine.games.one_run.rules import CanarySetup, Replayed
-from dpaudit.engine.reading.shift import ShiftCorrected, bound_beyond_shift, shift_control
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator
 from dpaudit.estimators.scores import Scores

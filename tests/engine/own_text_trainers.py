@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 
 
 class Remembers(torch.nn.Module):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading.record import Confirmation, Sensitivity
-from dpaudit.engine.reading.verdict import RULES, Answer, Verdict, decide
+from dpaudit.engine.answer.record import Confirmation, Sensitivity
+from dpaudit.engine.answer.verdict import RULES, Answer, Verdict, decide
 from dpaudit.estimators.finding import Validity
 from tests.engine.answer_situations import (
     BLIND,
@@ -33,7 +33,7 @@ from tests.loops import Cases
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/answers.txt"
-VERDICT_FILE = "engine/reading/verdict.py"
+VERDICT_FILE = "engine/answer/verdict.py"
 
 
 def test_each_situation_is_decided_by_its_rule() -> None:

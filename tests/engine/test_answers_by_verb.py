@@ -12,9 +12,9 @@ import pytest
 from dpaudit import Claim
 from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer.record import Record, Verb
+from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.record import Record, Verb
-from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from tests.engine.answer_situations import SITUATIONS, alone, bound, record

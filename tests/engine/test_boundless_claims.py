@@ -22,9 +22,9 @@ from dpaudit.claims import (
     claim_under,
     two_steps,
 )
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.finding_figures import finding_figures
-from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.engine.report.page import power_of_e
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import Bound

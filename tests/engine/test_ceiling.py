@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
 from dpaudit.claims import claim_under
+from dpaudit.engine.answer.record import Record, Sensitivity, TestRecord
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import COLOURS, Verdict, decide
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.labels.label_channel import LabelChannel
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
@@ -24,10 +28,6 @@ from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInf
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import COLOURS, Verdict, decide
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again

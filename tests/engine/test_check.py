@@ -36,14 +36,14 @@ from dpaudit import (
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
+from dpaudit.engine.answer.joint import JointVerdict
+from dpaudit.engine.answer.record import Confirmation
+from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.shift import ShiftControl
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
-from dpaudit.engine.reading.joint import JointVerdict
-from dpaudit.engine.reading.record import Confirmation
-from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.check import (
     Budget,

@@ -17,11 +17,11 @@ from markdown_it.token import Token
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer.joint import JointVerdict
+from dpaudit.engine.answer.record import Confirmation
+from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.joint import JointVerdict
-from dpaudit.engine.reading.record import Confirmation
-from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.error_budget import JointTest

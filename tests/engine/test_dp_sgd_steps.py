@@ -24,13 +24,13 @@ from benchmarks.bank.loops import (
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, SubsampledGaussian
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, learn_steps, score_steps, train_steps
 from dpaudit.engine.games.steps.step_probes import FEATURES, StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import RandomGradient
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale
 from dpaudit.estimators.scores import Scores, StepScores

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import dpaudit
 from dpaudit import Verdict
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.equal_values import (
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.equal_values import (
     Statistic,
     across,
     in_one_file,
@@ -21,8 +21,8 @@ from dpaudit.engine.games.tables.equal_values import (
     p_of_too_many,
     two_sided,
 )
-from dpaudit.engine.games.tables.pairs import paired
-from dpaudit.engine.games.tables.split_control import SplitControl, split_control
+from dpaudit.synthetic_tables.games.pairs import paired
+from dpaudit.synthetic_tables.games.split_control import SplitControl, split_control
 
 Rng = np.random.Generator
 Bits = NDArray[np.bool_]

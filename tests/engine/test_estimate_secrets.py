@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 import dpaudit
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.extraction.exposure import SecretRanks, rank_epsilon

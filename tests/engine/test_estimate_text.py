@@ -17,13 +17,13 @@ from scipy.stats import binom
 
 import dpaudit
 from dpaudit import Claim, Relation, Verdict
-from dpaudit.engine.games.text.canaries import Canaries
-from dpaudit.engine.games.text.guesses import attack_scores
-from dpaudit.engine.games.text.view import TextView
 from dpaudit.engine.request.build import build
-from dpaudit.engine.text.estimating import ATTACKS
 from dpaudit.errors import InputError, SpecError
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
+from dpaudit.language_models.canary_texts.canaries import Canaries
+from dpaudit.language_models.canary_texts.guesses import attack_scores
+from dpaudit.language_models.canary_texts.view import TextView
+from dpaudit.language_models.front_door.estimating import ATTACKS
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 from tests.loops import Cases
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.finding_figures import finding_figures
+from dpaudit.engine.answer.answer_words import NOT_SHOWN
+from dpaudit.engine.answer.record import Sensitivity, TestRecord
+from dpaudit.engine.answer.result import Ceiling
+from dpaudit.engine.answer.sweep_summary import Reaudit, SweepSummary
+from dpaudit.engine.answer.verdict import COLOURS
+from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.engine.games.one_run.proxy_game import utility
 from dpaudit.engine.games.two_world.work import accuracy_metrics
-from dpaudit.engine.reading.answer_words import NOT_SHOWN
-from dpaudit.engine.reading.record import Sensitivity, TestRecord
-from dpaudit.engine.reading.result import Ceiling
-from dpaudit.engine.reading.sweep_summary import Reaudit, SweepSummary
-from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.request.audit_spec import slug

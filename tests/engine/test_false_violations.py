@@ -17,6 +17,7 @@ from benchmarks.exact_mechanisms import Drifting, Forgets
 from benchmarks.false_violations import SCENES, lines_of, missing, run_scenes, table
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
@@ -24,7 +25,6 @@ from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.recalled_labels import Recall

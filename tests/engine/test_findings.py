@@ -15,9 +15,9 @@ from scipy import stats
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, SubsampledGaussian, claim_under
-from dpaudit.engine.finding_figures import finding_figures
-from dpaudit.engine.reading.answer_words import advice
-from dpaudit.engine.reading.verdict import COLOURS
+from dpaudit.engine.answer.answer_words import advice
+from dpaudit.engine.answer.verdict import COLOURS
+from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import template, write_page
 from dpaudit.errors import InputError, RunError

@@ -16,11 +16,11 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call, _keys_in
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
-from dpaudit.engine.games.tables.membership import TableMembershipGame
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.synthetic_tables.games.membership import TableMembershipGame
 from tests.golden.__main__ import HERE
 
 GOLDEN = yaml.safe_load((HERE / "specs.yaml").read_text())

@@ -13,21 +13,21 @@ import pytest
 
 from dpaudit import Claim, Relation, Report, RunOptions, audit
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import steady_move
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec, matching_tests, within_seconds
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.adapters.own_generator import OwnGenerator
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Schema
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from dpaudit.synthetic_tables.mechanisms.own_generator import OwnGenerator
 from tests.mechanisms.own_generators import Measured, Resampled
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b"]}

@@ -14,14 +14,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import dpaudit
 from dpaudit import Verdict
-from dpaudit.engine.games.text.attacks.gradient_update import GradientUpdate
-from dpaudit.engine.games.text.canaries import Canaries
-from dpaudit.engine.games.text.view import TextView
+from dpaudit.language_models.attacks.gradient_update import GradientUpdate
+from dpaudit.language_models.canary_texts.canaries import Canaries
+from dpaudit.language_models.canary_texts.view import TextView
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
+from dpaudit.language_models.mechanisms.fine_tuning.update_products import UpdateProducts
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
-from dpaudit.mechanisms.language_models.fine_tuning.update_products import UpdateProducts
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
 from tests.engine.small_language_models import domain_texts, small_tokenizer, trained
 
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit.engine.games.learned_order import learned_order
-from dpaudit.engine.games.tables.pair_features import PairFeatures
-from dpaudit.engine.games.tables.pairs import paired
 from dpaudit.estimators.one_run.guess_band import (
     SimultaneousGuessCount,
     guess_band_p_value,
     guess_looks,
 )
 from dpaudit.estimators.scores import Scores
+from dpaudit.synthetic_tables.games.pair_features import PairFeatures
+from dpaudit.synthetic_tables.games.pairs import paired
 from tests.engine.test_table_pairs import rows
 
 Coins = NDArray[np.bool_]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.unit import Inputs
+from dpaudit.engine.answer.label_comparison import label_studies
 from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import (
@@ -19,7 +20,6 @@ from dpaudit.engine.games.advantages.game import (
 )
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.label_comparison import label_studies
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import InputError, SpecError

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.games.labels.label_crafted import (
     NO_DESIGN,
     AcceptedDesigns,
@@ -45,7 +46,6 @@ from dpaudit.engine.games.labels.label_releases import (
 )
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import binom
 
-from dpaudit.engine.games.text.guesses import order_of_all
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
+from dpaudit.language_models.canary_texts.guesses import order_of_all
 
 GAMES = 200
 

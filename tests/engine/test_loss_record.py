@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import dpaudit
-from dpaudit.engine.games.text.canaries import Canaries
 from dpaudit.errors import InputError
+from dpaudit.language_models.canary_texts.canaries import Canaries
 from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 

@@ -19,6 +19,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import dpaudit
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit, from_callable, from_sklearn
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView, ShadowAnswers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
@@ -26,7 +27,6 @@ from dpaudit.engine.games.one_run.learned_membership import LearnedMembership, m
 from dpaudit.engine.games.one_run.membership import Membership
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.request.plain_yaml import parse_yaml_argument

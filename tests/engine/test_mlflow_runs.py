@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 import dpaudit
 from dpaudit import AuditSpec, RunOptions, audit
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.request.loading import load_spec
 
 REAL = importlib.util.find_spec("mlflow") is not None

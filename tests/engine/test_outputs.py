@@ -20,12 +20,12 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import Audit, AuditSpec, RunOptions, SyntheticAudit, audit, synthetic
+from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.ci_files import write_for_ci
-from dpaudit.engine.synthetic.page import write_page
 from dpaudit.errors import RunError
 from dpaudit.plain_files import append_user_file, write_user_file
+from dpaudit.synthetic_tables.front_door.page import write_page
 from tests.warm import ROOT, run_warm
 
 SCORES = "score,member\n" + "\n".join(f"{place % 7},{int(place % 7 > 3)}" for place in range(60)) + "\n"
@@ -355,7 +355,7 @@ def test_the_answer_is_printed_before_a_page_that_fails(
         (tmp_path / f"{name}.csv").write_text(rows)
     (tmp_path / "scores.csv").write_text("score,member\n" + "1,1\n0,0\n" * 30)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpaudit.engine.synthetic.page.write_page", full)
+    monkeypatch.setattr("dpaudit.synthetic_tables.front_door.page.write_page", full)
     monkeypatch.setattr("dpaudit.engine.estimate.page.write_page", full)
     monkeypatch.setattr("dpaudit.plain_files.write_user_file", full)
     for words, start in (

@@ -14,6 +14,7 @@ from benchmarks.wide_vectors import patients
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
+from dpaudit.engine.answer.gather import planted_factor
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import Neighbours, plant_noise
 from dpaudit.engine.games.neighbours.output_set import OutputSet
@@ -22,7 +23,6 @@ from dpaudit.engine.games.neighbours.poisonings.regression import OpposingRecord
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.reading.gather import planted_factor
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes

@@ -8,9 +8,9 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
+from dpaudit.engine.answer.record import Record, TestRecord
+from dpaudit.engine.answer.verdict import Verdict, decide
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.reading.record import Record, TestRecord
-from dpaudit.engine.reading.verdict import Verdict, decide
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Validity

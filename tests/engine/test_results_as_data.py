@@ -56,7 +56,12 @@ def test_only_a_run_with_figures_loads_drawing_libraries(figures: str, tmp_path:
     command = [sys.executable, "-W", "ignore", "-c", WHAT_DRAWS, str(tmp_path / "run"), figures]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = process.stdout.splitlines()[-1].split()
-    drawing = {"matplotlib", "dpaudit.engine.drawing", "dpaudit.engine.report.charts", "dpaudit.engine.finding_figures"}
+    drawing = {
+        "matplotlib",
+        "dpaudit.engine.figures.drawing",
+        "dpaudit.engine.report.charts",
+        "dpaudit.engine.figures.finding_figures",
+    }
     assert (drawing <= set(loaded)) if figures == "drawn" else not loaded
     assert (tmp_path / "run" / "figures" / "overview.png").exists() == (figures == "drawn")
     assert "</html>" in (tmp_path / "run" / "report.html").read_text()

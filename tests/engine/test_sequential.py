@@ -20,10 +20,10 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.answer.stopping import SequentialReader, wealth_line
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, StopRule
 from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.stopping import SequentialReader, wealth_line
 from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores, scored

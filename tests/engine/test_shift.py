@@ -15,6 +15,8 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.claims import GaussianDP
+from dpaudit.engine.answer.shift import advantage_limits, bound_beyond_shift, rows_to_decide, shift_control
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
@@ -22,8 +24,6 @@ from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import Predictor, TruePosterior
 from dpaudit.engine.planning.plan import control_estimator, make_plan
-from dpaudit.engine.reading.shift import advantage_limits, bound_beyond_shift, rows_to_decide, shift_control
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount

@@ -16,13 +16,13 @@ from dpaudit import Claim, check
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins

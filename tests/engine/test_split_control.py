@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpaudit.engine.games.tables.pairs import Canaries, paired
-from dpaudit.engine.games.tables.split_control import NOT_RANDOM, SplitControl, SplitTest, split_control
-from dpaudit.engine.games.tables.view import MISSING, MixedTable
+from dpaudit.synthetic_tables.games.pairs import Canaries, paired
+from dpaudit.synthetic_tables.games.split_control import NOT_RANDOM, SplitControl, SplitTest, split_control
+from dpaudit.synthetic_tables.games.view import MISSING, MixedTable
 
 Bits = NDArray[np.bool_]
 

@@ -21,10 +21,10 @@ from scipy.stats import beta, binom
 from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, restore_sweep
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.work import make_call, unit
+from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary, _meets_limits, _with_dominance
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _meets_limits, _with_dominance
 from dpaudit.engine.report.charts import frontier
 from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.loading import load_spec, spec_parts

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import Verdict
+from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.request.plain_yaml import to_yaml
 from dpaudit.engine.request.sweep import Configuration, Sweep
 from dpaudit.engine.sweep.running import read_request, sweep

@@ -18,17 +18,17 @@ from click.testing import CliRunner, Result
 import dpaudit
 from dpaudit import Claim, Relation, SyntheticAudit, Validity, Verdict
 from dpaudit.claims import ConvertedClaim
+from dpaudit.engine.answer.record import Confirmation, Record, Verb
+from dpaudit.engine.answer.verdict import decide
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.pairs import Canaries, paired
-from dpaudit.engine.games.tables.split_control import SplitControl, SplitTest
-from dpaudit.engine.reading.record import Confirmation, Record, Verb
-from dpaudit.engine.reading.verdict import decide
-from dpaudit.engine.synthetic import auditing, limits
-from dpaudit.engine.synthetic.result import GuessedPairs
 from dpaudit.errors import AuditError, DataError
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import catalogue, load
+from dpaudit.synthetic_tables.front_door import auditing, limits
+from dpaudit.synthetic_tables.front_door.result import GuessedPairs
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.pairs import Canaries, paired
+from dpaudit.synthetic_tables.games.split_control import SplitControl, SplitTest
 from tests.loops import Cases
 
 FEW_ATTACKS = ("copies", "nearest-neighbour")

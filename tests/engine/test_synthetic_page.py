@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from dpaudit import synthetic
-from dpaudit.engine.synthetic.charts import right_in_order
-from dpaudit.engine.synthetic.page import write_page
-from dpaudit.engine.synthetic.result import SyntheticAudit
 from dpaudit.errors import DataError
 from dpaudit.estimators.scores import Scores
+from dpaudit.synthetic_tables.front_door.charts import right_in_order
+from dpaudit.synthetic_tables.front_door.page import write_page
+from dpaudit.synthetic_tables.front_door.result import SyntheticAudit
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.tables.attacks.rare_values import extreme_evidence
-from dpaudit.engine.games.tables.cells import binned_cells, exact_cells, mates
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, SECRET, TableAttack, TableView
 from dpaudit.registry import catalogue, load
+from dpaudit.synthetic_tables.attacks.rare_values import extreme_evidence
+from dpaudit.synthetic_tables.games.cells import binned_cells, exact_cells, mates
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, SECRET, TableAttack, TableView
 
 ATTACKS = sorted(catalogue("table-attack"))
 Rows = NDArray[np.int64]

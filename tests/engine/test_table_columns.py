@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from dpaudit.engine.data.cells import group_codes
-from dpaudit.engine.games.tables.columns import LARGEST, encoded, read_as
-from dpaudit.engine.games.tables.view import MISSING
 from dpaudit.errors import DataError
+from dpaudit.synthetic_tables.games.columns import LARGEST, encoded, read_as
+from dpaudit.synthetic_tables.games.view import MISSING
 
 DAYS = ["2020-01-01", "2020-01-03"]
 

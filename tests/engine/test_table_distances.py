@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpaudit.engine.games.tables.distances import Scaled, nearest, nearest_real, nearest_synthetic, scaled
-from dpaudit.engine.games.tables.view import MISSING, SECRET, MixedTable, TableView
+from dpaudit.synthetic_tables.games.distances import Scaled, nearest, nearest_real, nearest_synthetic, scaled
+from dpaudit.synthetic_tables.games.view import MISSING, SECRET, MixedTable, TableView
 
 
 def mixed(rows: int, seed: int) -> MixedTable:

@@ -20,8 +20,16 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.games.tables import membership
-from dpaudit.engine.games.tables.membership import (
+from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
+from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
+from dpaudit.mechanisms.queries.table_generator import GeneratedTable
+from dpaudit.synthetic_tables.games import membership
+from dpaudit.synthetic_tables.games.membership import (
     TableDraw,
     TableMembershipGame,
     TargetRecord,
@@ -29,17 +37,9 @@ from dpaudit.engine.games.tables.membership import (
     draw_table,
     fit_with_or_without,
 )
-from dpaudit.engine.games.tables.record_view import Pool
-from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
-from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.generators.copied_rows import CopiedRows
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
-from dpaudit.mechanisms.queries.table_generator import GeneratedTable
+from dpaudit.synthetic_tables.games.record_view import Pool
+from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 
 SCHEMA: dict[str, Any] = {"x": (0, 9), "w": ["a", "b", "c"]}
 QUICK = RunOptions("in-process", figures=False, repeats=0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpaudit.engine.games.tables.pairs import Canaries, PairedTables, paired, row_codes
-from dpaudit.engine.games.tables.slices import slices
-from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, KNOWN_TRAINING, MISSING, SECRET, MixedTable
 from dpaudit.errors import InputError
+from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired, row_codes
+from dpaudit.synthetic_tables.games.slices import slices
+from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, KNOWN_TRAINING, MISSING, SECRET, MixedTable
 
 
 def table(numbers: object, words: object = None) -> MixedTable:

@@ -18,12 +18,12 @@ from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.in_memory import InMemory
 from dpaudit.engine.data.table_rows import ExampleRows, RowsFile
 from dpaudit.engine.estimate.tables import SourceTable
-from dpaudit.engine.games.tables.columns import read_as
 from dpaudit.engine.request.function_request import rows_with_schema
-from dpaudit.engine.synthetic.table_files import data_frame
 from dpaudit.errors import DataError
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+from dpaudit.synthetic_tables.front_door.table_files import data_frame
+from dpaudit.synthetic_tables.games.columns import read_as
 
 TEXT = "age, sex ,income,id\n39, f,1.5,r1\n?,m,-2,r2\n50,f,?,r3\n"
 ROWS = {"age": [39, None, 50], "sex": ["f", "m", "f"], "income": [1.5, -2.0, None]}

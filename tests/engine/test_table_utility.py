@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.utility import utility
 from dpaudit.errors import DataError
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.utility import utility
 
 
 def frame(rows: int, seed: int, *, informative: bool = True) -> pd.DataFrame:

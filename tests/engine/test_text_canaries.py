@@ -17,9 +17,9 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerFast
 
 import dpaudit
-from dpaudit.engine.games.text.canaries import Canaries
-from dpaudit.engine.games.text.source import TextSource
 from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.language_models.canary_texts.canaries import Canaries
+from dpaudit.language_models.canary_texts.source import TextSource
 from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 

@@ -18,22 +18,22 @@ from scipy.stats import binom
 import dpaudit
 from dpaudit import Claim, Relation, Report, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.data.text.plain_texts import MadeSentences, TextsFile
 from dpaudit.engine.games.reference import RareCoinResponse
-from dpaudit.engine.games.text.attacks.canary_losses import CanaryLosses
-from dpaudit.engine.games.text.drawing import StoredCanaries
-from dpaudit.engine.games.text.text_canaries import TextCanaries
-from dpaudit.engine.games.text.text_canaries_work import TunedLosses, planted_records, toss_coins_again
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
-from dpaudit.mechanisms.language_models.base_models.made_sentences import made_sentences
-from dpaudit.mechanisms.language_models.base_models.pretrained_model import PretrainedModel
-from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
-from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel, training_texts
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
+from dpaudit.language_models.attacks.canary_losses import CanaryLosses
+from dpaudit.language_models.canary_texts.drawing import StoredCanaries
+from dpaudit.language_models.data.plain_texts import MadeSentences, TextsFile
+from dpaudit.language_models.games.text_canaries import TextCanaries
+from dpaudit.language_models.games.text_canaries_work import TunedLosses, planted_records, toss_coins_again
+from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
+from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
+from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel, training_texts
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests.engine.own_text_trainers import ByHeart
 from tests.loops import Cases
 

@@ -19,15 +19,15 @@ from scipy.stats import binom, norm
 import dpaudit
 from dpaudit import Canaries, Claim, Estimate, Relation, TextEstimate, Verdict
 from dpaudit.claims import GaussianDP
+from dpaudit.engine.answer.gather import detectable_factor
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.games.text.canary_text import CanaryText
-from dpaudit.engine.games.text.rates import canaries_needed, maximum_bound
-from dpaudit.engine.reading.gather import detectable_factor
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
+from dpaudit.language_models.canary_texts.canary_text import CanaryText
+from dpaudit.language_models.canary_texts.rates import canaries_needed, maximum_bound
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests import nightly
 from tests.engine.small_language_models import small_model, small_tokenizer
 from tests.engine.test_text_canaries import Characters

@@ -14,20 +14,20 @@ from numpy.random import SeedSequence
 from dpaudit import Verdict, audit, load_spec
 from dpaudit.actors.work import Call
 from dpaudit.claims import Claim, GaussianDP, Relation
-from dpaudit.engine.data.text.plain_texts import MadeSentences
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
-from dpaudit.engine.games.text.text_canaries import TextCanaries
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import SpecError
-from dpaudit.mechanisms.adapters.opacus_lora import OpacusLora
+from dpaudit.language_models.data.plain_texts import MadeSentences
+from dpaudit.language_models.games.text_canaries import TextCanaries
+from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
+from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
+from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.base_models.made_sentences import made_sentences
-from dpaudit.mechanisms.language_models.base_models.tiny_transformer import TinyTransformer
-from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
-from dpaudit.mechanisms.language_models.texts import Texts
+from dpaudit.mechanisms.texts import Texts
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from tests.engine.own_text_trainers import (
     ByHeart,

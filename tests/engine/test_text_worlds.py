@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from dpaudit import Verdict, audit
-from dpaudit.engine.games.text import text_worlds
-from dpaudit.engine.games.text.text_worlds import TextWorlds, stackable_trainer
+from dpaudit.language_models.games import text_worlds
+from dpaudit.language_models.games.text_worlds import TextWorlds, stackable_trainer
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
+from dpaudit.language_models.mechanisms.fine_tuning import many_trainings
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.mechanisms.language_models.fine_tuned_model import FineTunedModel
-from dpaudit.mechanisms.language_models.fine_tuning import many_trainings
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 
 HERE = "tests.engine.test_text_worlds"

@@ -32,9 +32,9 @@ from trl import SFTConfig, SFTTrainer
 import dpaudit
 from dpaudit import Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.games.text.canaries import Canaries
-from dpaudit.engine.text.text_audit import CANARIES, TextAudit, gathered
 from dpaudit.errors import InputError
+from dpaudit.language_models.canary_texts.canaries import Canaries
+from dpaudit.language_models.front_door.text_audit import CANARIES, TextAudit, gathered
 from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.tables.columns import encoded
-from dpaudit.engine.games.tables.usual_measures import UsualMeasure, usual_measures
-from dpaudit.engine.games.tables.view import KNOWN_HOLDOUT, TableView
 from dpaudit.errors import InputError
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.usual_measures import UsualMeasure, usual_measures
+from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, TableView
 
 CLOSER = "share of synthetic rows closer to training"
 EXACT = "share of synthetic rows equal to a training row"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpaudit.engine.games.text.weight_changes import WeightChanges
+from dpaudit.language_models.canary_texts.weight_changes import WeightChanges
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from scipy import integrate, optimize, special, stats
 
 import dpaudit
 from dpaudit.claims import ComposedLaplace, GaussianDP, PureDP, SubsampledGaussian
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.family_bound import NamedFamily
 from dpaudit.estimators.finding import Validity

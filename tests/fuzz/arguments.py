@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 import dpaudit
-from dpaudit.mechanisms.language_models.token_statistics import TokenStatistics
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests.fuzz.odd_values import ANY, Odd, anything
 from tests.fuzz.outcome import Outcome, outcome
 

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import numpy as np
 
+from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
 from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
-from dpaudit.mechanisms.language_models.endpoint import Endpoint
-from dpaudit.mechanisms.language_models.endpoint_log_probabilities import EndpointLogProbabilities
-from dpaudit.mechanisms.language_models.transport import HttpService
+from dpaudit.mechanisms.predictors.endpoint import Endpoint
+from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.teachers import TeacherVotes, votes_by_groups
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint
 from tests.fuzz.cases import damaged

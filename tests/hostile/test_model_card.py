@@ -14,8 +14,8 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dpaudit.engine.reading.bounds_checksum import checksum_note
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.answer.bounds_checksum import checksum_note
+from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.run.model_card import NO_PROOF, REJECTED, ModelCard
 from dpaudit.errors import SpecError
 from tests.engine.test_page_in_a_browser import BROWSER, Markup, pages_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dpaudit.engine.reading import stated_values
-from dpaudit.engine.reading.bounds_checksum import checksum_note
-from dpaudit.engine.reading.stated_values import StatedValue
+from dpaudit.engine.answer import stated_values
+from dpaudit.engine.answer.bounds_checksum import checksum_note
+from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.run.leaking_records import records_in
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.run_status import run_status

@@ -29,8 +29,8 @@ from dpaudit.engine.data import files, table_files
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.engine.estimate.tables import SourceTable
-from dpaudit.engine.synthetic.table_files import data_frame
 from dpaudit.errors import DataError
+from dpaudit.synthetic_tables.front_door.table_files import data_frame
 
 SCORES = np.random.default_rng(0).normal(size=200)
 MEMBERS = np.random.default_rng(1).random(200) < 0.5

@@ -16,21 +16,21 @@ from torch.nn import functional
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
-from dpaudit.mechanisms.language_models.fine_tuning import token_losses
-from dpaudit.mechanisms.language_models.fine_tuning.adapter_stack import (
+from dpaudit.language_models.mechanisms.fine_tuning import token_losses
+from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import (
     AdapterStack,
     AdapterTask,
     TrainedAdapter,
     train_adapters,
 )
-from dpaudit.mechanisms.language_models.fine_tuning.adapter_statistics import adapter_statistics
-from dpaudit.mechanisms.language_models.fine_tuning.base_model import frozen_copy
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import longest
-from dpaudit.mechanisms.language_models.fine_tuning.row_adapters import AdapterLayout, adapter_layout, row_adapters
-from dpaudit.mechanisms.language_models.fine_tuning.token_losses import TokenLosses
-from dpaudit.mechanisms.language_models.token_statistics import TokenSpan, token_statistics
+from dpaudit.language_models.mechanisms.fine_tuning.adapter_statistics import adapter_statistics
+from dpaudit.language_models.mechanisms.fine_tuning.base_model import frozen_copy
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import longest
+from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import AdapterLayout, adapter_layout, row_adapters
+from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLosses
+from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, token_statistics
+from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
 from tests.fake_gpu import out_of_memory
 from tests.mechanisms.test_text_fine_tuning import CPU, VOCABULARY, gpt2, llama, made_records
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.language_models.endpoint import AnswerStore, Pace
+from dpaudit.mechanisms.predictors.endpoint import AnswerStore, Pace
 
 GOOD = [json.dumps({"key": key, "text": f"text of {key}", "at": 1.0}).encode() for key in ("a", "b")]
 BAD = [

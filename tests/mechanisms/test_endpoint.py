@@ -24,12 +24,12 @@ import pytest
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, InputError, SpecError
+from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.endpoint import AnswerStore, Endpoint, Pace
-from dpaudit.mechanisms.language_models.endpoint_log_probabilities import EndpointLogProbabilities
-from dpaudit.mechanisms.language_models.protocol import LanguageModel
-from dpaudit.mechanisms.language_models.transport import retry_after
+from dpaudit.mechanisms.predictors.endpoint import AnswerStore, Endpoint, Pace
+from dpaudit.mechanisms.predictors.language_model import LanguageModel
+from dpaudit.mechanisms.predictors.transport import retry_after
 from tests import waiting
 from tests.http_servers import Does, Server, chat, prompt_of, serving
 
@@ -137,7 +137,7 @@ def test_a_signal_ends_requests_that_a_server_prolongs(server: Server, tmp_path:
     code = f"""
 import threading
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.mechanisms.language_models.endpoint import Endpoint
+from dpaudit.mechanisms.predictors.endpoint import Endpoint
 with signals_interrupt():
     Endpoint(url={server.url!r}, model_name="m", timeout_s=600.0, cache={str(tmp_path / "a")!r}).complete(["x", "y"])
 """

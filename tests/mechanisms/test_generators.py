@@ -14,14 +14,14 @@ from scipy import stats
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.generators.copied_rows import CopiedRows
-from dpaudit.mechanisms.generators.gaussian_copula import GaussianCopula
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
-from dpaudit.mechanisms.generators.mst_like import MstLike
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
-from dpaudit.mechanisms.queries.table_summary import TableBatch, TableSummary
+from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
+from dpaudit.synthetic_tables.mechanisms.gaussian_copula import GaussianCopula
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from dpaudit.synthetic_tables.mechanisms.mst_like import MstLike
+from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableSummary
 
 SCHEMA: dict[str, Any] = {
     "age": [0, 100],

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.games.text.source import TextSource
 from dpaudit.errors import InputError
+from dpaudit.language_models.canary_texts.source import TextSource
 from dpaudit.mechanisms.language_models import local
-from dpaudit.mechanisms.language_models.local import LocalTransformer
-from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, read_class
-from dpaudit.mechanisms.language_models.protocol import LanguageModel
-from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models import chat_templates
 from dpaudit.mechanisms.models.pretrained import load_pretrained, require_self_contained, texts_of
+from dpaudit.mechanisms.predictors.language_model import LanguageModel
+from dpaudit.mechanisms.predictors.local import LocalTransformer
+from dpaudit.mechanisms.predictors.prompts import UNREAD, Task, Teacher, read_class
+from dpaudit.mechanisms.predictors.stand_in import StandIn
 from tests.loops import Cases
 
 AG = Task.of_data("ag-news", (), 4)

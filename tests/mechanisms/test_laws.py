@@ -26,13 +26,10 @@ from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.generators.independent_marginals import IndependentMarginals
-from dpaudit.mechanisms.generators.mst_like import MstLike
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
-from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -46,12 +43,15 @@ from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+from dpaudit.mechanisms.predictors.stand_in import StandIn
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.teachers import AnsweredQueries
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue
+from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from dpaudit.synthetic_tables.mechanisms.mst_like import MstLike
 from tests.mechanisms.laws import FALSE_FAILURE, Cells, departures, miss
 from tests.mechanisms.test_learners import RecordingTrainer, numbered, rows
 from tests.test_composed_laplace import twin_delta

@@ -11,12 +11,12 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.adapters.opacus_lora import OpacusLora
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import make_batch
+from dpaudit.language_models.mechanisms.fine_tuning.trainer import TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning, summed_loss
+from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import make_batch
-from dpaudit.mechanisms.language_models.fine_tuning.trainer import TextTrainer
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning, summed_loss
 from tests.mechanisms.test_text_fine_tuning import llama, made_records, training
 
 opacus = pytest.importorskip("opacus")

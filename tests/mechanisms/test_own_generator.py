@@ -13,12 +13,12 @@ import pytest
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.adapters.own_generator import OwnGenerator, takes_generator
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
-from dpaudit.mechanisms.queries.table_summary import TableSummary
+from dpaudit.synthetic_tables.mechanisms.own_generator import OwnGenerator
+from dpaudit.synthetic_tables.mechanisms.table_summary import TableSummary
 from tests.mechanisms import own_generators
 from tests.mechanisms.own_generators import LosesColumn, Measured, NoSample, OneStep, Resampled, ReturnsNumber
 from tests.mechanisms.user_code import noisy_count
@@ -93,16 +93,16 @@ def test_another_python_gives_the_same_outcomes() -> None:
     for first, second in pairs:
         assert (first.ending, first.low_bits) == (second.ending, second.low_bits)
         assert first.numbers.tolist() == second.numbers.tolist()
-    assert takes_generator(name, sys.executable, HERE)
-    assert not takes_generator("tests.mechanisms.user_code:noisy_count", sys.executable, HERE)
+    assert OwnGenerator.takes(name, sys.executable, HERE)
+    assert not OwnGenerator.takes("tests.mechanisms.user_code:noisy_count", sys.executable, HERE)
     with pytest.raises(InputError, match=r"must have the methods fit\(rows\) and sample\(count\).*NoSample in"):
         OwnGenerator(f"{own_generators.__name__}:NoSample", SCHEMA, python=sys.executable, folder=HERE)
 
 
 def test_what_is_wrong_with_a_generator_is_said_in_a_sentence() -> None:
     with pytest.raises(InputError, match=r"NoSample has no sample\(count\)"):
-        takes_generator(NoSample)
-    assert not takes_generator(noisy_count)
+        OwnGenerator.takes(NoSample)
+    assert not OwnGenerator.takes(noisy_count)
     with pytest.raises(InputError, match=r"an object of Resampled; pass its class"):
         OwnGenerator(Resampled(), SCHEMA)
     with pytest.raises(InputError, match=r"settings must be the arguments of Resampled: .*'depth'"):

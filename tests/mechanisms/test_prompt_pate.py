@@ -16,10 +16,10 @@ from dpaudit.claims import Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.language_models.endpoint import Endpoint
-from dpaudit.mechanisms.language_models.prompts import Teacher
-from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.predictors.endpoint import Endpoint
+from dpaudit.mechanisms.predictors.language_model import Completion, Expected
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+from dpaudit.mechanisms.predictors.prompts import Teacher
 from dpaudit.mechanisms.predictors.protocol import AddedRecords, VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
 from tests.http_servers import Does, chat, prompt_of, serving

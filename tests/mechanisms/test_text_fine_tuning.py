@@ -20,13 +20,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.record_gradients import SHORT_TOLERANCE
+from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText, in_parts, make_batch
+from dpaudit.language_models.mechanisms.fine_tuning.trainer import FineTuner, TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.record_gradients import SHORT_TOLERANCE
-from dpaudit.mechanisms.language_models.fine_tuning.records import Record, TrainingText, in_parts, make_batch
-from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner, TextTrainer
-from dpaudit.mechanisms.language_models.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
 from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer

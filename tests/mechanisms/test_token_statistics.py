@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.language_models.endpoint_log_probabilities import EndpointLogProbabilities
-from dpaudit.mechanisms.language_models.token_statistics import TokenSpan, sampled_tokens, token_statistics
+from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
+from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, sampled_tokens, token_statistics
 from tests.engine.small_language_models import small_model, small_tokenizer
 from tests.http_servers import Does, serving
 

@@ -12,7 +12,7 @@ import pytest
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.transport import (
+from dpaudit.mechanisms.predictors.transport import (
     PRIVATE_ADDRESS,
     HttpService,
     RequestFailure,

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dpaudit.errors import InputError
+from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
+from dpaudit.language_models.mechanisms.fine_tuning.trainer import FineTuner
+from dpaudit.language_models.mechanisms.fine_tuning.update_products import known_change, update_products
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.fine_tuning.full import FullFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.lora import LoraFineTuning
-from dpaudit.mechanisms.language_models.fine_tuning.records import TrainingText
-from dpaudit.mechanisms.language_models.fine_tuning.trainer import FineTuner
-from dpaudit.mechanisms.language_models.fine_tuning.update_products import known_change, update_products
 from tests.loops import Cases
 
 VOCABULARY = 40
@@ -121,7 +121,7 @@ def test_many_texts_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyP
     model = trained(LORA, base)
     change = known_change(model)
     compared = update_products(model, change, texts)
-    monkeypatch.setattr("dpaudit.mechanisms.language_models.fine_tuning.update_products.MOST_COMPARED", 19)
+    monkeypatch.setattr("dpaudit.language_models.mechanisms.fine_tuning.update_products.MOST_COMPARED", 19)
     products = update_products(model, change, texts)
     assert compared.cosine is not None
     assert products.cosine is None

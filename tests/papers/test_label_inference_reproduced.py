@@ -12,8 +12,8 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from scipy.stats import binom
 
+from dpaudit.engine.answer.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.report.advantages_compared import frontier
 from dpaudit.engine.request.audit_spec import AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit

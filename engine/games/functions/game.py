@@ -61,7 +61,6 @@ from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.generators.schema_generator import SchemaGenerator
 from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
@@ -220,10 +219,10 @@ def calls_in_order(
     """Yield (coin, positions of calls) in the order of the calls: that of the coins.
 
     Code whose results drift, or that counts its calls, then treats D and D' alike. Another Python makes a few calls on
-    one table at a time, for all of its processes, and then as many on the other one. A `SchemaGenerator` keeps no
-    state, and makes all calls on a table together.
+    one table at a time, for all of its processes, and then as many on the other one. A mechanism with
+    `keeps_no_state` makes all calls on a table together.
     """
-    span = len(truth) if isinstance(mechanism, SchemaGenerator) else 1
+    span = len(truth) if getattr(mechanism, "keeps_no_state", False) else 1
     if getattr(mechanism, "python", ""):
         span = CALLS_ELSEWHERE * processes
     changes = np.flatnonzero(np.diff(truth)) + 1

@@ -31,7 +31,7 @@ from dpaudit.errors import InputError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.language_models.transport import HttpService
+from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 

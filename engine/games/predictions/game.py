@@ -27,9 +27,9 @@ from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.ensemble import Ensemble, has_separate_teachers, joined
 from dpaudit.mechanisms.predictors.protocol import AddedRecords, AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.teachers import TeacherVotes, joined_votes
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register

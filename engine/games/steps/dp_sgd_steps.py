@@ -33,9 +33,8 @@ from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.language_models.fine_tuned_model import TextStepLearner
-from dpaudit.mechanisms.language_models.texts import Texts
-from dpaudit.mechanisms.protocols import Learner, ObservableLearner, StepLearner
+from dpaudit.mechanisms.protocols import Learner, ObservableLearner, StepLearner, TextStepLearner
+from dpaudit.mechanisms.texts import Texts
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register

@@ -1,0 +1,516 @@
+"""Results of audits from their finished units: stored tallies are read by the estimator of the audit.
+
+The detectable scaling of the noise is estimated from the scores of the audit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.values import decode
+from dpaudit.actors.work import Outcome, outcome_metadata, value_of
+from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.engine.answer.rare_levels import RareLevels, level_of_rank
+from dpaudit.engine.answer.result import AuditResult, Ceiling, Failure
+from dpaudit.engine.answer.shift import ShiftControl, rows_to_decide, shift_control
+from dpaudit.engine.answer.stopping import SequentialReader
+from dpaudit.engine.answer.verdict import Verdict
+from dpaudit.engine.games.functions.alike_calls import ALIKE, differing_parts
+from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
+from dpaudit.engine.games.reference import GuessLevels
+from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
+from dpaudit.engine.planning.power import ceiling_bound
+from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
+from dpaudit.engine.request.audit_spec import Audit
+from dpaudit.engine.request.describe import call_text
+from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.bisection import last_true
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.extraction.highest_scores import HighestScores
+from dpaudit.estimators.extraction.rare_canaries import RareCanaries
+from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.measures import Measure, measures, roc
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
+from dpaudit.estimators.one_run.signed_scores import Shiftable
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
+
+MAX_ROWS = 1 << 21  # score rows up to which the detectable factor is computed
+MOST_FOR_P = 50_000  # score rows of all replays up to which a p-value is computed, in about a second
+SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which needs several bounds
+ROC_SEED = 0  # seed of the split that chooses the threshold of the accuracy
+_LEVELS = 16  # groups of scores with equal numbers of trials
+_PRECISION = 1.02
+_ERROR = 0.01  # probability that the accuracy of guesses is overestimated
+_QUANTILE = special.ndtri(1 - (1 - POWER) / 2)  # both passes exceed this quantile with probability >= `POWER`
+
+
+def read_audit(
+    entry: PlannedAudit,
+    finished: Set[str],
+    store: UnitStore,
+    reader: SequentialReader | None = None,
+    failures: Mapping[str, Failure] | None = None,
+    evidence: Path | None = None,
+    *,
+    p_value: bool = True,
+) -> AuditResult:
+    """Return the result of an audit from its finished units.
+
+    Args:
+        evidence: Folder into which scores are linked; None to link nothing and compute the finding only.
+        p_value: False to leave out the p-value, which takes up to a second.
+    """
+    audit = _Finished(entry, frozenset(finished), store, reader)
+    if evidence is None:
+        return audit.result(failures or {}, Path())
+    audit.link_scores(evidence)
+    result = audit.result(failures or {}, evidence)
+    if p_value:
+        result = replace(result, p_value=audit.p_value(result))
+    brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
+    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional or result.one_outcome:
+        return result
+    return replace(result, detectable_factor=audit.detectable_factor(result.compared.claim))
+
+
+class _Finished:
+    """The finished units of one audit."""
+
+    def __init__(
+        self, entry: PlannedAudit, finished: frozenset[str], store: UnitStore, reader: SequentialReader | None
+    ) -> None:
+        self._entry = entry
+        self._audit: Audit = entry.audit
+        self._keys = finished
+        self._store = store
+        self._reader = reader
+        counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
+        groups = {key: self._decoded([key]) for key in counted}
+        self._tallies = [tally for group in groups.values() for tally in group]
+        self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
+
+    def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
+        """Return the result; it names the folder `evidence`, which holds the linked scores."""
+        entry, audit = self._entry, self._audit
+        compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
+        control = self._control()
+        conditional = entry.game.conditional or (control is not None and control.shift_detected)
+        scores = self._scores_for_roc()
+        finding = self._finding(conditional=conditional)
+        measured: tuple[Measure, ...] = ()
+        if scores and isinstance(finding, Bound):
+            finding = replace(finding, series={**finding.series, "trade-off": roc(scores[0])})
+            measured = measures(
+                scores, confidence=finding.confidence, seed=ROC_SEED, epsilon=finding.lower, delta=finding.delta
+            )
+        keys = entry.keys
+        trainings = [key for key in entry.trainings if key not in entry.choices]
+        notes = tuple(dict.fromkeys(note for report in self._reports(trainings) for note in report.notes))
+        chosen = tuple(note for report in self._reports(entry.choices) for note in report.notes)
+        differing = self._parts_of_equal_results(trainings, scores)
+        return AuditResult(
+            name=audit.name,
+            mechanism=call_text(audit.mechanism),
+            game=_game_in_words(audit),
+            claimed=entry.effective_claim,
+            compared=compared,
+            finding=finding,
+            metrics=self._metrics(),
+            rows=dict(entry.rows),
+            run_on=self._run_on(),
+            noise=self._noise(),
+            data=entry.data_name,
+            units=(len(keys & self._keys), len(keys)),
+            assumes=audit.game.traits.assumed,
+            observational=entry.game.observational,
+            failures=tuple(failure for key, failure in failures.items() if key in keys),
+            conditional=conditional,
+            control=control,
+            control_lost=any(key not in self._keys for key in entry.controls),
+            confirm=audit.confirm,
+            rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
+            ceiling=None if differing is not None else self._ceiling(),
+            one_outcome=differing is not None,
+            ceiling_lost=not self._keys.issuperset(entry.ceilings),
+            failed_trials=self._failed_trials(),
+            warnings=tuple(note for note in notes if not is_unreadable(note) and not note.startswith(ALIKE)),
+            unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note))
+            + ((f"all parts that can be read are equal; {', '.join(differing)} may differ",) if differing else ()),
+            chosen=tuple(note for note in chosen if not note.startswith(BLIND)),
+            blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
+            meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
+            stopped=self._reader.stopped(self._keys) if self._reader else None,
+            evidence=str(evidence),
+            audited=audit.mechanism,
+            at_first_confidence=self._at_first_confidence(finding, compared.claim),
+            measures=measured,
+            guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
+            failed_replays=self._failed_replays,
+        )
+
+    def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
+        """Return the unread parts that may differ if all results are equal; None if results differ."""
+        if self._tallies and all(isinstance(tally, AnsweredQuery) for tally in self._tallies):
+            answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
+            if any(len(different) > 1 for different in answers):
+                return None
+            return ("the predictor besides its answers",) if len({*map(tuple, answers)}) == 1 else ()
+        if scores and len({number for replay in scores for number in (replay.score.min(), replay.score.max())}) == 1:
+            return ("the models besides their predictions",)
+        return differing_parts([report.notes for report in self._reports(trainings)])
+
+    def _scores_for_roc(self) -> list[Scores]:
+        """Return the scores of the first replays if the game asks who was trained on; none if they were not stored."""
+        if not self._audit.game.traits.asks_membership:
+            return []
+        replays: list[Scores] = []
+        for key in self._entry.scores:
+            if key in self._keys and sum(scores.score.size for scores in replays) < MAX_ROWS:
+                replays += decode(self._store.read(key), Scores)
+        return [scores for scores in replays if scores.truth.any() and not scores.truth.all()]
+
+    def _run_on(self) -> int | None:
+        """Return the number of rows in one run of the mechanism; None if the game makes its data."""
+        game = self._audit.game
+        return None if game.traits.run_on is None else game.traits.run_on(game, dict(self._entry.rows)["target"])[0]
+
+    def _noise(self) -> Any:
+        """Return the form of the noise; None if it was not checked."""
+        noise_unit = self._entry.game.noise
+        return (
+            value_of(noise_unit, self._store.read(noise_unit.key))
+            if noise_unit is not None and noise_unit.key in self._keys
+            else None
+        )
+
+    @property
+    def _failed_replays(self) -> int:
+        """Number of planned replays without a tally; each counts as a bound of 0."""
+        game = self._entry.game
+        return game.replays - len(self._tallies) if self._entry.reading is Reading.PER_REPLAY else 0
+
+    def _finding(self, *, conditional: bool) -> Finding | None:
+        """Return the finding, with failed replays counted as 0; None if too much is missing."""
+        together = self._entry.reading is Reading.TOGETHER
+        if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
+            return None
+        bounds = {"parts": self._parts} if self._parts else {}
+        finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
+        return finding.conditional_on_proxy() if conditional and isinstance(finding, Bound) else finding
+
+    def p_value(self, result: AuditResult) -> float | None:
+        """Return an upper limit of the p-value of the claim; None if nothing is sampled or bounds take long."""
+        estimator: Any = self._audit.estimator
+        finding, curve = result.finding, result.compared.claim.curve
+        if finding is None or finding.confidence is None or not hasattr(estimator, "confidence"):
+            return None
+        rows = self._entry.game.reference.rows if self._entry.game.reference is not None else 0
+        replays = len(self._tallies)
+        if replays * rows > MOST_FOR_P or estimator.seconds(replays, rows) > SECONDS_FOR_P:
+            return None
+        return p_value_of(estimator, self._tallies, finding, curve, failed_replays=self._failed_replays)
+
+    def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
+        """Return the finding of a confirmatory run that does not reject, at the confidence of the first pass."""
+        if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
+            return None
+        estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
+        result: Finding = estimator.find(self._tallies, failed_replays=self._failed_replays)
+        return result
+
+    def _control(self) -> ShiftControl | None:
+        """Return the negative control: the same game on held-out rows."""
+        if not self._tallies:
+            return None
+        where = self._entry.game.controlled_on
+        return shift_control(
+            self._audit.estimator, self._tallies, self._held_out, where=where, failed_replays=self._failed_replays
+        )
+
+    def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
+        """Return the number of held-out rows that would decide about a finding that exceeds the claim."""
+        estimator = self._audit.estimator
+        if finding is None or finding.violation_point(claim.curve) is None or not isinstance(estimator, Shiftable):
+            return None
+        claimed = finding.comparison(claim.curve).claimed
+        return rows_to_decide(
+            estimator.unshifted(), self._tallies, self._held_out, epsilon=claimed, failed_replays=self._failed_replays
+        )
+
+    @cached_property
+    def _held_out(self) -> list[list[Any]]:
+        """Tallies of the negative control, by distinguisher."""
+        keys = [key for key in self._entry.controls if key in self._keys]
+        if not keys:
+            return []
+        kind = control_estimator(self._audit.estimator, len(keys)).tally_type
+        return [decode(self._store.read(key), kind) for key in keys]
+
+    def _ceiling(self) -> Ceiling | None:
+        """Return the finding for a mechanism with no privacy, measured or computed from the game's reference."""
+        entry, estimator = self._entry, self._audit.estimator
+        if entry.ceilings:
+            tallies = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
+            finding = estimator.find(tallies) if tallies else None
+        elif entry.game.reference is not None:
+            finding = ceiling_bound(estimator, entry.game.reference)
+        else:
+            finding = None
+        played = bool(entry.ceilings)
+        traits = self._audit.game.traits
+        return None if finding is None else Ceiling(finding, played, entry.game.noiseless, traits.helps, traits.tried)
+
+    def detectable_factor(self, claim: Claim) -> float | None:
+        """Return the detectable scaling of the noise; None if the scores do not allow it."""
+        entry = self._entry
+        estimator: Any = self._audit.estimator
+        if not issubclass(estimator.evidence, Scores):
+            return None
+        scores: list[Scores] = []
+        rows = 0
+        for key in entry.scores:
+            if key in self._keys:
+                scores += decode(self._store.read(key), estimator.evidence)
+                rows = sum(table.score.size for table in scores)
+            if rows > MAX_ROWS:  # stop reading early
+                return None
+        replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
+        if not scores or estimator.seconds(replays, rows // replays) / replays > WORTH_S / 4:
+            return None
+        sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
+        planted, stated = self._planted(), entry.effective_claim
+        if planted is None or not stated.is_point or stated.delta > 0 or stated.epsilon in (0, math.inf):
+            return detectable_factor(sure, scores, claim.curve, replays=replays)
+        return planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
+
+    def _planted(self) -> PlantedNoise | None:
+        """Return the log-odds at planted noise scales; None if unknown, or if the claim has another relation."""
+        unit, entry = self._entry.game.planted, self._entry
+        if unit is None or unit.key not in self._keys:
+            return None
+        if entry.effective_claim.relation is not entry.audit.mechanism.claim().relation:
+            return None
+        planted: PlantedNoise = value_of(unit, self._store.read(unit.key))
+        return planted
+
+    def _decoded(self, keys: Sequence[str]) -> list[Any]:
+        kind = self._audit.estimator.tally_type
+        return [tally for key in keys for tally in decode(self._store.read(key), kind)]
+
+    def _metrics(self) -> dict[str, float]:
+        """Return utility metrics, averaged over the trainings that measured them."""
+        measured = [report.metrics for report in self._reports(self._entry.trainings) if report.metrics]
+        names = dict.fromkeys(name for metrics in measured for name in metrics)
+        return {name: float(np.mean([metrics[name] for metrics in measured if name in metrics])) for name in names}
+
+    def _failed_trials(self) -> tuple[str, ...]:
+        """Return the failures of single trials, in the units that ran or scored the mechanism."""
+        entry = self._entry
+        keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
+        return tuple(failure for report in self._reports(keys) for failure in report.failures)
+
+    def _reports(self, keys: Iterable[str]) -> list[Outcome[None]]:
+        """Return the notes, metrics and failures of finished units."""
+        return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
+
+    def link_scores(self, target: Path) -> None:
+        """Link score tables into `target` as `<number>.parquet`, in the order of the plan."""
+        shutil.rmtree(target, ignore_errors=True)
+        keys = self._entry.scores
+        for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
+            if key in self._keys:
+                target.mkdir(parents=True, exist_ok=True)
+                _link(Path(self._store.path(key)), target / f"{number:05d}.parquet")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # a hard link needs no copy
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _game_in_words(audit: Audit) -> str:
+    parts: dict[str, Any] = {
+        "game": audit.game,
+        "attack": audit.attack,
+        "proxy": audit.proxy,
+        "estimator": audit.estimator,
+    }
+    return "; ".join(f"{kind} {call_text(part)}" for kind, part in parts.items() if part is not None)
+
+
+P_VALUES = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Values of a p-value that are tried."""
+
+
+def p_value_of(
+    estimator: Any, tallies: Sequence[Any], finding: Finding, curve: PrivacyCurve, *, failed_replays: int = 0
+) -> float:
+    """Return the smallest of `ERRORS` at which the bound exceeds the claim, an upper limit of its p-value; 1 if none.
+
+    A bound at confidence 1 - p that exceeds the claim is a test of level p.
+
+    Args:
+        finding: The finding at the confidence of the estimator.
+        curve: Curve of the claim.
+        failed_replays: Number of planned replays without a tally.
+    """
+
+    def exceeds(error: float) -> bool:
+        if math.isclose(error, 1 - estimator.confidence):
+            return finding.violation_point(curve) is not None
+        at_confidence = replace(estimator, confidence=1 - error)
+        bound = (
+            at_confidence.bound if hasattr(at_confidence, "bound") else at_confidence.find
+        )  # `bound` skips the series for charts
+        return bound(tallies, failed_replays=failed_replays).violation_point(curve) is not None
+
+    low, high = 0, len(P_VALUES)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if exceeds(P_VALUES[middle]) else (middle + 1, high)
+    return P_VALUES[low] if low < len(P_VALUES) else 1.0
+
+
+def detectable_factor(
+    estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
+) -> float | None:
+    """Return the smallest scaling of the noise, to 2 %, at which the claim is rejected with probability `POWER`.
+
+    Noise that is c times too small multiplies the log-odds of a trial by c: exactly for randomised response and the
+    tails of Laplace noise, at least for Gaussian noise. The log-odds are estimated from the scores, at the lower
+    confidence limit of the number of correct guesses.
+
+    Args:
+        estimator: An estimator of `Scores` or `StepScores`, at the confidence of the verdict.
+        evidence: The scores of the audit; those of all replays are combined.
+        curve: Curve of the claim in the relation of the game.
+        replays: Number of bounds that are combined by their median, >= 1.
+    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, if members were not drawn by coins of a
+        known probability, for several replays of rare coins, or for more than 2,097,152 scores.
+    """
+    if not 0 < sum(table.score.size for table in evidence) <= MAX_ROWS:
+        return None
+    score = np.concatenate([table.score for table in evidence])
+    truth = np.concatenate([table.truth for table in evidence])
+    if isinstance(estimator, HighestScores):
+        if not isinstance(estimator, RareCanaries) or replays > 1:
+            return None
+        rare = _rare_levels(score, truth)
+        return None if rare is None else _smallest_factor(partial(_is_rejected_by_rare, estimator, rare, curve))
+    levels = _levels(score, truth, replays)
+    if levels is None:
+        return None
+    rows = max(2, score.size // replays)
+    return _smallest_factor(lambda factor: _is_rejected(estimator, levels, factor, rows, curve, replays))
+
+
+def _smallest_factor(is_rejected: Callable[[float], bool]) -> float | None:
+    """Return the smallest factor in [1, 8], to 2 %, at which the claim is rejected; None if it is not at 8."""
+    if not is_rejected(MOST_SCALED):
+        return None
+    low, high = 1.0, MOST_SCALED
+    if is_rejected(low):
+        return low
+    while high / low > _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_rejected(middle) else (middle, high)
+    return high
+
+
+def _rare_levels(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> RareLevels | None:
+    """Return the laws of the scores, as weak as the lower limit of what was found; None if it may be chance."""
+    planted = int(truth.sum())
+    if not 0 < planted < truth.size:
+        return None
+    highest_first = truth[np.lexsort((truth, -score))]  # ties count against the attack
+    right = int(highest_first[:planted].sum())
+    surely = float(special.betaincinv(right, planted - right + 1, _ERROR)) if right else 0.0
+    if surely <= planted / truth.size:
+        return None
+    place = level_of_rank(truth.size)
+    counts = np.bincount(place)[::-1], np.bincount(place, weights=highest_first)[::-1]
+    return RareLevels.of(*_isotonic(*counts)).weakened(surely)
+
+
+def _is_rejected_by_rare(estimator: RareCanaries, levels: RareLevels, curve: PrivacyCurve, factor: float) -> bool:
+    tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))
+    return estimator.bound([tally]).violation_point(curve) is not None
+
+
+def planted_factor(
+    estimator: Any, planted: PlantedNoise, epsilon: float, rows: int, curve: PrivacyCurve, *, replays: int = 1
+) -> float:
+    """Return the smallest planted scaling of the noise at which the claim is rejected with probability `POWER`.
+
+    Args:
+        estimator: As in `detectable_factor`, like `curve` and `replays`.
+        planted: Log-odds of trials at several epsilons.
+        epsilon: Epsilon of the claim, at which the noise has the claimed scale.
+        rows: Number of trials in a replay.
+    Returns: A factor in [1, 8]; inf if no planted scaling is rejected.
+    """
+    in_range = (planted.epsilon >= epsilon) & (planted.epsilon <= MOST_SCALED * epsilon)
+    for spent in np.unique(planted.epsilon[in_range]):
+        log_odds = planted.log_odds[planted.epsilon == spent]
+        levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
+        if _is_rejected(estimator, levels, 1.0, rows, curve, replays):
+            return float(spent / epsilon)
+    return math.inf
+
+
+def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) -> GuessLevels | None:
+    """Return the log-odds of trials by level of their score; None if guesses may be no better than chance.
+
+    Replays may share a training, so the guesses of all replays count as those of one.
+    """
+    _, place = np.unique(score, return_inverse=True)
+    if place.max() >= _LEVELS:
+        place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
+    trials, ones = _isotonic(np.bincount(place), np.bincount(place, weights=truth))
+    log_odds = np.log((ones + 0.5) / (trials - ones + 0.5))
+    right, rows = np.where(log_odds > 0, ones, trials - ones).sum() / replays, truth.size / replays
+    surely = float(special.betaincinv(right, rows - right + 1, _ERROR))
+    share = trials / truth.size
+    if surely <= 0.5:
+        return None
+
+    def accuracy(scale: float) -> float:
+        return float(share @ special.expit(scale * np.abs(log_odds))) - surely
+
+    scale = 1.0 if accuracy(1.0) <= 0 else last_true(lambda scale: accuracy(scale) <= 0, 0.0, 1.0)
+    return GuessLevels(share, scale * log_odds)
+
+
+def _isotonic(trials: NDArray[Any], ones: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return trials and ones of levels, merged until the share of ones rises (isotonic regression)."""
+    points: list[tuple[float, float]] = []
+    for block in zip(trials.tolist(), ones.tolist(), strict=True):
+        while points and points[-1][1] * block[0] >= block[1] * points[-1][0]:
+            before = points.pop()
+            block = before[0] + block[0], before[1] + block[1]
+        points.append(block)
+    pooled = np.array(points, np.float64)
+    return pooled[:, 0], pooled[:, 1]
+
+
+def _is_rejected(
+    estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int
+) -> bool:
+    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_QUANTILE)
+    tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
+    return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None

@@ -1,0 +1,303 @@
+"""The one verdict on a claim: `decide` makes an `Answer` of a `Record` by an ordered table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer import answer_words
+from dpaudit.engine.answer.record import Confirmation, Record, TestRecord
+
+
+class Verdict(StrEnum):
+    """Verdict on a claim."""
+
+    VIOLATION = "VIOLATION"
+    """The bound exceeds the claim, and nothing else explains it."""
+    NO_VIOLATION = "NO VIOLATION FOUND"
+    """The bound does not exceed the claim. That is not evidence of privacy."""
+    UNDECIDED = "UNDECIDED"
+    """There is evidence against the claim, but it is not known whether the claim is broken."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """The audit could not have rejected the claim."""
+    NO_CLAIM = "NO CLAIM"
+    """There is no claim, only a bound."""
+    FAILED = "FAILED"
+    """There is no bound, because too much of the audit failed."""
+
+
+COLOURS = {
+    Verdict.VIOLATION: "#b91c1c",
+    Verdict.NO_VIOLATION: "#1d4ed8",
+    Verdict.INCONCLUSIVE: "#6b7280",
+    Verdict.NO_CLAIM: "#475569",
+    Verdict.UNDECIDED: "#a16207",
+    Verdict.FAILED: "#a16207",
+}
+"""Colour of each verdict on pages and in charts. "No violation found" is not green: it proves no privacy."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of the verdict table: the first rule that applies to a record decides the verdict.
+
+    Attributes:
+        verdict: The verdict.
+        name: A short name, as it stands in `bounds.json`.
+        when: The condition in words, for the documentation.
+        tests: Returns the tests that the rule applies to, best first; none if it does not apply.
+    """
+
+    verdict: Verdict
+    name: str
+    when: str
+    tests: Callable[[Record], Sequence[TestRecord]]
+
+
+def _unusable(record: Record) -> Sequence[TestRecord]:
+    return () if record.readable else record.of_claim
+
+
+def _readable_tests(condition: Callable[[TestRecord], bool]) -> Callable[[Record], Sequence[TestRecord]]:
+    return lambda record: [test for test in record.readable if condition(test)]
+
+
+def _tests_without_power(record: Record) -> Sequence[TestRecord]:
+    able = [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
+    return () if able else _most_sensitive_first(record.readable)
+
+
+def _tests_with_power(record: Record) -> Sequence[TestRecord]:
+    return _most_sensitive_first(
+        [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
+    )
+
+
+def _most_sensitive_first(tests: Sequence[TestRecord]) -> list[TestRecord]:
+    """Sort tests of the whole claim before tests of a part, and each group by detection strength."""
+    return sorted(tests, key=lambda test: (bool(test.meaning_for_whole), *(-each for each in test.detection_strength)))
+
+
+RULES = (
+    Rule(
+        Verdict.FAILED,
+        "nothing-usable",
+        "no test of the claim ended in a bound",
+        _unusable,
+    ),
+    Rule(
+        Verdict.NO_CLAIM,
+        "no-claim",
+        "nothing was claimed",
+        lambda record: [] if any(test.claims_something for test in record.readable) else record.readable,
+    ),
+    Rule(
+        Verdict.VIOLATION,
+        "claim-rejected",
+        "a bound exceeds the claim, its confirmatory run (if planned) also rejects the claim, the code keeps no state "
+        "between calls, and the validity of the bound needs no unstated assumption (independent trials; a random "
+        "split; for a proxy, a control that does not explain the bound, or a confirmatory run)",
+        _readable_tests(lambda test: test.rejects),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "state-between-calls",
+        "a bound exceeds the claim, but the code keeps state between calls",
+        _readable_tests(lambda test: test.is_open and test.keeps_state),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "independence-not-stated",
+        "a bound exceeds the claim, but it holds for independent trials only and their independence was not stated",
+        _readable_tests(lambda test: test.is_open and bool(test.assumed_method)),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "split-not-random",
+        "a bound exceeds the claim, but the split of rows into training and holdout was not random",
+        _readable_tests(lambda test: test.is_open and bool(test.split_doubt)),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "proxy",
+        "a bound exceeds the claim, but an error of the proxy could explain it",
+        _readable_tests(lambda test: test.is_open and test.on_proxy),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "confirmation-open",
+        "the first pass rejects the claim, but the confirmatory run is missing, or rejects only at the lower "
+        "confidence of the first pass",
+        _readable_tests(lambda test: test.is_open),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "results-change",
+        "the first pass rejects the claim (p <= 1e-6) and the confirmatory run does not: results change from call to "
+        "call",
+        _readable_tests(lambda test: test.changes),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "digits-cannot-tell",
+        "the test on unrounded results rejects the claim, and the test on rounded results does so in its first pass "
+        "alone; the results are whole numbers, so the cause is not floating-point digits",
+        lambda record: [test for test in record.tests if test.rejects and test.digits_cannot_tell],
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "average-record",
+        "the test of an ordinary record rejects the claim and the test of the worst record that was found does not",
+        lambda record: [test for test in record.tests if test.rejects and test.scope is Scope.AVERAGE_RECORD],
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "stated-noise",
+        "the noise is not the stated noise (p < 1e-6)",
+        lambda record: sorted(
+            (test for test in record.tests if test.rejects_stated_noise), key=lambda test: test.finding is None
+        ),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "without-noise",
+        "the claim is finite, and gradients of the audited training held no noise",
+        _readable_tests(lambda test: test.claims_something and bool(test.without_noise)),
+    ),
+    Rule(
+        Verdict.INCONCLUSIVE,
+        "unreadable-results",
+        "the code returned results that could not be read",
+        _readable_tests(lambda test: bool(test.unreadable)),
+    ),
+    Rule(
+        Verdict.INCONCLUSIVE,
+        "cannot-detect",
+        "no test could have rejected the claim: for every test, the maximum detectable epsilon is not above the claim, "
+        "or the budget ended before it had enough trials",
+        _tests_without_power,
+    ),
+    Rule(
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+        "none of the above",
+        _tests_with_power,
+    ),
+)
+"""Rules of the verdict, in order: the first one that applies decides."""
+
+
+class Line(NamedTuple):
+    """One line of a printed answer."""
+
+    label: str  # subject of the line: "claim", "lower bound", ...
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The verdict on one claim with every sentence that pages, cards and files print about it. It is never changed.
+
+    Attributes:
+        name: Name of the run, or of the only test.
+        verdict: The verdict.
+        rule: Name of the rule that decided.
+        test: The test that the verdict rests on; None if no test was run.
+        headline: Claim and bound in one line.
+        sentence: The result in a sentence for a reader without statistics.
+        lines: Lines printed below the verdict, in order.
+        side: Scopes with side findings.
+        next_step: Advice on what to do now.
+    """
+
+    name: str
+    verdict: Verdict
+    rule: str
+    test: TestRecord | None
+    headline: str
+    sentence: str
+    lines: tuple[Line, ...]
+    side: tuple[Scope, ...]
+    next_step: str
+
+    def text(self, further: Sequence[tuple[str, str]] = (), *, verbose: bool = False) -> str:
+        """Return the verdict and its lines, aligned.
+
+        Args:
+            further: (label, text) of lines that are printed before the next step.
+            verbose: True to print the lines with details too.
+        """
+        lines = [line for line in self.lines if verbose or line.label not in answer_words.DETAILS]
+        return answer_words.aligned(f"{self.verdict}  {self.name}", [*lines[:-1], *further, *lines[-1:]])
+
+    @property
+    def below_sentence(self) -> tuple[Line, ...]:
+        """`lines` without the one that repeats `sentence`, for pages that print both."""
+        return tuple(line for line in self.lines if line.text != self.sentence.rstrip("."))
+
+    def line(self, label: str) -> str:
+        """Return the text of the lines with this label; "" if there is none."""
+        return "; ".join(line.text for line in self.lines if line.label == label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "rule": self.rule,
+            "test": None if self.test is None else self.test.name,
+            "headline": self.headline,
+            "sentence": self.sentence,
+            "lines": [list(line) for line in self.lines],
+            "side": [scope.value for scope in self.side],
+            "next": self.next_step,
+        }
+
+
+def decide(record: Record) -> Answer:
+    """Return the answer to a record: the first rule of `RULES` that applies gives the verdict."""
+    for rule in RULES:
+        tests = list(rule.tests(record))
+        if tests:
+            return _answer(record, rule, tests[0])
+    return _answer(record, RULES[0], None)
+
+
+def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
+    side = [] if test is None else side_findings(record, test)
+    lines = answer_words.lines(record, rule.verdict, rule.name, test, side)
+    return Answer(
+        record.name,
+        rule.verdict,
+        rule.name,
+        test,
+        answer_words.headline(test, rule.verdict),
+        answer_words.sentence(test, rule.verdict),
+        tuple(Line(*each) for each in lines),
+        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if has_noise_finding(record) else [])),
+        answer_words.next_step(record, rule.verdict, rule.name, test),
+    )
+
+
+def has_noise_finding(record: Record) -> bool:
+    """True if the noise of a test was found not to be the stated noise."""
+    return any(test.noise is not None and test.noise.odd for test in record.tests)
+
+
+def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecord]:
+    """Return the tests of side findings that reject the claim in their own scope.
+
+    If the claim itself is exceeded, low digits are not reported: they only repeat that the noise is too small.
+    """
+    exceeded = deciding is not None and deciding.exceeds and deciding.confirmation is not Confirmation.NOT_CONFIRMED
+    return [
+        test
+        for test in record.tests
+        if test.scope is not Scope.CLAIM
+        and test.rejects
+        and not test.digits_cannot_tell
+        and not (exceeded and test.scope is Scope.FLOATING_POINT)
+    ]

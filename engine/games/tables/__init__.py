@@ -1,1 +1,0 @@
-"""Games about synthetic tables: which rows was a generator fitted on."""

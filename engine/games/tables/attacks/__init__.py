@@ -1,1 +1,0 @@
-"""Membership attacks on a synthetic table, one file each."""

@@ -1,1 +1,0 @@
-"""Membership attacks on canary texts, one file each."""

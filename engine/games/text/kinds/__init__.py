@@ -1,1 +1,0 @@
-"""Kinds of canary texts, one file each."""

@@ -1,1 +1,0 @@
-"""Audits of a synthetic table from files."""

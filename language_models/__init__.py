@@ -1,0 +1,1 @@
+"""Wing: audits of language models."""

@@ -1,1 +1,0 @@
-"""Generators of synthetic tables with known privacy, and one without any."""

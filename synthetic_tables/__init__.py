@@ -1,0 +1,1 @@
+"""Wing: synthetic tables and the generators that make them."""

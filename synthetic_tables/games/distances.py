@@ -1,0 +1,203 @@
+"""Distances between rows of mixed columns, and exact nearest neighbours.
+
+The distance is Gower's: the sum over columns of a difference that is about in [0, 1]. Numbers differ by their
+difference in units of the range that holds 98 % of all rows, real and synthetic. Numbers beyond that range are drawn
+towards it by a logarithm, so that no outlier dominates. Words differ by 0 or 1.
+
+Source: Gower (1971), "A general coefficient of similarity and some of its properties".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dpaudit.synthetic_tables.games.view import TableView
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MISSING_NUMBER = -0.5
+"""Place of a missing number on the scale. It differs from numbers in the range by 0.5 to 1.5."""
+TAIL = 0.01
+"""Share of the rows below the range of a column, and above it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Rows whose columns contribute at most about 1 each to a distance.
+
+    Attributes:
+        numbers: Columns of numbers, mostly in [0, 1], shape (rows, p), float32.
+        words: Codes, shape (rows, q), int32.
+    """
+
+    numbers: NDArray[np.float32]
+    words: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.numbers.shape[0])
+
+    def without_words(self) -> Scaled:
+        """Return the columns of numbers alone."""
+        return Scaled(self.numbers, self.words[:, :0])
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The nearest rows of each row of a query, nearest first.
+
+    Attributes:
+        distances: Shape (rows, k), infinite where there are fewer than k rows.
+        rows: Positions in the searched rows, shape (rows, k), -1 where there are fewer than k rows.
+    """
+
+    distances: Floats
+    rows: Ints
+
+
+def scaled(view: TableView) -> tuple[Scaled, Scaled]:
+    """Return the synthetic and the real rows of a view on common scales."""
+    numbers = _on_scale(np.concatenate([view.synthetic.numbers, view.real.numbers]))
+    count = len(view.synthetic)
+    return (
+        Scaled(numbers[:count], view.synthetic.words.astype(np.int32)),
+        Scaled(numbers[count:], view.real.words.astype(np.int32)),
+    )
+
+
+def _on_scale(numbers: Floats) -> NDArray[np.float32]:
+    """Return columns of numbers in units of the range of most rows, shape (rows, columns)."""
+    scaled_numbers = np.full(numbers.shape, MISSING_NUMBER, np.float32)
+    for place, column in enumerate(numbers.T):
+        present = ~np.isnan(column)
+        values = column[present]
+        if values.size:
+            low, high = np.quantile(values, [TAIL, 1 - TAIL])
+            low, high = (low, high) if high > low else (values.min(), values.max())
+            units = (values - low) / max(high - low, np.finfo(np.float64).tiny)
+            inside = np.clip(units, 0, 1)
+            outside = units - inside
+            scaled_numbers[present, place] = inside + np.sign(outside) * np.log1p(np.abs(outside))
+    return scaled_numbers
+
+
+def nearest_synthetic(synthetic: Scaled, real: Scaled, k: int) -> Neighbours:
+    """Return the k nearest synthetic rows of each real row."""
+    return nearest(real, synthetic, k)
+
+
+def nearest_real(real: Scaled, pair: Ints, k: int) -> Neighbours:
+    """Return the k nearest real rows of each real row, of both files, without the rows of its own pair.
+
+    The whole pair is left out, not the row alone: which row of a pair is asked must not change what is searched.
+    """
+    groups = pair_groups(pair)
+    return nearest(real, real, k, groups=(groups, groups))
+
+
+def competing_distances(near: Neighbours, claimants: Neighbours, pair: Ints) -> Floats:
+    """Return how near the nearest synthetic rows of each real row are to any real row of another pair.
+
+    A synthetic row that is a copy of one real row is far from all others.
+
+    Args:
+        near: The nearest synthetic rows of each real row, shape (rows, k).
+        claimants: The nearest real rows of each synthetic row.
+        pair: Pair of each real row, shape (rows,).
+    Returns: Shape (rows, k); infinite where all claimants are of the row's own pair.
+    """
+    groups = np.append(pair_groups(pair), OUTSIDE)  # row -1 is in none
+    other = groups[claimants.rows[near.rows]] != groups[:-1, None, None]
+    return np.asarray(np.where(other, claimants.distances[near.rows], np.inf).min(axis=2))
+
+
+OUTSIDE = np.iinfo(np.int64).max
+"""A group that no row has."""
+
+
+def pair_groups(pair: Ints) -> Ints:
+    """Return the pair of each row, and a group of its own for each row outside all pairs."""
+    lone = np.flatnonzero(pair < 0)
+    groups = pair.copy()
+    groups[lone] = -2 - lone
+    return groups
+
+
+def nearest(
+    query: Scaled,
+    searched: Scaled,
+    k: int,
+    *,
+    weights: Floats | None = None,
+    groups: tuple[Ints, Ints] | None = None,
+) -> Neighbours:
+    """Return the k nearest of the searched rows for each row of the query, by exhaustive search.
+
+    Args:
+        weights: Cost of a word that differs from the query's, shape (query rows, q); 1 by default.
+        groups: Groups of the rows of the query and of the searched rows. Rows of one group are not neighbours.
+    """
+    query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
+    costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
+    order = np.argsort(-_expected_costs(searched.words, costs), kind="stable")  # so that most sums end early
+    distances, rows = _nearest(
+        query.numbers,
+        np.ascontiguousarray(query.words[:, order]),
+        np.ascontiguousarray(costs[:, order]),
+        query_group,
+        searched.numbers,
+        np.ascontiguousarray(searched.words[:, order]),
+        group,
+        k,
+    )
+    return Neighbours(distances.astype(np.float64), rows)
+
+
+def _expected_costs(words: NDArray[np.int32], costs: NDArray[np.float32]) -> Floats:
+    """Return the mean cost of each column between two random rows, shape (columns,)."""
+    equal = [float(np.sum((np.unique(column, return_counts=True)[1] / len(words)) ** 2)) for column in words.T]
+    return np.asarray((1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64))
+
+
+@njit(cache=True, nogil=True)
+def _nearest(
+    numbers: NDArray[np.float32],
+    words: NDArray[np.int32],
+    costs: NDArray[np.float32],
+    groups: Ints,
+    searched_numbers: NDArray[np.float32],
+    searched_words: NDArray[np.int32],
+    searched_groups: Ints,
+    k: int,
+) -> tuple[NDArray[np.float32], Ints]:
+    """Return distances and positions of the k nearest rows; a sum ends where it exceeds the k-th smallest one."""
+    rows, numbers_count, words_count = numbers.shape[0], numbers.shape[1], words.shape[1]
+    best = np.full((rows, k), np.inf, np.float32)
+    places = np.full((rows, k), -1, np.int64)
+    for row in range(rows):
+        for other in range(searched_numbers.shape[0]):
+            limit = best[row, k - 1]
+            total = np.float32(0)
+            for column in range(words_count):
+                if words[row, column] != searched_words[other, column]:
+                    total += costs[row, column]
+                    if total >= limit:
+                        break
+            if total >= limit:
+                continue
+            for column in range(numbers_count):
+                total += abs(numbers[row, column] - searched_numbers[other, column])
+                if total >= limit:
+                    break
+            if total >= limit or groups[row] == searched_groups[other]:
+                continue
+            place = k - 1
+            while place > 0 and best[row, place - 1] > total:
+                best[row, place], places[row, place] = best[row, place - 1], places[row, place - 1]
+                place -= 1
+            best[row, place], places[row, place] = total, other
+    return best, places

@@ -1,0 +1,375 @@
+"""Game of membership in the table of a generator: shadow fits teach the attack, and fresh fits are scored.
+
+Each fit has its own other rows, drawn from a pool of real rows, and a target record that a fair coin adds to them or
+leaves out. A bound on these fits bounds the (epsilon, delta) of the generator: given the other rows, both tables are
+neighbours, and the other rows have one law in both worlds, because the coin is independent of them. Mixing over them
+therefore keeps (epsilon, delta), for an attack that knows the other rows and for one that does not.
+Source: Stadler et al. (2022), "Synthetic Data - Anonymisation Groundhog Day", section 4, and Houssiau et al. (2022),
+"TAPAS", average over the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.actors.audited.signals import raised_externally, time_limit
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.claims import Claim, Relation
+from dpaudit.engine.games.functions.game import ROW_FUNCTIONS, call_seeds
+from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
+from dpaudit.errors import SpecError, require, shortened
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
+from dpaudit.mechanisms.queries.table_generator import TableGenerator
+from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.registry import register
+from dpaudit.synthetic_tables.games.record_view import Closeness, Pool, RecordView
+from dpaudit.synthetic_tables.games.utility import add_utility
+
+TABLE_GENERATORS = Capability(TableGenerator, "generators of synthetic tables (with methods `claim` and `generate`)")
+USUAL_ROWS = 1_000
+"""Largest number of rows of a table unless the game states another one."""
+SHOWN_CELLS = 6
+"""Largest number of cells of a record that a report shows."""
+
+
+@dataclass(frozen=True)
+class TableDraw:
+    """Description of the random table of a fit.
+
+    Attributes:
+        rows: Number of rows in a table with the target record, >= 1.
+        replaces: True if another random row replaces the record, so that both tables have `rows` rows; False if the
+            table without the record has one row fewer.
+        knows_others: True if the attack knows the other rows.
+    """
+
+    rows: int
+    replaces: bool
+    knows_others: bool
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """The record that all fits have in common."""
+
+    place: int  # among the rows of the pool; -1 if each fit has another record
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnTable:
+    """The table of a fit."""
+
+    table: pa.Table
+    others: pa.Table  # its rows without the target record and without the row that replaces it
+    record: int  # place of the target record in the pool
+
+
+def draw_table(pool: Pool, target_record: TargetRecord, draw: TableDraw, has_record: bool, seed: Seed) -> DrawnTable:
+    """Return the table of a fit. All but the record is the same for both values of `has_record`.
+
+    The record has a random place among the rows. Under "replace", its substitute has the same place.
+    """
+    rng = seed.rng()
+    record = target_record.place if target_record.place >= 0 else int(rng.integers(len(pool)))
+    places = rng.choice(len(pool) - 1, draw.rows, replace=False)
+    places += places >= record  # every place but that of the record
+    others, substitute, position = places[:-1], places[-1:], int(rng.integers(draw.rows))
+    if has_record:
+        substitute = np.array([record])
+    elif not draw.replaces:
+        substitute = substitute[:0]
+    table = np.concatenate([others[:position], substitute, others[position:]])
+    return DrawnTable(pool.take(table), pool.take(others), record)
+
+
+@unit
+def choose_record(pool: TableRows, row: int | None, target: str, alternatives: int) -> Outcome[TargetRecord]:
+    """Return the target record. Fits that are scored have other rows, so the choice costs no significance."""
+    cautions = []
+    if alternatives > 1:
+        cautions.append(f"only the first of {alternatives} combinations of settings is audited")
+    if pool.inferred:
+        cautions.append(
+            "assumption: the schema was inferred from the rows. A public schema is part of the claim; a generator that "
+            "takes its schema from its rows is not private"
+        )
+    if target == "average":
+        note = "target record: another random row of the data in each fit"
+        return Outcome(TargetRecord(-1), notes=(note, *cautions))
+    place = row if row is not None else Pool(pool).outlier()
+    cells = list(pool.cells.slice(place, 1).to_pylist()[0].items())
+    words = ", ".join(f"{name}={shortened(cell)}" for name, cell in cells[:SHOWN_CELLS])
+    words += f" and {len(cells) - SHOWN_CELLS} more columns" if len(cells) > SHOWN_CELLS else ""
+    why = "" if row is not None else ", which is the farthest from its nearest rows,"
+    note = f"target record: row {place:,} of the target part{why} with {words}"
+    return Outcome(TargetRecord(place), notes=(note, *cautions))
+
+
+@unit
+def fit_with_or_without(
+    mechanism: Any,
+    target_record: TargetRecord,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    rows: TableRows,
+    draw: TableDraw,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Outcome[Samples]:
+    """Run fits `first` to `last` - 1, each on its own table, with the target record or without it by a fair coin.
+
+    Raises: TrainingError if all fits fail in the same way.
+    """
+    unit_seed, pool = seed.child(first), Pool(rows)
+    truth = unit_seed.rng().random(last - first) < 0.5
+    seeds = call_seeds(unit_seed.child("calls"), last - first)
+    tables = [
+        draw_table(pool, target_record, draw, bool(coin), unit_seed.child("tables", place))
+        for place, coin in enumerate(truth)
+    ]
+    settings = mechanism.alternatives()[0]
+    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
+    with limited_threads(compute.threads):
+        fits = _Fits(mechanism, pool, target_record, draw, settings, limits)
+        outcomes = [fits.outcome(fit_table, int(number)) for fit_table, number in zip(tables, seeds, strict=True)]
+    names = [f"fit {first + place} (seed {number})" for place, number in enumerate(seeds.tolist())]
+    failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
+    failed_alike = len(failures) == len(truth) and len({result.ending for result in outcomes}) == 1
+    if failed_alike and len(truth) >= MIN_FAILED_BATCH and not any(result.numbers.size for result in outcomes):
+        raise TrainingError(f"all {len(truth)} fits failed in the same way. The first: {failures[0]}")
+    numbers = [np.clip(result.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32) for result in outcomes]
+    samples = Samples(
+        number=np.arange(first, last),
+        truth=truth,
+        ending=np.array([result.ending for result in outcomes], np.str_),
+        width=np.array([len(values) for values in numbers], np.int64),
+        numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
+        name=np.array(names, np.str_),
+        low_bits=np.zeros(len(truth), np.int64),
+    )
+    return Outcome(samples, failures=failures)
+
+
+class _Fits:
+    """Fits a mechanism to drawn tables and reads what the releases show of the target record."""
+
+    def __init__(
+        self,
+        mechanism: Any,
+        pool: Pool,
+        target_record: TargetRecord,
+        draw: TableDraw,
+        settings: Mapping[str, Any],
+        limits: CallLimits,
+    ) -> None:
+        self._mechanism, self._pool, self._draw = mechanism, pool, draw
+        self._settings, self._limits = settings, limits
+        self._view = pool.around(target_record.place) if target_record.place >= 0 else None
+        self._bare = getattr(mechanism, "without_noise", lambda: None)() if draw.knows_others else None
+
+    def outcome(self, fit_table: DrawnTable, seed: int) -> CallOutcome:
+        """Return what one fit shows of the target record."""
+        view = self._view or self._pool.around(fit_table.record)
+        others = view.closeness(fit_table.others) if self._draw.knows_others else None
+        if isinstance(self._mechanism, TableGenerator):
+            return self._generated(view, others, fit_table, seed)
+        result: CallOutcome
+        (result,) = self._mechanism.outcomes(fit_table.table, [seed], self._settings, self._limits)
+        numbers = result.numbers[: len(result.numbers) - result.low_bits]
+        # The attack learns how the numbers depend on the other rows, and on the record if it varies.
+        extra = [] if others is None else [others.counts[: len(view.names)]]
+        extra += [] if self._view is not None else [self._pool.record_numbers(fit_table.record)]
+        return replace(result, numbers=np.concatenate([numbers, *extra]) if len(numbers) else numbers, low_bits=0)
+
+    def _generated(self, view: RecordView, others: Closeness | None, fit_table: DrawnTable, seed: int) -> CallOutcome:
+        """Return what a generated table shows of the record, and the generator's noisy measurements."""
+        try:
+            release = self._mechanism.generate(fit_table.table, self._draw.rows, seed, self._settings, self._limits)
+            rows = max(1, len(release.table))
+            closeness = view.closeness(release.table)
+            measurements = np.asarray(release.measurements, np.float64)
+        except BaseException as err:  # a generator may raise anything, and how it fails may depend on the record
+            if raised_externally(err):
+                raise
+            cause = type(err.__cause__ or err).__name__
+            return CallOutcome(cause, np.empty(0), fault=f"{cause}: {shortened(err)}")
+        ending = f"a table and {len(measurements)} measurements"
+        if not np.isfinite(measurements).all():
+            ending += ", not all finite"
+            measurements = np.nan_to_num(measurements)
+        counts, nearest = closeness.counts * (self._draw.rows / rows), [closeness.nearest]
+        if others is not None:
+            counts = counts - others.counts
+            nearest.append(closeness.nearest - others.nearest)
+            measurements = self._compared(measurements, others, fit_table)
+        return CallOutcome(ending, np.concatenate([counts, *nearest, [rows], measurements]))
+
+    def _compared(
+        self, measurements: NDArray[np.float64], others: Closeness, fit_table: DrawnTable
+    ) -> NDArray[np.float64]:
+        """Return measurements compared with those without noise; with what is known if there are none without noise.
+
+        Where the record changes the measurements without noise, four numbers tell: the noise in the direction of the
+        change if the record is not in the table, the log-likelihood ratio of Laplace noise of scale 1, the size of the
+        noise, and how often it is 0.
+        """
+        if not len(measurements):
+            return measurements
+        without, within = self._without_noise(fit_table)
+        if not len(without) == len(within) == len(measurements):
+            return np.concatenate([measurements, others.counts])
+        changed = without != within
+        noise, change = (measurements - without)[changed], (within - without)[changed]
+        ratio = np.abs(noise).sum() - np.abs(noise - change).sum()
+        return np.array([noise @ change, ratio, np.abs(noise).sum(), np.count_nonzero(noise == 0)])
+
+    def _without_noise(self, fit_table: DrawnTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return measurements without noise of the other rows, alone and with the record; empty if there are none."""
+        if self._bare is None:
+            return np.empty(0), np.empty(0)
+        with_record = pa.concat_tables(
+            [fit_table.others, self._pool.take(np.array([fit_table.record]))]
+        ).combine_chunks()
+        without, within = (
+            np.asarray(self._bare.generate(rows, 1, 0, self._settings, self._limits).measurements, np.float64)
+            for rows in (fit_table.others, with_record)
+        )
+        return without, within
+
+
+def _rows_in_table(game: TableMembershipGame, pool: int) -> int:
+    return game.rows or max(2, min(pool // 2, USUAL_ROWS))
+
+
+def rows_of_fit(game: TableMembershipGame, pool: int) -> tuple[int, int]:
+    """Return the number of rows of a table twice."""
+    return _rows_in_table(game, pool), _rows_in_table(game, pool)
+
+
+def _check_test(relation: Relation, target: Literal["outlier", "average"]) -> CheckTest:
+    words = "the record that is farthest from the others" if target == "outlier" else "a random record"
+    return CheckTest(
+        TABLE_GENERATORS,
+        (relation,),
+        f"what a table shows of {words} among random rows of your data",
+        trainings=2_000,
+        scales={"trials": 0.5, "search": 0.5},
+        min_trainings=400,
+        variant=target,
+        growth_on_repeat={"trials": 2.5},
+        search_field="search",
+        game={"target": target},
+        real_rows=True,
+    )
+
+
+@register("game", "table-membership", source="Stadler et al. (2022); Houssiau et al. (2022), TAPAS")
+@dataclass(frozen=True)
+class TableMembershipGame(SummaryGame):
+    """Game in which the attacker tells whether a record was in the table to which a generator was fitted.
+
+    It audits generators of synthetic tables, and any other function on rows. The target part of the data is the pool of
+    real rows. Each fit draws its other rows from it. The attack learns from shadow fits whose coins it knows.
+
+    Attributes:
+        trials: Number of fresh fits, each with the record or without it by a fair coin, in 2 .. 10,000,000.
+        stack: Number of fits of one unit, >= 1, which take seconds.
+        search: Number of shadow fits from which the attack learns, in 4 .. 10,000,000.
+        target: "outlier" for the record that is farthest from its nearest rows, the same in all fits; "average" for
+            another random record in each fit.
+        row: Place of the record among the rows of the target part, >= 0, instead of `target`; `split.order: given`
+            keeps the order of the file.
+        rows: Number of rows of a table, the record among them, >= 2. None for half of the pool, at most 1,000.
+        relation: Relation of the two tables, "add-remove" (with the record or without it) or "replace" (with the record
+            or another random row); None for that of the claim.
+        knows_others: True if the attack knows all other rows, as the attacker of differential privacy does; False if
+            it knows the pool only.
+        fit_limit_s: Time limit of a fit in seconds, > 0; a fit that exceeds it has failed. None for no limit except
+            that of the unit.
+    """
+
+    traits: ClassVar[GameTraits] = GameTraits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair coins and independent fits: other rows are drawn without regard to the coins, and "
+        "the choice of the record and the attack were fixed before the fresh fits.",
+        views={ROW_FUNCTIONS: SummaryView},
+        attack="output-set",
+        estimator="fair-coins",
+        rows=TableRows,
+        independent_trials=True,
+        repeats_calls=True,
+        helps="more `trials`",
+        tried="among random rows of these data",
+        run_on=rows_of_fit,
+        asks_membership=True,
+        check_tests=tuple(
+            _check_test(relation, target)
+            for target in ("outlier", "average")
+            for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+        ),
+    )
+    samples: ClassVar[Any] = staticmethod(fit_with_or_without)
+    learns_once: ClassVar[bool] = True
+
+    trials: int = 1_000
+    stack: int = 50
+    search: int = 1_000
+    target: Literal["outlier", "average"] = "outlier"
+    row: int | None = None
+    rows: int | None = None
+    relation: Relation | None = None
+    knows_others: bool = True
+    fit_limit_s: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.row is None or self.row >= 0, "row must be >= 0", row=self.row)
+        require(self.rows is None or self.rows >= 2, "rows must be >= 2", rows=self.rows)
+        require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE))
+
+    @property
+    def limit_s(self) -> float | None:
+        return self.fit_limit_s
+
+    def for_claim(self, claim: Claim) -> TableMembershipGame:
+        """Return the game with the claim's relation, if it has none yet."""
+        if self.relation is not None or claim.relation is Relation.LABEL:
+            return self
+        return replace(self, relation=claim.relation)
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        pool = setting.parts.target
+        draw = TableDraw(_rows_in_table(self, len(pool)), self.traits.relation is Relation.REPLACE, self.knows_others)
+        if len(pool) <= draw.rows or (self.row or 0) >= len(pool):
+            raise SpecError(
+                f"the target part must have more rows than a table ({draw.rows}) and than `row` ({self.row}), got "
+                f"{len(pool)}. Give more rows, or lower `rows` or `row`"
+            )
+        target = setting.required_part("target")
+        target_record = work.add(
+            choose_record,
+            target,
+            self.row,
+            "row" if self.row is not None else self.target,
+            len(setting.mechanism.alternatives()),
+            label="target record",
+            resources=setting.resources.without_gpu,
+        )
+        fresh, scores = self.fresh_and_scores(setting, work, target_record, self.search, rows=target, draw=draw)
+        utility = add_utility(setting, work)
+        return Played(scores, trainings=(*utility, *fresh), choices=(target_record,), reference=self.reference())

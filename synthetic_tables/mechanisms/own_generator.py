@@ -1,0 +1,257 @@
+"""A generator of synthetic tables, by the user or a library, called unchanged in this or another Python."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.claims import Claim
+from dpaudit.consent import PATH, require_code
+from dpaudit.errors import InputError, require, shortened
+from dpaudit.field_checks import check_fields
+from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
+from dpaudit.mechanisms.adapters.other_python.generator_calls import (
+    MAX_CELLS,
+    MISSING,
+    OUTSIDE,
+    RANDOMNESS,
+    TABLE,
+    is_generator,
+)
+from dpaudit.mechanisms.adapters.other_python.worker import GENERATOR
+from dpaudit.mechanisms.adapters.own_function import (
+    MAX_ALTERNATIVES,
+    CodeElsewhere,
+    Form,
+    combinations,
+    identity_elsewhere,
+)
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported
+from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.schema import Category, Schema
+from dpaudit.mechanisms.queries.table_generator import GeneratedTable
+from dpaudit.registry import register
+from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableSummary
+
+
+@register("mechanism", "generator", source="one's own code, or a library's")
+@dataclass(frozen=True)
+class OwnGenerator(ClaimedByUser):
+    """A generator of synthetic tables: a class or an object with `fit(rows)` and `sample(count)`.
+
+    Each call makes the generator, fits it and draws `count` rows, a number that does not depend on the rows. Instead of
+    both methods it may have `fit_sample(rows, count)`. What `measurements` holds or returns, such as noisy marginals,
+    is part of the release. Parameters `rng`, `seed` and `random_state` of the constructor and the methods get a
+    generator of random numbers or a seed; the global generators of Python, NumPy and torch are seeded as well.
+
+    Attributes:
+        generator: The class, a `functools.partial` of it with keywords, or the import path "module:name" of a class or
+            an object. Of an object each call gets a copy.
+        schema: Columns of the rows: for each a range of numbers `[0, 100]` or words `[f, m]`.
+        claimed: The claim about neighbouring tables.
+        count: Number of synthetic rows of a call, >= 1.
+        form: The form of the rows that `fit` gets, as in `OwnFunction`.
+        settings: Keyword arguments of the class, each a value or a list of values to try.
+        python, memory_mb, folder, time, code: As in `OwnFunction`.
+    """
+
+    generator: Any
+    schema: Mapping[str, Any]
+    claimed: Claim | None = None
+    count: int = 100
+    form: Form = "frame"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    python: str = field(default="", metadata=PATH)
+    memory_mb: int | None = None
+    folder: str = field(default="", metadata=PATH)
+    time: bool = False
+    code: str = ""
+
+    made_by = "dpaudit.check(generator, schema=...)"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        columns = len(Schema.of(self.schema).columns)
+        most = MAX_CELLS // columns
+        require(1 <= self.count <= most, f"count must be in 1 .. {most:,} for {columns} columns", count=self.count)
+        require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
+        if not self.python:
+            self._take_code(imported(self.generator, field="generator"))
+        number = len(self.alternatives())
+        must = f"settings must come to 1 .. {MAX_ALTERNATIVES} combinations"
+        require(0 < number <= MAX_ALTERNATIVES, must, combinations=number)
+        if self.python:
+            self._take_code_elsewhere()
+
+    @staticmethod
+    def takes(code: Any, python: str = "", folder: str = "") -> bool:
+        """True if a class or an object, or the code that an import path names, generates tables.
+
+        Raises: InputError for a class with one of the two methods `fit` and `sample` alone.
+        """
+        if python:
+            require_code(f"{code} in {python}")
+            return isinstance(code, str) and identity_elsewhere(python, code, folder or os.getcwd()).endswith(GENERATOR)
+        code = imported(code, field="generator")
+        code = code.func if isinstance(code, partial) else code
+        if is_generator(code):
+            return True
+        halves = [name for name in ("fit", "sample") if callable(getattr(code, name, None))]
+        if isinstance(code, type) and halves and not _binds(code, "rows", "rng"):
+            require_methods(code)
+        return False
+
+    def _take_code(self, code: Any) -> None:
+        """Check code of this Python; take settings from the keywords of a `functools.partial`."""
+        if isinstance(code, partial):
+            must = "a `functools.partial` must fix keyword arguments only"
+            require(not code.args, must, arguments=code.args)
+            fixed: dict[str, Any] = {name: [value] for name, value in code.keywords.items()}
+            object.__setattr__(self, "settings", fixed | dict(self.settings))
+            code = code.func
+        require_methods(code)
+        if not isinstance(code, type):
+            if not isinstance(self.generator, str):
+                raise InputError(
+                    f"generator must be a class, or the import path `module:name` of an object, got an object of "
+                    f"{type(code).__name__}; pass its class, and its arguments as settings"
+                )
+            require(
+                not self.settings, "settings must be empty for an object, which is made already", do="pass its class"
+            )
+            return
+        object.__setattr__(self, "generator", code_of(code, field="generator"))
+        _require_settings(code, self.settings)
+
+    def _take_code_elsewhere(self) -> None:
+        """Check code of another Python."""
+        require_code(f"{self.generator} in {self.python}")
+        if not isinstance(self.generator, str):
+            raise InputError(
+                "a generator for another Python must be given by its import path `module:name`, got "
+                f"{shortened(self.generator)}"
+            )
+        if not self.folder:
+            object.__setattr__(self, "folder", os.getcwd())
+        if not self.code:
+            object.__setattr__(self, "code", identity_elsewhere(self.python, self.generator, self.folder))
+        if not self.code.endswith(GENERATOR):
+            raise InputError(
+                f"a generator must have the methods fit(rows) and sample(count), or fit_sample(rows, count): "
+                f"{self.generator} in {self.python} has not"
+            )
+
+    def alternatives(self) -> Sequence[Mapping[str, Any]]:
+        return combinations(self.settings)
+
+    def outcomes(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
+    ) -> Sequence[CallOutcome]:
+        return [self._summarised(outcome) for outcome in self._calls(rows, seeds, settings, limits, self.count)]
+
+    def generate(
+        self, rows: pa.Table, count: int, seed: int, settings: Mapping[str, Any], limits: CallLimits
+    ) -> GeneratedTable:
+        (outcome,) = self._calls(rows, [seed], settings, limits, count)
+        if not outcome.ending.startswith(TABLE):
+            raise TrainingError(outcome.fault or outcome.ending)
+        batch, others = self._table_and_others(outcome)
+        measured = others[: len(others) - outcome.low_bits]
+        return GeneratedTable(batch.table(0, self._summary.schema), measured)
+
+    @cached_property
+    def _summary(self) -> TableSummary:
+        return TableSummary(Schema.of(self.schema))
+
+    def _calls(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits, count: int
+    ) -> Sequence[CallOutcome]:
+        columns = [
+            [name, list(column.values) if isinstance(column, Category) else None]
+            for name, column in self._summary.schema.columns.items()
+        ]
+        table = {"columns": columns, "count": count}
+        if self.python:
+            code = CodeElsewhere(
+                self.python, str(self.generator), self.folder, self.code, self.form, self.time, self.memory_mb, table
+            )
+            return code.outcomes(rows, seeds, settings, limits)
+        return call_in_process(
+            imported(self.generator, field="generator"),
+            rows,
+            seeds,
+            form=self.form,
+            settings=settings,
+            timed=self.time,
+            limit_s=limits.limit_s,
+            time_limit=limits.time_limit,
+            from_outside=limits.from_outside,
+            generator=table,
+        )
+
+    def _summarised(self, outcome: CallOutcome) -> CallOutcome:
+        """Return the outcome of a call with the summary of its table in place of the cells."""
+        if not outcome.ending.startswith(TABLE):
+            return outcome
+        batch, others = self._table_and_others(outcome)
+        return replace(outcome, numbers=np.concatenate([self._summary.numbers(batch)[0], others]))
+
+    def _table_and_others(self, outcome: CallOutcome) -> tuple[TableBatch, Any]:
+        """Return the table of a call, and the numbers after its cells."""
+        columns, rows = self._summary.schema.columns, int(outcome.numbers[0])
+        end = 1 + rows * len(columns)
+        values, words = {}, {}
+        for cells, (name, column) in zip(
+            outcome.numbers[1:end].reshape(len(columns), rows), columns.items(), strict=True
+        ):
+            missing = cells == MISSING
+            if isinstance(column, Category):
+                values[name] = np.where(missing, -1, cells).astype(np.int64)[None]
+                words[name] = (*column.values, "a word outside the schema")
+            else:
+                values[name] = np.where(missing, np.nan, np.where(cells == OUTSIDE, np.inf, cells))[None]
+        return TableBatch(values, words), outcome.numbers[end:]
+
+
+def require_methods(code: Any) -> None:
+    """Raise InputError for code without the methods of a generator."""
+    if is_generator(code):
+        return
+    lacking = [
+        f"{name}({argument})" for name, argument in (("fit", "rows"), ("sample", "count")) if not hasattr(code, name)
+    ]
+    name = getattr(code, "__name__", type(code).__name__)
+    raise InputError(
+        "a generator must have the methods fit(rows) and sample(count), or fit_sample(rows, count): "
+        f"{name} has no {' and no '.join(lacking)}"
+    )
+
+
+def _require_settings(code: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(code)
+    except (TypeError, ValueError):  # some built-in classes have no signature
+        return
+    keywords = [*settings, *(name for name in RANDOMNESS if name in signature.parameters and name not in settings)]
+    try:
+        signature.bind(**dict.fromkeys(keywords))
+    except TypeError as err:
+        name = getattr(code, "__name__", str(code))
+        raise InputError(f"settings must be the arguments of {name}: {err}; pass them as `settings`") from err
+
+
+def _binds(code: Callable[..., Any], *arguments: str) -> bool:
+    try:
+        inspect.signature(code).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
