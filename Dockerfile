@@ -16,7 +16,7 @@ FROM python:3.11.11-slim-bookworm
 # torch for processors alone; another index brings one for GPUs.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG EXTRAS=accounting,text
-COPY constraints.txt /constraints.txt
+COPY requirements/constraints.txt /constraints.txt
 RUN pip install --no-cache-dir --constraint /constraints.txt --index-url "$TORCH_INDEX" torch
 COPY --from=wheel /wheel /wheel
 RUN pip install --no-cache-dir --constraint /constraints.txt "dpaudit[$EXTRAS] @ file://$(echo /wheel/*.whl)"

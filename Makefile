@@ -37,7 +37,7 @@ nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 # goes on where it was stopped, in the file MUTANTS.
 mutants: $(STAMP) $(MUTATION_STAMP)
 	mkdir -p build
-	.venv-mutation/bin/python -m benchmarks.mutants $(MUTANTS)
+	.venv-mutation/bin/python -m tools.mutants $(MUTANTS)
 
 # The lowest versions that are declared: the command, the demo, and quick tests of many rooms.
 LOWEST := .venv-lowest
@@ -52,10 +52,10 @@ lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/dpaudit run examples/label-privacy.yaml -o build/lowest
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
-$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+$(LOWEST)/.installed: pyproject.toml requirements/lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt torch
-	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt \
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c requirements/lowest.txt torch
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c requirements/lowest.txt \
 		-e ".[accounting,cluster,dev,diffprivlib,endpoint,mlflow,opacus,text]"
 	touch $@
 
@@ -70,16 +70,16 @@ bench: $(STAMP)
 compare: $(STAMP) .peers/.installed
 	PYTHONPATH=.peers OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.compare | \
 		$(ROWS) peers.csv --keys 2 --program "make compare"
-	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m tools.pages
 
-.peers/.installed: constraints-peers.txt $(STAMP)
+.peers/.installed: requirements/peers.txt $(STAMP)
 	rm -rf .peers
-	$(PIP) --no-deps --target .peers -r constraints-peers.txt
+	$(PIP) --no-deps --target .peers -r requirements/peers.txt
 	touch $@
 
 # What bounds and checks find, in the docs: the tightness of `estimate`, under-noising as stated, the defect bank. Hours;
 # the last two go on where they were stopped, in the folder FOUND.
-ROWS = $(BIN)/python -m benchmarks.rows
+ROWS = $(BIN)/python -m tools.rows
 FOUND ?= build/evidence
 evidence: $(STAMP)
 	mkdir -p $(FOUND)
@@ -92,11 +92,11 @@ evidence: $(STAMP)
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl defects 1
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl twins 3
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl table
-	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m tools.pages
 
 # The tables of the pages, from docs/data.
 pages: $(STAMP)
-	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m tools.pages
 
 # The site, in build/site; with a server, which builds a page again when its file changes.
 docs: $(STAMP) $(DOCS_STAMP)
@@ -107,7 +107,7 @@ docs-serve: $(STAMP) $(DOCS_STAMP)
 
 # How much a small audit imports, rooms in a circle, files side by side, names with one user.
 house: $(STAMP)
-	$(BIN)/python -m benchmarks.house
+	$(BIN)/python -m tools.house
 
 # Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)
@@ -115,10 +115,10 @@ chaos: $(STAMP)
 	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
 	$(BIN)/python -m benchmarks.two_nodes
 
-# Every file but torch's by its hash where requirements.lock has them: pip takes none beside an editable install, so that
-# one comes last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.
+# Every file but torch's by its hash where requirements/hashes.lock has them: pip takes none beside an editable install, so
+# that one comes last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.
 # torch is pinned and first otherwise: a newer release would bring gigabytes of CUDA libraries along. So does the pinned
-# one where an index has no other, and then they come by constraints.txt.
+# one where an index has no other, and then they come by requirements/constraints.txt.
 # Not compiled beforehand: of torch and Ray a small part is ever imported, and compiling all takes longer than the tests of a room.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PLATFORM := $(shell $(PYTHON) -c 'import platform, sys; print(sys.platform, platform.machine(), *sys.version_info[:2])')
@@ -126,16 +126,16 @@ ifeq ($(PLATFORM),linux x86_64 3 11)
 HASHES ?= yes
 endif
 
-$(STAMP): pyproject.toml constraints.txt requirements.lock
+$(STAMP): pyproject.toml requirements/constraints.txt requirements/hashes.lock
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(HASHES),yes)
-	$(PIP) --no-deps --require-hashes -r requirements.lock
-	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --require-hashes -r requirements/hashes.lock
+	$(PIP) -c requirements/constraints.txt torch
 	$(PIP) --no-deps --no-build-isolation -e .
 else
-	@echo "Packages are installed by version, not by hash: requirements.lock is for Python 3.11 on Linux (x86-64)."
-	$(PIP) -c constraints.txt torch
-	$(PIP) -c constraints.txt -e ".[dev,accounting,opacus,text,finetuning]"
+	@echo "Packages are installed by version, not by hash: requirements/hashes.lock is for Python 3.11 on Linux (x86-64)."
+	$(PIP) -c requirements/constraints.txt torch
+	$(PIP) -c requirements/constraints.txt -e ".[dev,accounting,opacus,text,finetuning]"
 endif
 	touch $(STAMP)
 
@@ -143,11 +143,11 @@ endif
 diffprivlib: $(DIFFPRIVLIB_STAMP)
 	@echo "export DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB)"
 
-# Every other library likewise: .venv-NAME/bin/python for constraints-libraries/NAME.txt; `make .venv-NAME/.installed` is one.
-libraries: $(patsubst constraints-libraries/%.txt,.venv-%/.installed,$(wildcard constraints-libraries/*.txt))
+# Every other library likewise: .venv-NAME/bin/python for requirements/libraries/NAME.txt, by `make .venv-NAME/.installed`.
+libraries: $(patsubst requirements/libraries/%.txt,.venv-%/.installed,$(wildcard requirements/libraries/*.txt))
 
 # All that is needed is pinned, against what some old releases say of their needs; what builds a wheel obeys the pins too.
-.venv-%/.installed: constraints-libraries/%.txt
+.venv-%/.installed: requirements/libraries/%.txt
 	$(PYTHON) -m venv .venv-$*
 	PIP_CONSTRAINT=$< .venv-$*/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r $<
 	touch $@
@@ -156,19 +156,19 @@ libraries: $(patsubst constraints-libraries/%.txt,.venv-%/.installed,$(wildcard 
 s3: $(S3_STAMP)
 	@echo "export DPAUDIT_S3_SERVER=$(S3_SERVER)"
 
-$(S3_STAMP): constraints-s3.txt
+$(S3_STAMP): requirements/s3.txt
 	$(PYTHON) -m venv .venv-s3
-	.venv-s3/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-s3.txt "moto[s3]" flask flask-cors
+	.venv-s3/bin/pip install --quiet --disable-pip-version-check --no-compile -c requirements/s3.txt "moto[s3]" flask flask-cors
 	touch $(S3_STAMP)
 
-$(DOCS_STAMP): constraints-docs.txt
+$(DOCS_STAMP): requirements/docs.txt
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile -r constraints-docs.txt
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile -r requirements/docs.txt
 	touch $(DOCS_STAMP)
 
-$(MUTATION_STAMP): constraints-mutation.txt
+$(MUTATION_STAMP): requirements/mutation.txt
 	$(PYTHON) -m venv .venv-mutation
-	.venv-mutation/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-mutation.txt
+	.venv-mutation/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements/mutation.txt
 	touch $(MUTATION_STAMP)
 
 clean:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 ROOT = Path(__file__).parent
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.claims import SubsampledGaussian
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 FILE = "accountant-orders.csv"
 RATES, NOISES, ORDERS = (0.001, 0.01, 0.05, 0.1, 0.5), (0.5, 0.8, 1, 2, 4), (1.25, 1.5, 1.75, 2.5, 4.5)

@@ -1,6 +1,6 @@
 """Bounds in parts: processor time of each unit, and how long four workers take for what one piece takes.
 
-    python -m benchmarks.bound_parts | python -m benchmarks.rows bounds-in-parts.csv --keys 2 \\
+    python -m benchmarks.bound_parts | python -m tools.rows bounds-in-parts.csv --keys 2 \\
         --program "python -m benchmarks.bound_parts"
     python -m benchmarks.bound_parts --costs     # constants of the cost model, next to those in the code
     python -m benchmarks.bound_parts --wall      # wall time of the first bound on one and on two child processes

@@ -19,9 +19,9 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.check_defects import FLAT_DIGITS, checked_here, votes
 from benchmarks.check_defects import dp_sgd as dp_sgd_on_digits
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import Claim, from_sklearn
 from dpaudit.actors.events import Event, EventKind
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 STEP = 0.632121  # of two-sided geometric noise at epsilon = 1
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import maximum_bound
 from dpaudit.language_models.front_door.estimating import estimate_text
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 RATES = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 SIZES = (300, 1000, 3000, 10_000, 30_000)

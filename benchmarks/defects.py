@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.check_defects import SPECS, has_diffprivlib, lines
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import audit, load_spec
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.verdict import Verdict
@@ -33,6 +32,7 @@ from dpaudit.engine.planning.plan import PlannedAudit, make_plan, pieces_of
 from dpaudit.engine.request.describe import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 TRUTHS = {
     "half-scale": 2.0,

@@ -1,6 +1,6 @@
 """Lost power and saved trainings from stopping hopeless tests, on streams of scores with a known leak.
 
-    python -m benchmarks.futility | python -m benchmarks.rows futility.csv --keys 3 --trials streams \\
+    python -m benchmarks.futility | python -m tools.rows futility.csv --keys 3 --trials streams \\
         --program "python -m benchmarks.futility"
 
 `betting` reads each stream to its end in eight parts, as in the first pass of a check. The program also records the

@@ -41,7 +41,6 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.actors.audited.signals import TimeLimitExceeded, time_limit
 from dpaudit.actors.backend import Deadlines, InProcess
 from dpaudit.actors.children import ChildProcesses
@@ -60,6 +59,7 @@ from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.train import bytes_per_model, train_stack
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CLASSES = 10
 TOLERANCE = 0.02  # largest difference of two probabilities that rounding may cause after a training

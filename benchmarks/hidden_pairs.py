@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 ALPHA = math.exp(-1)
 TREES = ["ash", "elm", "fir", "oak"]

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 from benchmarks.scaling import DETECTED_S, STARTED_S, Overheads
 from benchmarks.simulated_ray import Cluster, Played, Work, play
 from dpaudit.actors.events import EventKind, EventLog, read_events
@@ -45,6 +44,7 @@ from dpaudit.mechanisms.models.networks import Mlp
 from papers import bayesian_table_2, image_tables, label_tables
 from papers.reproduction import Options
 from papers.training_operations import SUSTAINED_FLOPS, fixmatch_step_flops, training_flops
+from tools.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 
 NODES, CPUS = 100, 8
 IMAGES, TEXTS = "cifar10", "sst2"

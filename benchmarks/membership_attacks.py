@@ -1,7 +1,7 @@
 """Bounds of membership attacks on models without privacy: single statistics, and the combination that is learned.
 
     python -m benchmarks.membership_attacks ADULT [--models 5] [--draws 2] | \\
-        python -m benchmarks.rows membership-attacks.csv --keys 3 --trials games \\
+        python -m tools.rows membership-attacks.csv --keys 3 --trials games \\
         --program "python -m benchmarks.membership_attacks ADULT"
 
 ADULT is the folder with UCI's files. For each model and data set, `models` models are trained on the canaries that

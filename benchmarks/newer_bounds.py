@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
@@ -33,6 +32,7 @@ from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.two_world.betting import Betting
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CANARIES, RUNS = 1_000, 400
 DELTA, CONFIDENCE = 1e-5, 0.95

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit.engine.answer.sweep_summary import SweepRow
 from dpaudit.engine.sweep.running import read_request, sweep
 from dpaudit.estimators.bound import format_lower, format_upper
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 MODEL = {"name": "mlp", "hidden": [32], "epochs": 20}
 LEARNERS: dict[str, dict[str, Any]] = {

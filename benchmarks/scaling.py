@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.actors.pool import FETCH_S, MANY_WORKERS, PARCEL_S, PARCELS_A_SECOND, PARCELS_PER_WORKER
 from dpaudit.actors.unit import Inputs
 from dpaudit.mechanisms.compute import Compute
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 ACTORS = tuple(2**power for power in range(13))
 REAL = (1, 2, 4, 8, 16, 32)

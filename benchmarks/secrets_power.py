@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.claims import GaussianDP
 from dpaudit.estimators.extraction.exposure import rank_epsilon, rank_slates
 from dpaudit.estimators.extraction.random_subset import RandomSubset
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 SECRETS, GAMES = 500, 20
 DELTA, CONFIDENCE = 1e-5, 0.95

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
+from tools.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 
 Rng = np.random.Generator
 Sampler = Callable[[int], pd.DataFrame]

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.check_defects import lines
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import Relation, Report, RunOptions, audit
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
@@ -33,6 +32,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from dpaudit.synthetic_tables.mechanisms.schema_generator import ColumnCells, Releases
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b", "c", "d"], "income": [0.0, 1e5]}
 EPSILONS = (1.0, 4.0)

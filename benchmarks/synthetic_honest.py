@@ -297,7 +297,7 @@ def print_files(results: pd.DataFrame) -> None:
 
 
 def print_table(results: pd.DataFrame) -> None:
-    """Print a table of all games by split and by the law of the rows; `benchmarks.rows` makes a data file of it."""
+    """Print a table of all games by split and by the law of the rows; `tools.rows` makes a data file of it."""
     if not len(results):
         return
     print("| split | rows | games | bound above 0 | VIOLATION at 0.1 | VIOLATION at 1 | called not random |")

@@ -28,9 +28,9 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import Claim, Relation
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "examples" / "libraries"

@@ -33,8 +33,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
 import dpaudit
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from benchmarks.synthetic_defects import Split, copies, interpolated, jittered, made_rows, made_split, marginals
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 ROOT = Path(__file__).parent.parent
 Rng = np.random.Generator

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import Canaries
 from dpaudit.language_models.canary_texts.rates import maximum_bound
 from dpaudit.language_models.mechanisms.fine_tuning.base_model import load_base
@@ -34,6 +33,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText, in_parts, make_batch
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from dpaudit.mechanisms.compute import Compute
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 SEED = 54
 DELTA = 1e-5

@@ -26,10 +26,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_noise_multiplier
 from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 TOKENIZER = small_tokenizer()
 CLAIM = dpaudit.Claim(2.0, 1e-5)

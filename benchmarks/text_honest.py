@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from benchmarks.text_defects import CASES, HONEST, base_model, play
 from tests.engine.small_language_models import domain_texts, small_tokenizer, trained
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CANARIES, DELTA = 200, 1e-5
 CONTEXTS = domain_texts(400, seed=7)

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 import dpaudit
 from benchmarks.compare import jax_auditing
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from benchmarks.text_defects import CANARIES as TRAINED
 from benchmarks.text_defects import CASES, HONEST, Training, planted_canaries, play
 from dpaudit.claims import GaussianDP
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CANARIES, DELTA, ERROR = 500, 1e-5, 0.05
 WITH_DP, WITHOUT = "fine-tuning, epsilon 2", "fine-tuning without privacy"

@@ -18,10 +18,10 @@ import torch
 from scipy.stats import beta, binom
 
 import dpaudit
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from benchmarks.text_defects import adapted, base_model
 from benchmarks.text_honest import without_canaries
 from tests.engine.small_language_models import collated, domain_texts, small_tokenizer
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 DELTA, CANARIES = 1e-5, 200
 RATES = (0.05, 0.2, 0.5)

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit import audit, load_spec
 from dpaudit.language_models.data.plain_texts import MadeSentences
 from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
@@ -35,6 +34,7 @@ from tests.engine.own_text_trainers import (
     NoiseOnFactorB,
     with_defect,
 )
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 EPSILON = 8.0
 TRAINERS: Mapping[str, Any] = {

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.estimators.bound import format_lower
@@ -31,6 +30,7 @@ from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
 from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
+from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"

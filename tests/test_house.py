@@ -1,8 +1,8 @@
-"""Figures of `benchmarks.house`, computed for a small package in memory."""
+"""Figures of `tools.house`, computed for a small package in memory."""
 
 from __future__ import annotations
 
-from benchmarks.house import names_with_one_user, public_names, room, rooms_in_cycles, shared_classes
+from tools.house import names_with_one_user, public_names, room, rooms_in_cycles, shared_classes
 
 SOURCES = {
     "dpaudit": "import dpaudit.engine.plan",

@@ -214,18 +214,18 @@ def test_the_image_is_made_of_what_is_there_by_no_root_on_a_pinned_python() -> N
 
 def test_every_package_that_is_installed_is_pinned() -> None:
     """Indirect requirements count too: a new release of any of them must not change a fresh install."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "requirements/constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if line and not line.startswith("#")}
     assert all("==" in line for line in lines if line and not line.startswith("#"))
     assert _needed("dpaudit", ("dev", "accounting", "opacus", "text", "finetuning"), {}) - {"dpaudit"} <= pinned
 
 
 def test_every_pinned_package_has_the_hashes_of_its_files() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    text = (ROOT / "requirements/hashes.lock").read_text(encoding="utf-8")
     locked = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert len(lines) == sum(1 + hashes.count("--hash=") for *_, hashes in locked), "every line is one of these"
-    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    constraints = (ROOT / "requirements/constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [line.split("==") for line in constraints if line and not line.startswith("#")]
     assert {(canonicalize_name(name), version) for name, version, _ in locked} == {
         (canonicalize_name(name), version) for name, version in pinned if name != "torch"

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 APART = {"docs", "finetuning"}  # extras with a separate Python, or with exact versions
 NO_SUCH_BUILD = {"torch"}  # on Linux an index has its lowest version with CUDA alone
-PACKAGE = ("actors", "cluster", "dpaudit", "engine", "estimators", "mechanisms")
+PACKAGE = (
+    *("actors", "cluster", "dpaudit", "engine", "estimators"),
+    *("language_models", "mechanisms", "synthetic_tables"),
+)
 CLICK_8_1 = {
     *("Abort", "Argument", "BadParameter", "Choice", "ClickException", "Command", "Context", "FloatRange", "Group"),
     *("IntRange", "MissingParameter", "Option", "ParamType", "Parameter", "Path", "UsageError", "argument", "command"),
@@ -48,18 +51,18 @@ def lowest(needed: Requirement) -> Version:
 
 def test_the_lowest_versions_are_installed_as_declared() -> None:
     """A raised or added bound must appear in both files."""
-    pinned = pins("constraints-lowest.txt")
+    pinned = pins("requirements/lowest.txt")
     for needed in declared():
         name = canonicalize_name(needed.name)
-        assert name in pinned, f"{name} has no line in constraints-lowest.txt"
+        assert name in pinned, f"{name} has no line in requirements/lowest.txt"
         assert needed.specifier.contains(pinned[name]), f"{needed} is not met by {pinned[name]}"
         at_bound = [each for each in declared() if canonicalize_name(each.name) == name]
         if name not in NO_SUCH_BUILD:
-            assert pinned[name] == max(map(lowest, at_bound)), f"{needed}, and {pinned[name]} in constraints-lowest.txt"
+            assert pinned[name] == max(map(lowest, at_bound)), f"{needed}, and {pinned[name]} there"
 
 
 def test_what_is_installed_otherwise_is_no_older() -> None:
-    usual = pins("constraints.txt")
+    usual = pins("requirements/constraints.txt")
     for needed in declared():
         name = canonicalize_name(needed.name)
         assert name not in usual or usual[name] >= lowest(needed), needed

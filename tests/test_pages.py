@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import Query, linked, origin_line, table, written
-from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read_rows, setting, table_rows, write
 from dpaudit.registry import catalogue
 from tests.loops import Cases
+from tools.pages import Query, linked, origin_line, table, written
+from tools.rows import DATA, Origin, Row, note_origin, origins, read_rows, setting, table_rows, write
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import sentences
-from benchmarks.rows import DATA, Row, read_rows
-from benchmarks.sentences import Sentence, faults, holds, numbers, of_overview, of_page, parsed
 from tests.loops import Cases
+from tools import sentences
+from tools.rows import DATA, Row, read_rows
+from tools.sentences import Sentence, faults, holds, numbers, of_overview, of_page, parsed
 
 PAGE = DATA.parent / "results" / "reproductions.md"
 OVERVIEW = read_rows(DATA / sentences.OVERVIEW)
 
 
 def test_every_number_of_a_sentence_is_held() -> None:
-    assert faults(sentences.all_sentences()) == [], "see `python -m benchmarks.sentences`"
+    assert faults(sentences.all_sentences()) == [], "see `python -m tools.sentences`"
 
 
 def test_a_false_number_of_any_cell_is_found() -> None:

@@ -20,16 +20,16 @@ import yaml
 from markdown_it import MarkdownIt
 
 import dpaudit
-from benchmarks import reference
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.names import spec_schema
 from dpaudit.registry import PACKAGES, catalogue, plural
 from tests.engine.test_page_in_a_browser import BROWSER, Markup
 from tests.nightly import by_night_unless_changed
 from tests.test_pages import PAGES
+from tools import reference
 
 ROOT = Path(__file__).parent.parent
-MAKES_THE_SITE = ("mkdocs.yml", "benchmarks/site_hook.py", "constraints-docs.txt", "docs/site.css", "docs/reference/*")
+MAKES_THE_SITE = ("mkdocs.yml", "tools/site_hook.py", "requirements/docs.txt", "docs/site.css", "docs/reference/*")
 MOVED = {"README.md": "index", "CONTRIBUTING.md": "developers/contributing", "CHANGELOG.md": "changelog"}
 of_the_built_site = by_night_unless_changed(*MAKES_THE_SITE, "tests/test_site.py")
 """Mark of a test of the built site, which takes 20 s. Links, headings and tables of the pages are read by
@@ -209,5 +209,5 @@ def test_the_navigation_names_every_page_and_the_reference_every_name() -> None:
 
 def test_all_that_the_site_needs_is_pinned() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints-docs.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "requirements/docs.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert {re.split(r"[\[>]", needed)[0] for needed in extra["docs"]} <= set(pinned)

@@ -29,8 +29,8 @@ from typing import Any
 import benchmarks.bank as bank
 from benchmarks.bank import Case
 from benchmarks.check_defects import DEFECTS, checked_here, lines
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import Verdict
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 
 def cases() -> dict[str, Case]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.bank.libraries import LIBRARIES, LibraryCase
 from benchmarks.check_defects import lines
-from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import ResourceRequest, RunOptions, check
+from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "libraries"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trl  # slow to import, so not within the time of a test
 
-from benchmarks.notebook import load, page, printed, run, with_outputs
+from tools.notebook import load, page, printed, run, with_outputs
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorials" / "lora.ipynb"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers.*")

@@ -12,11 +12,11 @@ import torch
 
 from benchmarks import gpu as script
 from benchmarks.gpu import PARTS, SIZES, Bench, Measured, Part, WorksOnHalf, differences, is_refused, main
-from benchmarks.rows import read_rows
 from dpaudit.actors.unit import Inputs
 from dpaudit.mechanisms import gpu_memory
 from dpaudit.mechanisms.compute import Compute
 from tests.fake_gpu import FakeGpu
+from tools.rows import read_rows
 
 IN_PROCESS = [name for name in PARTS if name != "workers"]
 

@@ -46,7 +46,7 @@ def test_every_function_of_the_bank_answers(python: str) -> None:
 
 
 def test_every_library_of_the_bank_has_pins_and_a_file() -> None:
-    pins = {path.stem for path in (ROOT / "constraints-libraries").glob("*.txt")}
+    pins = {path.stem for path in (ROOT / "requirements/libraries").glob("*.txt")}
     for name, case in LIBRARIES.items():
         assert case.python in pins, name
         assert (FOLDER / f"{case.function.partition(':')[0]}.py").exists(), name

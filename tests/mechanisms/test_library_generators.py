@@ -66,5 +66,5 @@ def test_every_package_has_pins_and_a_wrapper() -> None:
     cases: list[Package | Check] = [*PACKAGES.values(), *CHECKS.values()]
     for case in cases:
         module, name = case.generator.split(":")
-        assert (ROOT / "constraints-libraries" / f"{case.python}.txt").exists(), case
+        assert (ROOT / "requirements/libraries" / f"{case.python}.txt").exists(), case
         assert f"class {name}(" in (Path(FOLDER) / f"{module}.py").read_text(encoding="utf-8"), case

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import rows
-from benchmarks.rows import DATA, Row, origins, read_rows
 from dpaudit.registry import catalogue
 from papers import data_files, ml_audit_appendix
 from papers.reproduction import Options
+from tools import rows
+from tools.rows import DATA, Row, origins, read_rows
 
 
 def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Notebooks of the docs: their cells are run, their outputs stored, and a Markdown page is written next to each.
 
-python -m benchmarks.notebook docs/tutorials/lora.ipynb
+python -m tools.notebook docs/tutorials/lora.ipynb
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from dpaudit.plain_files import write_user_file
 
-FOOTER = "This page is the notebook [{name}]({name}), run by `python -m benchmarks.notebook docs/tutorials/{name}`."
+FOOTER = "This page is the notebook [{name}]({name}), run by `python -m tools.notebook docs/tutorials/{name}`."
 
 
 def load(path: Path) -> dict[str, Any]:

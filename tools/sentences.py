@@ -1,6 +1,6 @@
 """Hold the numbers of a page's sentences to `docs/data`, and list those that nothing holds.
 
-    python -m benchmarks.sentences
+    python -m tools.sentences
 
 A sentence is a paragraph of a page of `HELD`, or a cell of `paper-overview.csv`, from which a page has its tables.
 Every number in digits must be held by one of three things. Digits are compared after rounding.
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from benchmarks.rows import DATA, Row, read_rows
+from tools.rows import DATA, Row, read_rows
 
 HELD = ("results/reproductions.md",)
 """Pages in `docs` whose sentences are held."""

@@ -38,9 +38,7 @@ CODE_OR_LINK = re.compile(
 def made_of_the_code() -> dict[str, str]:
     """Return the Markdown of the reference pages by path, generated once for each start of MkDocs."""
     python = os.environ.get("DPAUDIT_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
-    process = subprocess.run(
-        [python, "-m", "benchmarks.reference"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    process = subprocess.run([python, "-m", "tools.reference"], cwd=ROOT, capture_output=True, text=True, check=False)
     if process.returncode:
         sys.exit(f"the reference pages could not be made by {python}:\n{process.stderr}")
     pages: dict[str, str] = json.loads(process.stdout)

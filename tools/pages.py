@@ -1,6 +1,6 @@
 """Generate the tables of the pages from `docs/data/*.csv` and from the code; `make pages` runs it.
 
-    python -m benchmarks.pages
+    python -m tools.pages
 
 A page requests a table by a line such as
 
@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rows import DATA, Origin, Row, origins, read_rows
+from tools.rows import DATA, Origin, Row, origins, read_rows
 
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")

@@ -1,6 +1,6 @@
 """Print size and structure of the package: imports of a small audit, cycles between rooms, lines, names.
 
-    python -m benchmarks.house
+    python -m tools.house
 
 All but the first two figures are read from the source text with the standard library.
 """

@@ -1,9 +1,9 @@
 """Convert the Markdown tables that the benchmarks print into rows of `docs/data/*.csv`.
 
-    python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
+    python -m benchmarks.honest_learners | python -m tools.rows honest-learners.csv --keys 1 --trials audits \\
         --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
 
-A row is one measurement. `docs/data/index.csv` holds the program, date and machine of each file. `benchmarks/pages.py`
+A row is one measurement. `docs/data/index.csv` holds the program, date and machine of each file. `tools/pages.py`
 generates the tables of the pages from both.
 """
 

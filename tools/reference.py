@@ -1,8 +1,8 @@
 """Generate the reference pages from the code: spec fields, commands, registered names, Python names.
 
-    python -m benchmarks.reference
+    python -m tools.reference
 
-prints them as JSON, from a page's path in the site to its Markdown; `benchmarks/site_hook.py` adds them to the site.
+prints them as JSON, from a page's path in the site to its Markdown; `tools/site_hook.py` adds them to the site.
 """
 
 from __future__ import annotations

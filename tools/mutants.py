@@ -1,6 +1,6 @@
 """Random mutants of the code that decides a bound or a verdict, and which tests catch them.
 
-    .venv-mutation/bin/python -m benchmarks.mutants RESULTS.jsonl [--mutants 200] [--seed 0] [--jobs 2] [--day]
+    .venv-mutation/bin/python -m tools.mutants RESULTS.jsonl [--mutants 200] [--seed 0] [--jobs 2] [--day]
 
 A mutant is one change by cosmic-ray (an operator, a comparison, a number, a condition) at a random place of
 `estimators`, `dpaudit/claims` or the modules of `engine/answer` that settle a verdict. The program writes each mutant
