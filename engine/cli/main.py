@@ -348,14 +348,35 @@ def report(
     option allows them.
     """
     from dpaudit.engine.run.driver import report_again
+    from dpaudit.engine.run.run_folder import OtherPlanError
 
-    again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
+    try:
+        again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
+    except OtherPlanError:
+        _show_stored(folder, quiet=quiet, as_json=as_json, verbose=verbose, **fail_on)
+        return
     if quiet and not as_json:
         for result in again.results:
             show(f"{result.verdict}  {result.name}")
     else:
         _show_report(again, verbose=verbose, as_json=as_json)
     _end_by_report(again, **fail_on)
+
+
+def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool, **fail_on: bool) -> None:
+    """Print the results that a run of another dpaudit wrote, which this one cannot compute from its units."""
+    from dpaudit.engine.answer.verdict import Verdict
+    from dpaudit.engine.run.run_status import run_status
+
+    status = run_status(place)
+    answers, verdicts = status.answers(verbose=verbose), {outcome.verdict for outcome in status.outcomes.values()}
+    tell(f"another version of dpaudit made {place}; its results are printed as it wrote them, and nothing is written")
+    lines = [f"{verdict}  {name}" for name, verdict in status.verdicts] if quiet else answers
+    show_lines(in_json(status.report.value) if as_json else "\n".join(lines))
+    if Verdict.FAILED in verdicts:
+        stop("an audit has no result", RUN_FAILED)
+    rejected = not verdicts.isdisjoint({Verdict.VIOLATION, Verdict.UNDECIDED})
+    end_by_verdict(rejected=rejected, inconclusive=Verdict.INCONCLUSIVE in verdicts, **fail_on)
 
 
 @main.command()

@@ -43,6 +43,7 @@ from dpaudit.engine.run.run_folder import (
     open_run_folder,
     place_of,
     read_spec,
+    require_unchanged,
 )
 from dpaudit.errors import RunError
 from dpaudit.field_checks import checked_argument
@@ -205,7 +206,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         allow_code: Let a spec that this user did not write import code.
         allow_files: Let a spec that this user did not write name files and folders outside the run folder.
     Raises: SpecError if it is no run folder, or its spec needs more than is allowed; RunError if its data or spec have
-        changed: nothing is written then.
+        changed, OtherPlanError if another dpaudit planned it: nothing is written then.
     """
     place = place_of(folder)
     consent = Consent(code=allow_code, files=allow_files)
@@ -213,24 +214,15 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         spec = read_spec(local_folder)
         with apply_consent(consent_for(spec, consent)):
             record = PlanRecord.load_required(local_folder, place)
-            _require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
+            require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
             with use_recorded_code(record.version, record.code_digests):
                 plan = make_plan(spec_from_file(spec))
-                _require_unchanged(record.differences(PlanRecord.of(plan)), place)
+                record.require_reusable(PlanRecord.of(plan), place)
             # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
             with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
                 report = _report_from_finished(plan, local_folder, place)
                 log(Event(EventKind.REPORTED, detail=_write_results(report, local_folder, plan)))
                 return report
-
-
-def _require_unchanged(differences: Sequence[str], place: str | Path) -> None:
-    if differences:
-        raise RunError(
-            f"the results in {place} do not match its spec, code or data: {'; '.join(differences)}. Nothing was "
-            f"written. Undo the change to spec, code or data, or start again with `dpaudit resume {place} --fresh`; "
-            "the old units stay on disk"
-        )
 
 
 def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report:

@@ -171,6 +171,23 @@ def default_run_folder(spec: AuditSpec) -> Path:
     return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
+class OtherPlanError(RunError):
+    """Raised if another dpaudit planned the units of a run, while spec, code and data are unchanged."""
+
+
+_OTHER_VERSION, _OTHER_KEYS = "dpaudit was", "units have other keys"
+
+
+def require_unchanged(differences: Sequence[str], place: str | Path, error: type[RunError] = RunError) -> None:
+    """Raise `error` if a run folder differs from its spec, code or data, with the differences in its message."""
+    if differences:
+        raise error(
+            f"the results in {place} do not match its spec, code or data: {'; '.join(differences)}. Nothing was "
+            f"written. Undo the change to spec, code or data, or start again with `dpaudit resume {place} --fresh`; "
+            "the old units stay on disk"
+        )
+
+
 @dataclass(frozen=True)
 class PlanRecord:
     """Plan, code and data that a run folder was made from."""
@@ -257,13 +274,19 @@ class PlanRecord:
             if self.code_digests.get(label) != current.code_digests.get(label)
         )
         reasons = {
-            f"dpaudit was {self.version}, is {current.version}": self.version != current.version,
+            f"{_OTHER_VERSION} {self.version}, is {current.version}": self.version != current.version,
             f"your code changed ({shortened(', '.join(changed))})": bool(changed),
             "the data have changed": self.shared != current.shared,
             "the spec has changed": self.spec != current.spec,
         }
         differences = tuple(why for why, holds in reasons.items() if holds)
-        return differences if differences or current.unreadable_code else ("units have other keys",)
+        return differences if differences or current.unreadable_code else (_OTHER_KEYS,)
+
+    def require_reusable(self, current: PlanRecord, place: str | Path) -> None:
+        """Raise OtherPlanError or RunError if `current` cannot reuse all units of this record."""
+        differences = self.differences(current)
+        of_dpaudit = [why for why in differences if why == _OTHER_KEYS or why.startswith(_OTHER_VERSION)]
+        require_unchanged(differences, place, OtherPlanError if len(of_dpaudit) == len(differences) else RunError)
 
     def spec_differs(self, spec: YamlFile) -> tuple[str, ...]:
         """Return a reason if `spec` is not the spec that was written with this plan; else ()."""

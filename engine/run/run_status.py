@@ -18,6 +18,7 @@ from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.answer.answer_words import DETAILS, aligned
 from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.answer.verdict import Verdict
@@ -129,16 +130,26 @@ class RunStatus:
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.repr}
         return {**values, "last_event_at": last, "verdicts": dict(self.verdicts)}
 
+    def answers(self, *, verbose: bool = False) -> list[str]:
+        """Return the answers written in `bounds.json`: of the check, or of each audit. Errors as in `outcomes`."""
+        self._require_report()
+        joint = self.report["joint"]
+        stated = [joint["answer"]] if joint else [result["answer"] for result in self.report["results"].items()]
+        return [_answer_text(answer, verbose=verbose) for answer in stated]
+
     @property
     def outcomes(self) -> Mapping[str, AuditOutcome]:
         """Outcome by audit name; for a check, of its one claim.
 
         Raises: SpecError if the run has no report, or `bounds.json` is not valid in this version.
         """
+        self._require_report()
+        return _outcomes(self.report)
+
+    def _require_report(self) -> None:
         if not self.verdicts:
             reason = "; ".join(self.cautions) or f"it is {self.stage}"
             raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {reason}")
-        return _outcomes(self.report)
 
 
 def run_status(place: str | Path) -> RunStatus:
@@ -274,6 +285,13 @@ def _outcomes(report: StatedValue) -> dict[str, AuditOutcome]:
         if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
             outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
     return outcomes
+
+
+def _answer_text(answer: StatedValue, *, verbose: bool) -> str:
+    """Return an answer as `Answer.text` prints it."""
+    pairs = [[part.text() for part in line.items()] for line in answer["lines"].items()]
+    lines = [(label, text) for label, text in pairs if verbose or label not in DETAILS]
+    return aligned(f"{answer['verdict'].member(Verdict)}  {answer['name'].text()}", lines)
 
 
 def fetch(place: str | Path, folder: Path) -> None:

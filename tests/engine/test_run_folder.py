@@ -120,6 +120,28 @@ def test_units_of_other_code_are_kept_and_not_reused(tmp_path: Path, monkeypatch
     assert resume(tmp_path, quiet=True).executed == 0
 
 
+def test_results_of_another_dpaudit_are_printed_as_written(tmp_path: Path) -> None:
+    """Its units have other keys: `report` reads `bounds.json`, if it has the checksum in the last event of the run."""
+    run(tmp_path)
+    same = dpaudit("report", tmp_path)
+    stored = (tmp_path / "bounds.json").read_bytes()
+    plan = pq.read_table(tmp_path / "plan.parquet")
+    keys = ["0" * 64, *plan["key"].to_pylist()[1:]]
+    position = plan.column_names.index("key")
+    pq.write_table(plan.set_column(position, plan.schema.field("key"), [keys]), tmp_path / "plan.parquet")
+    before = contents(tmp_path)
+    printed = dpaudit("report", tmp_path)
+    assert "another version of dpaudit" in printed.stderr
+    answer = same.stdout.partition("\n1 of")[0]
+    assert printed.stdout.strip() == "\n".join(answer.splitlines()[: len(printed.stdout.strip().splitlines())])
+    assert "lower bound" in printed.stdout
+    assert json.loads(dpaudit("report", tmp_path, "--json").stdout) == json.loads(stored)
+    assert (printed.exit_code, contents(tmp_path)) == (0, before)
+    (tmp_path / "bounds.json").write_bytes(stored.replace(b'"small"', b'"other"'))
+    refused = dpaudit("report", tmp_path)
+    assert (refused.exit_code, "does not match the checksum" in refused.output) == (2, True)
+
+
 def test_report_and_resume_refuse_an_edited_spec(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "spec.yaml").write_text((tmp_path / "spec.yaml").read_text().replace("epsilon: 1.0", "epsilon: 2.0"))
