@@ -335,9 +335,10 @@ def read_module(name: str) -> ModuleSources:
         return ModuleSources(unseen=(f"the files of module {name} cannot be read: {err}",))
 
 
-def imported_packages(folder: Path) -> dict[str, str]:
-    """Return the versions of installed distributions that the code in a folder imports, by name."""
-    names = {name for file, _ in _files(folder) if file.suffix == ".py" for name in _imports(file.read_bytes())}
+def imported_packages(*folders: Path) -> dict[str, str]:
+    """Return the versions of installed distributions that the code in some folders imports, by name."""
+    files = [file for folder in folders for file, _ in _files(folder) if file.suffix == ".py"]
+    names = {name for file in files for name in _imports(file.read_bytes())}
     packages = {package for name in names - {"dpaudit"} for package in _distributions().get(name, ())}
     return {package: _version(package) for package in sorted(packages)}
 

@@ -190,7 +190,10 @@ def code_version() -> str:
 @cache
 def _hash_of_sources() -> str:
     package = Path(dpaudit.__file__).parent
-    identity = hash_of_sources(package), imported_packages(package / "mechanisms")
+    mechanisms = [
+        package / folder for folder in ("mechanisms", "language_models/mechanisms", "synthetic_tables/mechanisms")
+    ]
+    identity = hash_of_sources(package), imported_packages(*mechanisms)
     return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 

@@ -33,7 +33,7 @@ TOLERANCE = 3.0
 SHOWN = 40
 BUSY_CORES = 0.3
 """Cores in use by other programs from which processor seconds are not meaningful."""
-KERNELS = ("engine", "estimators", "mechanisms")
+KERNELS = ("engine", "estimators", "mechanisms", "synthetic_tables")
 """Floors with functions that Numba compiles and caches."""
 KERNEL_TESTS = (
     "tests/engine/test_two_world.py::test_stacks_of_another_size_give_the_same_scores",
