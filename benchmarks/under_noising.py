@@ -140,7 +140,7 @@ def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
             if (name, seed) in finished:
                 continue
             verdict, test = RUNS[name](1.0, seed)
-            factor = None if test is None else test.detectable_factor
+            factor = None if test is None else test.sensitivity.factor
             seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
             if factor == math.inf:  # even the largest factor is not detectable
                 factor = None

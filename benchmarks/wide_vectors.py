@@ -85,7 +85,7 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "verdict": result.verdict.value,
         "observed": round(result.comparison.observed, 3),
-        "detectable": result.detectable_factor,
+        "detectable": result.sensitivity.factor,
         "sensitivity": result.answer.line("sensitivity"),
         "seconds": round(time.monotonic() - began, 1),
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, TestRecord, Verb
+from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
 from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
@@ -104,9 +104,7 @@ def aligned(first: str, lines: Iterable[tuple[str, str]]) -> str:
     return "\n".join([printable(first), *(f"  {label:<{width}}  {text}" for label, text in labelled)])
 
 
-def lines(
-    record: Record, verdict: str, rule: str, test: TestRecord | None, side: Sequence[TestRecord]
-) -> list[tuple[str, str]]:
+def lines(record: Record, verdict: str, rule: str, test: Test | None, side: Sequence[Test]) -> list[tuple[str, str]]:
     """Return (label, text) of every line of an answer, in order."""
     if test is None:
         reason = "no test was run: every test failed, or the budget was too short"
@@ -135,7 +133,7 @@ def lines(
     return [(label, text) for label, text in all_lines if text]
 
 
-def headline(test: TestRecord | None, verdict: str) -> str:
+def headline(test: Test | None, verdict: str) -> str:
     """Return claim and bound in one line; for a test of a part, the consequence for the whole."""
     if test is None:
         return "no test was run"
@@ -146,7 +144,7 @@ def headline(test: TestRecord | None, verdict: str) -> str:
     return claimed_and_observed(test)
 
 
-def claimed_and_observed(test: TestRecord) -> str:
+def claimed_and_observed(test: Test) -> str:
     """Return the claimed and the observed value at the same point of the claim."""
     comparison, claim = test.comparison, test.compared.claim
     if comparison is None or test.deciding_finding is None:
@@ -156,7 +154,7 @@ def claimed_and_observed(test: TestRecord) -> str:
     if math.isinf(comparison.claimed):
         claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
     elif comparison.quantity == "epsilon" and (test.compared.note or not _same_point(claim, comparison)):
-        stated = f"claimed epsilon {test.claim.epsilon:g} at delta={test.claim.delta:g} ({test.claim.relation})"
+        stated = f"claimed epsilon {test.claimed.epsilon:g} at delta={test.claimed.delta:g} ({test.claimed.relation})"
         claimed = f"{stated}, which allows {comparison.claimed:g} ({claim.relation}) at {comparison.where},"
     else:
         claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
@@ -168,7 +166,7 @@ def claimed_and_observed(test: TestRecord) -> str:
     return f"{claimed} observed {comparison.words}{', confirmatory run' if repeated else ''}"
 
 
-def sentence(test: TestRecord | None, verdict: str) -> str:
+def sentence(test: Test | None, verdict: str) -> str:
     """Return the result in a sentence for a reader without statistics."""
     if test is None or test.finding is None:
         return "The audit did not finish, so nothing is known about the claim."
@@ -198,7 +196,7 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     return "This audit found no leak larger than the claim allows."
 
 
-def guesses_in_words(test: TestRecord, verdict: str) -> str:
+def guesses_in_words(test: Test, verdict: str) -> str:
     """Return the success rate of the attacker, in a sentence; "" if no guesses were counted.
 
     The number of guesses with the largest bound is chosen afterwards, so its share of right guesses may exceed the
@@ -236,7 +234,7 @@ def _share_of(epsilon: float) -> float:
 # Its lines
 
 
-def claim_line(test: TestRecord) -> str:
+def claim_line(test: Test) -> str:
     """Return the claim as stated, with its conversion if the test has another neighbouring relation.
 
     For a test of a part, return the claim about the whole.
@@ -247,7 +245,7 @@ def claim_line(test: TestRecord) -> str:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
     neighbours = f"; neighbours differ in {test.compared.differ_in}" if test.compared.differ_in else ""
-    return f"{claim_in_words(test.claim)}{neighbours}{converted}"
+    return f"{claim_in_words(test.claimed)}{neighbours}{converted}"
 
 
 def claim_in_words(claim: Claim) -> str:
@@ -256,7 +254,7 @@ def claim_in_words(claim: Claim) -> str:
     return f"epsilon <= {claim.epsilon:g} ({curve}{claim.relation}, delta = {claim.delta:g})"
 
 
-def bound_line(test: TestRecord) -> str:
+def bound_line(test: Test) -> str:
     """Return the lower bound with its confidence and validity."""
     finding, comparison = test.deciding_finding, test.comparison
     if finding is None or comparison is None:
@@ -275,15 +273,15 @@ def bound_line(test: TestRecord) -> str:
     return f"{part}{words}{allowed_there} ({sure}{condition}{run})"
 
 
-def _error_of_code(test: TestRecord) -> str:
+def _error_of_code(test: Test) -> str:
     """Return the first error of the audited code in the errors of failed units; "" without one."""
-    return next(filter(None, (error_of_code(error) for _, error in test.failures)), "")
+    return next(filter(None, (error_of_code(each.error) for each in test.tried_failures)), "")
 
 
-def _failed(test: TestRecord) -> str:
+def _failed(test: Test) -> str:
     """Return the number of failed units of a test, with the first error."""
-    first = next((f": {error}" for _, error in test.failures if error and not _error_of_code(test)), "")
-    return f"{len(test.failures)} of {test.units} pieces of work failed{first}"
+    first = next((f": {each.error}" for each in test.tried_failures if each.error and not _error_of_code(test)), "")
+    return f"{len(test.tried_failures)} of {test.units[1]} pieces of work failed{first}"
 
 
 def _same_point(claim: Claim, comparison: Comparison) -> bool:
@@ -300,12 +298,12 @@ def certainty(finding: Finding) -> str:
     return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
 
 
-def part_line(test: TestRecord) -> str:
+def part_line(test: Test) -> str:
     """Return the claim about the tested part; "" for a test of the whole."""
-    return f"the claim allows each step {claim_in_words(test.claim)}" if test.meaning_for_whole else ""
+    return f"the claim allows each step {claim_in_words(test.claimed)}" if test.meaning_for_whole else ""
 
 
-def evidence_line(test: TestRecord, verdict: str) -> str:
+def evidence_line(test: Test, verdict: str) -> str:
     """Return the counts that the bound rests on."""
     guesses = guesses_in_words(test, verdict)
     if guesses:
@@ -322,7 +320,7 @@ def evidence_line(test: TestRecord, verdict: str) -> str:
     return ", ".join(f"{name} {value:,}" for name, value in counts.items())
 
 
-def p_value_line(test: TestRecord) -> str:
+def p_value_line(test: Test) -> str:
     """Return the p-value of the claim; "" if none was computed."""
     p = test.first_p_value if test.changes else test.p_value
     otherwise_explained = test.on_proxy or test.keeps_state or test.split_doubt
@@ -333,7 +331,7 @@ def p_value_line(test: TestRecord) -> str:
     return f"{words} (probability of evidence as strong as this if the claim holds{condition})"
 
 
-def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[str]:
+def reasons(record: Record, verdict: str, rule: str, test: Test) -> list[str]:
     """Return the reasons why the verdict is weaker than the bound suggests, in sentences."""
     reason_lines = []
     if rule == "state-between-calls" and test.state is not None:
@@ -402,7 +400,7 @@ def _not_confirmed(record: Record) -> list[str]:
     ]
 
 
-def _proxy_reason(test: TestRecord) -> str:
+def _proxy_reason(test: Test) -> str:
     why = "the bound exceeds the claim, but an inaccurate proxy could explain it"
     if test.confirmation is Confirmation.MISSING and test.planted_next:
         return f"{why}, and planted labels, which need no proxy, did not reject the claim"
@@ -416,7 +414,7 @@ def _proxy_reason(test: TestRecord) -> str:
     return f"{why}. About {test.rows_needed:,} held-out rows would decide it, {have}; {other} needs no proxy"
 
 
-def _blind_reason(test: TestRecord) -> str:
+def _blind_reason(test: Test) -> str:
     sensitivity = test.sensitivity
     if sensitivity.blind:
         return sensitivity.blind
@@ -431,7 +429,7 @@ def _blind_reason(test: TestRecord) -> str:
     )
 
 
-def cautions(test: TestRecord) -> list[str]:
+def cautions(test: Test) -> list[str]:
     """Return cautions about the bound, in sentences."""
     caution_lines = []
     if test.control_lost:
@@ -444,15 +442,15 @@ def cautions(test: TestRecord) -> list[str]:
         caution_lines.append(f"{test.split_doubt}; the bound may come from that alone")
     if test.failed_trials:
         caution_lines.append(
-            f"{test.failed_trials:,} calls or trainings failed; a failure is scored like any other outcome"
+            f"{len(test.failed_trials):,} calls or trainings failed; a failure is scored like any other outcome"
         )
-    if test.failures and test.finding is not None:
-        label, error = test.failures[0]
-        caution_lines.append(f"{len(test.failures):,} units failed, the first: {label}: {error}")
+    if test.tried_failures and test.finding is not None:
+        first = test.tried_failures[0]
+        caution_lines.append(f"{len(test.tried_failures):,} units failed, the first: {first.label}: {first.error}")
     return [text for text in caution_lines if text]
 
 
-def sensitivity_line(test: TestRecord, verdict: str) -> str:
+def sensitivity_line(test: Test, verdict: str) -> str:
     """Return the detectable noise scaling and the maximum detectable epsilon."""
     sensitivity, finding = test.sensitivity, test.deciding_finding
     if finding is None or finding.confidence is None:
@@ -472,7 +470,7 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _maximum_at_the_bound(test: TestRecord) -> str:
+def _maximum_at_the_bound(test: Test) -> str:
     """Return the maximum detectable epsilon; for a rejected claim, at the point of the bound and "" if below it."""
     sensitivity, comparison = test.sensitivity, test.comparison
     maximum = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
@@ -497,7 +495,7 @@ def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
     return f"maximum detectable {comparison.quantity} {number}{at}{' (measured without noise)' if noiseless else ''}"
 
 
-def side_line(test: TestRecord) -> str:
+def side_line(test: Test) -> str:
     """Return a side finding: the leak outside of the claim's scope, its bound, and advice."""
     finding = test.deciding_finding
     bound = "" if finding is None or test.comparison is None else f": {test.comparison.words} ({certainty(finding)})"
@@ -505,7 +503,7 @@ def side_line(test: TestRecord) -> str:
     return f"{_SIDE[test.scope]}{bound}. {where}"
 
 
-def average_line(test: TestRecord) -> str:
+def average_line(test: Test) -> str:
     """Return the bound for an average record, for comparison with that of the worst one; "" for other tests."""
     finding = test.finding
     if test.scope is not Scope.AVERAGE_RECORD or finding is None or test.comparison is None or test.is_open:
@@ -514,14 +512,14 @@ def average_line(test: TestRecord) -> str:
     return f"{words} ({certainty(finding)}) for an ordinary row, in place of the worst one"
 
 
-def _open_side_test(test: TestRecord) -> str:
+def _open_side_test(test: Test) -> str:
     """Return why a test of a side finding has no result or an open one; "" if it is decided."""
     if test.is_open and test.finding is not None:
         first = test.finding.comparison(test.compared.claim.curve).words
         return f"undecided: the first pass shows {first}, and no confirmatory run confirms it"
     if test.finding is not None:
         return ""
-    return f"no result: {_failed(test)}" if test.failures else "no result"
+    return f"no result: {_failed(test)}" if test.tried_failures else "no result"
 
 
 def noise_line(record: Record) -> str:
@@ -535,7 +533,7 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
     return f"skipped, because {why}: {'; '.join(record.not_played)}" if record.not_played else ""
 
 
-def next_step(record: Record, verdict: str, rule: str, test: TestRecord | None) -> str:
+def next_step(record: Record, verdict: str, rule: str, test: Test | None) -> str:
     """Return advice on what to do now, by what the verb of the record offers."""
     again, more = _AGAIN[record.verb], _MORE[record.verb]
     if test is not None and test.sensitivity.helps:
@@ -564,7 +562,7 @@ def advice(verdict: str) -> str:
     return next_step(Record(""), verdict, "", None)
 
 
-def details_of(finding: Finding, test: TestRecord) -> list[str]:
+def details_of(finding: Finding, test: Test) -> list[str]:
     """Return the method, selection, counts and notes of a finding."""
     counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
     at_delta = finding.comparison_at_delta(test.compared.claim.curve) if isinstance(finding, Bound) else test.comparison

@@ -23,7 +23,8 @@ from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.answer.rare_levels import RareLevels, level_of_rank
-from dpaudit.engine.answer.result import AuditResult, Ceiling, Failure
+from dpaudit.engine.answer.record import Failure, Sensitivity
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.shift import ShiftControl, rows_to_decide, shift_control
 from dpaudit.engine.answer.stopping import SequentialReader
 from dpaudit.engine.answer.verdict import Verdict
@@ -79,11 +80,14 @@ def read_audit(
     audit.link_scores(evidence)
     result = audit.result(failures or {}, evidence)
     if p_value:
-        result = replace(result, p_value=audit.p_value(result))
-    brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
-    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional or result.one_outcome:
+        p = audit.p_value(result)
+        result = replace(result, p_value=p, first_p_value=p)
+    sensitivity = result.sensitivity
+    brief = result.verdict is Verdict.INCONCLUSIVE and sensitivity.noiseless
+    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.on_proxy or sensitivity.one_outcome:
         return result
-    return replace(result, detectable_factor=audit.detectable_factor(result.compared.claim))
+    factor = audit.detectable_factor(result.compared.claim)
+    return replace(result, sensitivity=replace(sensitivity, factor=factor))
 
 
 class _Finished:
@@ -137,20 +141,22 @@ class _Finished:
             assumes=audit.game.traits.assumed,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
-            conditional=conditional,
+            on_proxy=conditional,
             control=control,
             control_lost=any(key not in self._keys for key in entry.controls),
-            confirm=audit.confirm,
+            planted_next=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
-            ceiling=None if differing is not None else self._ceiling(),
-            one_outcome=differing is not None,
-            ceiling_lost=not self._keys.issuperset(entry.ceilings),
+            sensitivity=replace(
+                Sensitivity() if differing is not None else self._sensitivity(),
+                reference_failed=not self._keys.issuperset(entry.ceilings),
+                one_outcome=differing is not None,
+                blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
+            ),
             failed_trials=self._failed_trials(),
             warnings=tuple(note for note in notes if not is_unreadable(note) and not note.startswith(ALIKE)),
             unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note))
             + ((f"all parts that can be read are equal; {', '.join(differing)} may differ",) if differing else ()),
             chosen=tuple(note for note in chosen if not note.startswith(BLIND)),
-            blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
             meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
@@ -259,7 +265,7 @@ class _Finished:
         kind = control_estimator(self._audit.estimator, len(keys)).tally_type
         return [decode(self._store.read(key), kind) for key in keys]
 
-    def _ceiling(self) -> Ceiling | None:
+    def _sensitivity(self) -> Sensitivity:
         """Return the finding for a mechanism with no privacy, measured or computed from the game's reference."""
         entry, estimator = self._entry, self._audit.estimator
         if entry.ceilings:
@@ -269,9 +275,12 @@ class _Finished:
             finding = ceiling_bound(estimator, entry.game.reference)
         else:
             finding = None
-        played = bool(entry.ceilings)
-        traits = self._audit.game.traits
-        return None if finding is None else Ceiling(finding, played, entry.game.noiseless, traits.helps, traits.tried)
+        if finding is None:
+            return Sensitivity()
+        traits, played = self._audit.game.traits, bool(entry.ceilings)
+        return Sensitivity(
+            maximum=finding, played=played, noiseless=entry.game.noiseless, helps=traits.helps, tried=traits.tried
+        )
 
     def detectable_factor(self, claim: Claim) -> float | None:
         """Return the detectable scaling of the noise; None if the scores do not allow it."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.answer.record import Confirmation, Record, TestRecord, Verb
+from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.request.error_budget import JointTest
@@ -44,7 +44,7 @@ class JointVerdict:
         If no test of the claim exceeds it in the first pass, none has a confirmatory run. Its error is then left for
         the test on unrounded results, which tests the claim too if the results are whole numbers.
         """
-        records = [self._record_of(test) for test in self.tests]
+        records = [self._with_confirmation(test) for test in self.tests]
         if not any(record.exceeds for record in records if record.scope is Scope.CLAIM):
             records = [
                 replace(record, scope=Scope.CLAIM) if record.digits_cannot_tell and record.rejects else record
@@ -68,9 +68,9 @@ class JointVerdict:
         test = self.answer.test
         return None if test is None else next(result for result in self.tests if result.name == test.name)
 
-    def _record_of(self, test: AuditResult) -> TestRecord:
-        """Return the record of a test, updated with the result of its confirmatory run."""
-        record = replace(test.record, scope=self.together.scope(test.name))
+    def _with_confirmation(self, test: AuditResult) -> Test:
+        """Return a test with its scope, updated with the result of its confirmatory run."""
+        record: Test = replace(test, scope=self.together.scope(test.name))
         again = self.confirmations.get(test.name)
         sharing = sum(self.together.scope(each.name) is record.scope for each in self.tests) + sum(
             self.together.scope(name) is record.scope for name in self.not_played
@@ -82,19 +82,18 @@ class JointVerdict:
         if again is None:
             return replace(record, confirmation=Confirmation.MISSING)
         if rejects_without_proxy(again):
-            confirmed = again.record
             return replace(
                 record,
                 confirmation=Confirmation.CONFIRMED,
                 repeated=again.finding,
-                sensitivity=confirmed.sensitivity,
-                leak_location=confirmed.leak_location or record.leak_location,
-                state=confirmed.state or record.state,
-                meaning_for_whole=confirmed.meaning_for_whole,
+                sensitivity=again.sensitivity,
+                leak_location=again.leak_location or record.leak_location,
+                state=again.state or record.state,
+                meaning_for_whole=again.meaning_for_whole,
             )
         if record.on_proxy:  # planted labels did not reject the claim, and a first pass on a proxy cannot
             return replace(record, confirmation=Confirmation.MISSING)
-        repeated = again.finding if again.record.exceeds else None
+        repeated = again.finding if again.exceeds else None
         return replace(
             record, confirmation=test.confirmation, repeated=repeated, at_first_confidence=test.at_first_confidence
         )
@@ -150,7 +149,7 @@ class JointVerdict:
 
 def rejects_without_proxy(test: AuditResult) -> bool:
     """True if a test rejects the claim without relying on a proxy."""
-    return test.record.rejects and not test.conditional
+    return test.rejects and not test.on_proxy
 
 
 def joint_verdict(

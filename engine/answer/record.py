@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim
@@ -45,6 +46,16 @@ class Confirmation(Enum):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A unit that did not finish."""
+
+    label: str  # label of the unit
+    key: str  # key of the unit; `units/<key>.failed` holds its log
+    error: str  # the last line of its error
+    skipped: bool = False  # True if it was not tried, usually because it needs a failed unit
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """Sensitivity of a test.
 
@@ -52,6 +63,7 @@ class Sensitivity:
         factor: Scaling of the noise that the test would detect: with noise this many times smaller, it rejects the
             claim with 90 % probability. >= 1; inf if a factor of 8 is not detected, None if not known.
         maximum: The finding for a mechanism with no privacy; None if not known.
+        played: True if `maximum` was measured by playing the game with fully revealing answers.
         noiseless: True if `maximum` was measured by running the mechanism without its noise.
         reference_failed: True if measuring `maximum` was planned and failed.
         helps: Advice on raising the sensitivity; "" if there is none.
@@ -63,6 +75,7 @@ class Sensitivity:
 
     factor: float | None = None
     maximum: Finding | None = None
+    played: bool = False
     noiseless: bool = False
     reference_failed: bool = False
     helps: str = ""
@@ -81,12 +94,12 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, eq=False)
-class TestRecord:
+class Test:
     """Result of one test of a claim.
 
     Attributes:
         name: Name of the test.
-        claim: The claim as stated.
+        claimed: The claim as stated.
         compared: The claim under the relation of the test.
         finding: The bound of the first pass; None if there is none.
         repeated: The finding of the confirmatory run, at the confidence of the verdict; None if it did not run.
@@ -109,15 +122,15 @@ class TestRecord:
         assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
         split_doubt: Reason why the split into training and holdout rows was not random, in words; "" if there is none.
         without_noise: Observation that steps of the training had no noise, in words; "" if there is none.
-        failed_trials: Number of trials that failed, each counted as a wrong guess.
-        failures: (label, error) of units that failed.
-        units: Number of planned units.
+        failed_trials: Trials that failed, each with its seed and error; each counts as a wrong guess.
+        failures: Units that failed.
+        units: Numbers of finished and planned units.
     """
 
     __test__ = False  # pytest must not collect this class
 
     name: str
-    claim: Claim
+    claimed: Claim
     compared: ConvertedClaim
     finding: Finding | None
     repeated: Finding | None = None
@@ -140,9 +153,14 @@ class TestRecord:
     assumed_method: str = ""
     split_doubt: str = ""
     without_noise: str = ""
-    failed_trials: int = 0
-    failures: tuple[tuple[str, str], ...] = ()
-    units: int = 0
+    failed_trials: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    units: tuple[int, int] = (0, 0)
+
+    @property
+    def tried_failures(self) -> tuple[Failure, ...]:
+        """Units that ran and failed."""
+        return tuple(failure for failure in self.failures if not failure.skipped)
 
     @property
     def claims_something(self) -> bool:
@@ -208,7 +226,7 @@ class TestRecord:
             return self.at_first_confidence or self.finding
         return self.finding
 
-    @property
+    @cached_property
     def comparison(self) -> Comparison | None:
         """Comparison of the deciding finding with the claim; None without a finding."""
         return None if self.deciding_finding is None else self.deciding_finding.comparison(self.compared.claim.curve)
@@ -251,17 +269,17 @@ class Record:
     """
 
     name: str
-    tests: Sequence[TestRecord] = field(default_factory=tuple)
+    tests: Sequence[Test] = field(default_factory=tuple)
     not_played: tuple[str, ...] = ()
     cut: str = ""
     verb: Verb = Verb.RUN
 
     @property
-    def of_claim(self) -> list[TestRecord]:
+    def of_claim(self) -> list[Test]:
         """Tests that the verdict is decided from."""
         return [test for test in self.tests if test.scope is Scope.CLAIM]
 
     @property
-    def readable(self) -> list[TestRecord]:
+    def readable(self) -> list[Test]:
         """Tests of the claim that ended in a finding."""
         return [test for test in self.of_claim if test.finding is not None]

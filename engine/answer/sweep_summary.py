@@ -39,7 +39,7 @@ def epsilons(result: AuditResult) -> dict[str, float]:
     if steps > 1 and getattr(result.finding, "delta", 0.0) > 0:
         # The delta of several steps depends on epsilon, so nothing above the claim follows.
         audited = min(audited, claimed)
-    most = getattr(result.ceiling.finding, "lower", math.nan) if result.ceiling else math.nan
+    most = getattr(result.sensitivity.maximum, "lower", math.nan)
     return {"audited_epsilon": audited, "claimed_epsilon": claimed, "ceiling_epsilon": most / steps}
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer import answer_words
-from dpaudit.engine.answer.record import Confirmation, Record, TestRecord
+from dpaudit.engine.answer.record import Confirmation, Record, Test
 
 
 class Verdict(StrEnum):
@@ -54,29 +54,29 @@ class Rule:
     verdict: Verdict
     name: str
     when: str
-    tests: Callable[[Record], Sequence[TestRecord]]
+    tests: Callable[[Record], Sequence[Test]]
 
 
-def _unusable(record: Record) -> Sequence[TestRecord]:
+def _unusable(record: Record) -> Sequence[Test]:
     return () if record.readable else record.of_claim
 
 
-def _readable_tests(condition: Callable[[TestRecord], bool]) -> Callable[[Record], Sequence[TestRecord]]:
+def _readable_tests(condition: Callable[[Test], bool]) -> Callable[[Record], Sequence[Test]]:
     return lambda record: [test for test in record.readable if condition(test)]
 
 
-def _tests_without_power(record: Record) -> Sequence[TestRecord]:
+def _tests_without_power(record: Record) -> Sequence[Test]:
     able = [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
     return () if able else _most_sensitive_first(record.readable)
 
 
-def _tests_with_power(record: Record) -> Sequence[TestRecord]:
+def _tests_with_power(record: Record) -> Sequence[Test]:
     return _most_sensitive_first(
         [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
     )
 
 
-def _most_sensitive_first(tests: Sequence[TestRecord]) -> list[TestRecord]:
+def _most_sensitive_first(tests: Sequence[Test]) -> list[Test]:
     """Sort tests of the whole claim before tests of a part, and each group by detection strength."""
     return sorted(tests, key=lambda test: (bool(test.meaning_for_whole), *(-each for each in test.detection_strength)))
 
@@ -216,7 +216,7 @@ class Answer:
     name: str
     verdict: Verdict
     rule: str
-    test: TestRecord | None
+    test: Test | None
     headline: str
     sentence: str
     lines: tuple[Line, ...]
@@ -266,7 +266,7 @@ def decide(record: Record) -> Answer:
     return _answer(record, RULES[0], None)
 
 
-def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
+def _answer(record: Record, rule: Rule, test: Test | None) -> Answer:
     side = [] if test is None else side_findings(record, test)
     lines = answer_words.lines(record, rule.verdict, rule.name, test, side)
     return Answer(
@@ -287,7 +287,7 @@ def has_noise_finding(record: Record) -> bool:
     return any(test.noise is not None and test.noise.odd for test in record.tests)
 
 
-def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecord]:
+def side_findings(record: Record, deciding: Test | None) -> list[Test]:
     """Return the tests of side findings that reject the claim in their own scope.
 
     If the claim itself is exceeded, low digits are not reported: they only repeat that the noise is too small.

@@ -16,7 +16,7 @@ from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.answer.card import card
-from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, TestRecord, Verb
+from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
@@ -249,7 +249,7 @@ class Estimate(Bound):
         """Verdict on the claim, with everything that is printed about it."""
         return decide(Record(self.name, (self.as_test(self.name),), verb=self.verb))
 
-    def as_test(self, name: str) -> TestRecord:
+    def as_test(self, name: str) -> Test:
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
         sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
@@ -261,9 +261,9 @@ class Estimate(Bound):
                 confirmation = Confirmation.LESS_CONFIDENT
             else:
                 finding = self.convicting
-        return TestRecord(
+        return Test(
             name=name,
-            claim=claim,
+            claimed=claim,
             compared=ConvertedClaim(claim),
             finding=finding,
             confirmation=confirmation,

@@ -81,7 +81,7 @@ def _places(result: AuditResult) -> tuple[float, float, float]:
     comparison = result.own_comparison
     if comparison is None:
         return 0.0, result.compared.claim.epsilon, math.inf
-    maximum = result.record.maximum_at(comparison)
+    maximum = result.maximum_at(comparison)
     above = maximum is not None and maximum.observed >= comparison.observed
     return comparison.observed, comparison.claimed, maximum.observed if above and maximum is not None else math.inf
 
@@ -192,7 +192,7 @@ def _without_epsilon(result: AuditResult) -> str:
 
 def point_of(result: AuditResult) -> tuple[float, float, float]:
     """Return the claimed, detected and largest detectable epsilon of one record, at the bound's delta."""
-    most = result.ceiling.finding if result.ceiling else None
+    most = result.sensitivity.maximum
     ceiling = most.lower if isinstance(most, Bound) else math.inf
     return result.claimed.epsilon, result.epsilon / result.compared.steps, ceiling / result.compared.steps
 

@@ -81,10 +81,9 @@ def _deciding(report: Report) -> Sequence[AuditResult]:
 
 def status(result: AuditResult) -> str:
     """Return the relation of one test of several to the claim, in a few words."""
-    record = result.record
-    if record.finding is None:
+    if result.finding is None:
         return "no result"
-    words = "exceeds the claim" if record.exceeds else "does not exceed the claim"
+    words = "exceeds the claim" if result.exceeds else "does not exceed the claim"
     if result.scope is Scope.AVERAGE_RECORD:
         return f"{words} (average record)"
     return words if result.scope is Scope.CLAIM else f"{words} (side finding: {result.scope})"

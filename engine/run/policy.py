@@ -25,8 +25,8 @@ from dpaudit.actors.work import value_of
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.gather import read_audit
 from dpaudit.engine.answer.joint import rejects_without_proxy
-from dpaudit.engine.answer.record import Confirmation, Verb
-from dpaudit.engine.answer.result import AuditResult, Failure
+from dpaudit.engine.answer.record import Confirmation, Failure, Verb
+from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.stopping import SequentialReader
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
@@ -354,7 +354,7 @@ def _with_confirmation(first: AuditResult, confirmatory: AuditResult | None) -> 
     )
     if rejects_without_proxy(confirmatory):
         outcome = Confirmation.CONFIRMED
-    elif confirmatory.finding is None or confirmatory.record.is_open:
+    elif confirmatory.finding is None or confirmatory.is_open:
         outcome = Confirmation.MISSING
     else:
         outcome = Confirmation.CLOSE if exceeds else Confirmation.NOT_CONFIRMED

@@ -18,7 +18,7 @@ from scipy import stats
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.answer.gather import p_value_of
-from dpaudit.engine.answer.record import Confirmation, Sensitivity, TestRecord
+from dpaudit.engine.answer.record import Confirmation, Sensitivity, Test
 from dpaudit.engine.data.cells import group_codes, read_as_line
 from dpaudit.engine.games.learned_order import learned_order
 from dpaudit.errors import DataError, InputError, require
@@ -336,16 +336,16 @@ def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Readi
     return tuple(guessed)
 
 
-def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_], blind: str = "") -> TestRecord:
+def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_], blind: str = "") -> Test:
     """Return the record of a test: at the strict confidence if that exceeds the claim, else as printed."""
-    test = TestRecord(
+    test = Test(
         name=guessed.name,
-        claim=reading.claim,
+        claimed=reading.claim,
         compared=reading.compared,
         finding=guessed.bound,
         split_doubt=reading.doubt,
         sensitivity=replace(_sensitivity(guessed, reading, recognisable), blind=blind),
-        units=1,
+        units=(1, 1),
     )
     if not test.claims_something:
         return test

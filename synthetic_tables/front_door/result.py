@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.answer.answer_words import claimed_and_observed
 from dpaudit.engine.answer.card import card
-from dpaudit.engine.answer.record import Record, TestRecord, Verb
+from dpaudit.engine.answer.record import Record, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import Bound, format_lower
@@ -99,7 +99,7 @@ class SyntheticAudit:
     """
 
     name: str
-    tests: tuple[TestRecord, ...]
+    tests: tuple[Test, ...]
     guessed: tuple[GuessedPairs, ...]
     attacks: tuple[AttackAlone, ...]
     measures: tuple[UsualMeasure, ...]

@@ -16,13 +16,14 @@ import numpy as np
 from dpaudit import Claim
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
-from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.answer.record import Confirmation, Failure, Record, Sensitivity, Test
 from dpaudit.engine.answer.verdict import Verdict, decide
 from dpaudit.engine.games.steps.noise_form import NoiseForm
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 
+LOST = Failure("training 3", "key", "MemoryError")
 LABEL, ROWS = Claim(4.0), Claim(1.0, relation=Relation.ADD_REMOVE)
 
 
@@ -32,25 +33,25 @@ def bound(lower: float, *, confidence: float = 0.95, guesses: int = 408, correct
     return Bound(lower, 0.0, confidence, "fair-coins", Validity.FINITE_SAMPLE, counts=counts, **more)
 
 
-def record(lower: float | None, claim: Claim = LABEL, **more: Any) -> TestRecord:
+def record(lower: float | None, claim: Claim = LABEL, **more: Any) -> Test:
     """Return the record of one test with a bound, or without one."""
     finding = None if lower is None else bound(lower)
     usual: dict[str, Any] = {
         "name": "honest LP-1ST",
         "compared": ConvertedClaim(claim),
         "sensitivity": Sensitivity(factor=1.4, maximum=bound(5.49)),
-        "units": 12,
+        "units": (12, 12),
     }
-    return TestRecord(**{"claim": claim, "finding": finding, **usual, **more})
+    return Test(**{"claimed": claim, "finding": finding, **usual, **more})
 
 
-def rejected(**more: Any) -> TestRecord:
+def rejected(**more: Any) -> Test:
     """Return the record of a test whose confirmatory run rejects the claim."""
     again = bound(4.59, confidence=0.999, correct=408)
     return record(4.7, confirmation=Confirmation.CONFIRMED, repeated=again, p_value=1e-6, **more)
 
 
-def side(scope: Scope, lower: float = 5.1, **more: Any) -> TestRecord:
+def side(scope: Scope, lower: float = 5.1, **more: Any) -> Test:
     """Return the record of a test of a side finding that is confirmed."""
     again = bound(lower, confidence=0.999)
     confirmed = {"confirmation": Confirmation.CONFIRMED, "repeated": again}
@@ -70,11 +71,11 @@ class Situation:
     rule: str
 
 
-def alone(test: TestRecord) -> Record:
+def alone(test: Test) -> Record:
     return Record(test.name, (test,))
 
 
-def together(*tests: TestRecord, **more: Any) -> Record:
+def together(*tests: Test, **more: Any) -> Record:
     return Record("check of a function", tests, **more)
 
 
@@ -141,7 +142,7 @@ SITUATIONS: Mapping[str, Situation] = {
         "not-rejected",
     ),
     "not rejected, one test failed": Situation(
-        together(record(3.1), record(None, name="membership", failures=(("training 3", "MemoryError"),))),
+        together(record(3.1), record(None, name="membership", failures=(LOST,))),
         Verdict.NO_VIOLATION,
         "not-rejected",
     ),
@@ -277,7 +278,7 @@ SITUATIONS: Mapping[str, Situation] = {
     ),
     "nothing claimed": Situation(alone(record(0.9, Claim(math.inf))), Verdict.NO_CLAIM, "no-claim"),
     "nothing finished": Situation(
-        alone(record(None, failures=(("training 3", "MemoryError"), ("training 4", "MemoryError")))),
+        alone(record(None, failures=(LOST, replace(LOST, label="training 4")))),
         Verdict.FAILED,
         "nothing-usable",
     ),

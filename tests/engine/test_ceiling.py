@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
 from dpaudit.claims import claim_under
-from dpaudit.engine.answer.record import Record, Sensitivity, TestRecord
+from dpaudit.engine.answer.record import Record, Sensitivity, Test
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import COLOURS, Verdict, decide
@@ -73,11 +73,10 @@ def test_publisher_of_labels_does_not_pass_if_features_determine_the_labels(tmp_
     (result,) = report.results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert report.inconclusive == (result,)
-    ceiling = result.ceiling
-    assert ceiling is not None
-    assert ceiling.played
-    assert isinstance(ceiling.finding, Bound)
-    assert ceiling.finding.lower <= 1.0
+    maximum = result.sensitivity.maximum
+    assert result.sensitivity.played
+    assert isinstance(maximum, Bound)
+    assert maximum.lower <= 1.0
     text = " ".join(str(report).split())
     assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.000" in text
     reason = result.answer.line("reason")
@@ -89,7 +88,7 @@ def test_publisher_of_labels_does_not_pass_if_features_determine_the_labels(tmp_
     assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()
     (stored,) = json.loads((tmp_path / "bounds.json").read_text())["results"]
     assert stored["verdict"] == "INCONCLUSIVE"
-    assert stored["ceiling"]["lower"] == ceiling.finding.lower
+    assert stored["ceiling"]["lower"] == maximum.lower
     assert [again.verdict for again in report_again(tmp_path).results] == [Verdict.INCONCLUSIVE]
 
 
@@ -101,9 +100,9 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     (result,) = report.results
     assert result.verdict is Verdict.VIOLATION
     assert isinstance(result.finding, Bound)
-    assert result.ceiling is not None
+    assert result.sensitivity.maximum is not None
     # The replays of the ceiling are replays of this game, of the same seeds.
-    assert result.ceiling.finding.comparison(result.compared.claim.curve).observed == result.finding.lower
+    assert result.sensitivity.maximum.comparison(result.compared.claim.curve).observed == result.finding.lower
     assert "maximum detectable epsilon " in result.answer.line("sensitivity")
     assert result.answer.line("sensitivity") in str(result)
 
@@ -131,12 +130,12 @@ def test_ceiling_of_a_learner_uses_its_labels_as_answers(tmp_path: Path) -> None
     learner = NonPrivate(LogisticRegression())
     entry = Audit(mechanism=learner, data=GaussianMixture(rows=2000), proxy="true-posterior", claim=Claim(epsilon=0.2))
     with_scores, counted = (run(tmp_path / str(keep), entry, keep_scores=keep).results[0] for keep in (True, False))
-    assert with_scores.ceiling is not None
-    assert counted.ceiling is not None
-    assert with_scores.ceiling.finding == counted.ceiling.finding
+    assert with_scores.sensitivity.maximum is not None
+    assert counted.sensitivity.maximum is not None
+    assert with_scores.sensitivity.maximum == counted.sensitivity.maximum
     assert isinstance(with_scores.finding, Bound)
-    assert isinstance(with_scores.ceiling.finding, Bound)
-    assert with_scores.finding.lower < with_scores.ceiling.finding.lower
+    assert isinstance(with_scores.sensitivity.maximum, Bound)
+    assert with_scores.finding.lower < with_scores.sensitivity.maximum.lower
 
 
 @pytest.mark.parametrize(
@@ -158,14 +157,14 @@ def test_ceiling_is_exact_if_every_bit_can_be_guessed(
         claim=Claim(epsilon=epsilon, relation=game.traits.relation),  # type: ignore[attr-defined]
     )
     (result,) = run(tmp_path, entry).results
-    assert result.ceiling is not None
-    assert not result.ceiling.played
+    assert result.sensitivity.maximum is not None
+    assert not result.sensitivity.played
     assert result.verdict is expected
 
 
 def could_reject(result: AuditResult, claim: Claim) -> bool:
     """True if a mechanism with no privacy would be rejected, for any detectable noise factor."""
-    return replace(result.record.sensitivity, factor=None).could_reject(claim)
+    return replace(result.sensitivity, factor=None).could_reject(claim)
 
 
 def test_maximum_equal_to_the_claim_cannot_reject() -> None:
@@ -176,7 +175,7 @@ def test_maximum_equal_to_the_claim_cannot_reject() -> None:
     assert not replace(sensitivity, reference_failed=True).could_reject(Claim(epsilon=0.999))
     claim = Claim(epsilon=1.0)
     quiet = replace(bound, lower=0.5)
-    test = TestRecord("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)
+    test = Test("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)
     answer = decide(Record("audit", (test,)))
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta = 0")
@@ -216,15 +215,15 @@ def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: o
         ),
     ).results
     assert response.verdict is Verdict.NO_VIOLATION
-    assert response.ceiling is not None
-    assert response.ceiling.noiseless
+    assert response.sensitivity.maximum is not None
+    assert response.sensitivity.noiseless
     assert could_reject(response, Claim(epsilon=3.0))
     sensitivity = response.answer.line("sensitivity")
     assert re.search(r"maximum detectable epsilon [3-9]\.\d+ .*\(measured without noise\)", sensitivity)
     assert mute.verdict is Verdict.INCONCLUSIVE
     assert "the maximum detectable epsilon is 0" in mute.answer.line("reason")
     assert publisher.verdict is Verdict.VIOLATION
-    assert publisher.ceiling is None or not publisher.ceiling.noiseless
+    assert publisher.sensitivity.maximum is None or not publisher.sensitivity.noiseless
 
 
 class Silent(GaussianNaiveBayes):
@@ -250,8 +249,8 @@ def test_learners_are_played_without_their_noise(tmp_path: Path, learner: Gaussi
     poisoning = CornerFlip() if not by_length else OpposingRecords()
     game = Neighbours(trials=600, search=600, poisoning=poisoning, scale="ball" if by_length else "box")
     (result,) = run(tmp_path, Audit(learner, data=GaussianMixture(rows=100, dimensions=2), game=game)).results
-    assert result.ceiling is not None
-    assert result.ceiling.noiseless
+    assert result.sensitivity.maximum is not None
+    assert result.sensitivity.noiseless
     if isinstance(learner, Silent):
         assert result.verdict is Verdict.INCONCLUSIVE
         assert "the maximum detectable epsilon is 0" in result.answer.line("reason")
@@ -265,7 +264,7 @@ def test_rejection_at_a_smaller_factor_outweighs_a_short_run_without_noise(tmp_p
     game = LabelChannel(releases=100)
     entry = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
     (result,) = run(tmp_path, entry).results
-    assert result.ceiling is not None
+    assert result.sensitivity.maximum is not None
     assert not could_reject(result, Claim(epsilon=5.5))
     assert result.verdict is Verdict.NO_VIOLATION
     assert re.search(r"would detect noise scaled down \d\.\d+ times or more", result.answer.line("sensitivity"))

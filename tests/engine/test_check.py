@@ -37,7 +37,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
 from dpaudit.engine.answer.joint import JointVerdict
-from dpaudit.engine.answer.record import Confirmation
+from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.shift import ShiftControl
 from dpaudit.engine.cli.main import main
@@ -619,7 +619,7 @@ def test_a_test_with_a_proxy_alone_rejects_no_claim(leak: Report) -> None:
     test, again = leak.results
     assert isinstance(test.finding, Bound)
     control = ShiftControl("held-out rows", 100, 1, 0.0, 0.95, 0.0, (0.0, 0.1), test.finding, None)  # leaves no doubt
-    believed = replace(test, name="believed", conditional=True, control=control, confirmation=Confirmation.NOT_PLANNED)
+    believed = replace(test, name="believed", on_proxy=True, control=control, confirmation=Confirmation.NOT_PLANNED)
     assert believed.verdict is Verdict.VIOLATION
     alone = together(believed)
     assert (alone.verdict, alone.answer.rule) == (Verdict.UNDECIDED, "proxy")
@@ -670,10 +670,10 @@ def test_the_maximum_of_a_partial_claim_is_not_compared_with_that_of_the_claim(l
 
     def silent(name: str, could_show: float, **changes: Any) -> AuditResult:
         test, _ = leak.results
-        assert test.ceiling is not None
-        assert isinstance(test.ceiling.finding, Bound)
-        ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show, evidence=()))
-        return quietly(test, name, ceiling=ceiling, **changes)
+        maximum = test.sensitivity.maximum
+        assert isinstance(maximum, Bound)
+        lower = replace(maximum, lower=could_show, evidence=())
+        return quietly(test, name, sensitivity=replace(test.sensitivity, maximum=lower), **changes)
 
     step, low, high = (
         silent("step", 9.0, meaning_for_whole=("tested: a step",)),
@@ -722,7 +722,9 @@ def test_a_test_without_a_verdict_is_named_in_the_headline_and_does_not_pass(lea
         failed.raise_for_verdict()
     failed.raise_for_verdict(Verdict.FAILED)
     replace(leak, joint=together(quiet), results=(quiet,)).raise_for_verdict()
-    alone = replace(leak, joint=None, results=(quiet, replace(quiet, name="blind", ceiling_lost=True)))
+    alone = replace(
+        leak, joint=None, results=(quiet, replace(quiet, name="blind", sensitivity=Sensitivity(reference_failed=True)))
+    )
     with pytest.raises(VerdictError, match="INCONCLUSIVE  blind"):
         alone.raise_for_verdict()
 

@@ -18,7 +18,7 @@ from markdown_it.token import Token
 from dpaudit.claims import Claim, ConvertedClaim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.joint import JointVerdict
-from dpaudit.engine.answer.record import Confirmation
+from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.cli.main import main
@@ -131,7 +131,7 @@ NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)
     ("verdict", "number", "changes", "kind", "level"),
     [
         (Verdict.FAILED, 0, {"finding": None}, "error", "warning"),
-        (Verdict.INCONCLUSIVE, 0, {"ceiling_lost": True}, "skipped", "note"),
+        (Verdict.INCONCLUSIVE, 0, {"sensitivity": Sensitivity(reference_failed=True)}, "skipped", "note"),
         (Verdict.UNDECIDED, 1, {"confirmation": Confirmation.MISSING}, "failure", "warning"),
         (Verdict.NO_CLAIM, 0, {"compared": ConvertedClaim(NOTHING_CLAIMED)}, "skipped", None),
     ],

@@ -231,8 +231,8 @@ def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, n
     entry = Audit(mechanism, GaussianMixture(classes=2, rows=200), game=CraftedQueries(trials=300, search=320))
     spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
-    assert result.ceiling is not None
-    assert result.ceiling.noiseless is noise_is_added
+    assert result.sensitivity.maximum is not None
+    assert result.sensitivity.noiseless is noise_is_added
     assert result.verdict is Verdict.NO_VIOLATION
     assert ("(measured without noise)" in result.answer.line("sensitivity")) is noise_is_added
 

@@ -100,7 +100,7 @@ def test_factor_of_an_audit_is_stated_and_correct(tmp_path: Path) -> None:
     def run(epsilon: float, seed: int, folder: str) -> tuple[Verdict, float | None, str]:
         entry = Audit(RandomizedResponse(epsilon=epsilon), data=data, game=LabelCanaries(replays=4), claim=claim)
         (result,) = audit(AuditSpec((entry,), seed=seed, run=IN_PROCESS), output=tmp_path / folder, quiet=True).results
-        return result.verdict, result.detectable_factor, result.answer.line("sensitivity")
+        return result.verdict, result.sensitivity.factor, result.answer.line("sensitivity")
 
     verdict, factor, sensitivity = run(1.0, 0, "honest")
     assert verdict is Verdict.NO_VIOLATION

@@ -20,8 +20,7 @@ from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
-from dpaudit.engine.answer.record import Sensitivity, TestRecord
-from dpaudit.engine.answer.result import Ceiling
+from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sweep_summary import Reaudit, SweepSummary
 from dpaudit.engine.answer.verdict import COLOURS
 from dpaudit.engine.figures.finding_figures import finding_figures
@@ -60,15 +59,15 @@ def steps(right: int, count: int = 400) -> Bound:
 def unclipped() -> AuditResult:
     """Return a training without clipping: its steps exceed 1-GDP by total variation, its ceiling by epsilon."""
     claim = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
-    return replace(result(steps(398), claim), ceiling=Ceiling(steps(400), played=True))
+    return replace(result(steps(398), claim), sensitivity=Sensitivity(maximum=steps(400), played=True))
 
 
 def test_lines_of_the_overview_use_the_quantity_of_the_bar() -> None:
     audit = unclipped()
     assert audit.own_comparison is not None
     assert audit.own_comparison.quantity == "total variation"
-    assert audit.ceiling is not None
-    assert audit.ceiling.finding.lower > 1, "as an epsilon the ceiling is no total variation"
+    assert audit.sensitivity.maximum is not None
+    assert audit.sensitivity.maximum.lower > 1, "as an epsilon the ceiling is no total variation"
     (axes,) = overview([audit]).figure.axes
     places = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines]
     assert len(places) == 2
@@ -97,7 +96,7 @@ def test_side_finding_does_not_have_the_colour_of_a_violation() -> None:
 def test_a_maximum_below_the_bound_is_not_printed() -> None:
     """With fewer trials the noiseless run may give less than the run: "at least 3.7, at most 3.4" is nonsense."""
     bound, maximum = (Bound(lower, 0.0, 0.95, "m", Validity.FINITE_SAMPLE) for lower in (3.731, 3.425))
-    audit = replace(result(bound, Claim(1.0)), ceiling=Ceiling(maximum, played=True))
+    audit = replace(result(bound, Claim(1.0)), sensitivity=Sensitivity(maximum=maximum, played=True))
     assert audit.verdict is Verdict.VIOLATION
     assert "3.43" not in str(audit)
     assert audit.answer.line("sensitivity") == ""
@@ -105,8 +104,8 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
     assert row.epsilon_text("together") == (
         "epsilon of one record at least 3.731 (together; finite-sample); more than the claimed 1"
     )
-    record = TestRecord("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))
-    assert record.maximum_at(audit.record.comparison) is not None  # type: ignore[arg-type]
+    record = Test("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))
+    assert record.maximum_at(audit.comparison) is not None  # type: ignore[arg-type]
 
 
 def test_replays_with_bounds_of_0_have_no_figure() -> None:

@@ -123,7 +123,7 @@ def test_a_one_run_result_shows_the_bound_under_the_family_of_its_claim(tmp_path
     assert json_values["epsilon"] == audit.family_bound.epsilon
     write_page(report(audit), tmp_path)
     assert "Under a family" in (tmp_path / "report.html").read_text()
-    assert replace(audit, conditional=True).family_bound is None
+    assert replace(audit, on_proxy=True).family_bound is None
     pure = result(SimultaneousGuessCount().find([tally]), Claim(3.0))
     assert replace(pure, guess_counts=(tally,)).family_bound is None
     sampled = Claim.of(SubsampledGaussian(1.0, 0.5, 2), relation=Relation.ADD_REMOVE, delta=1e-5)

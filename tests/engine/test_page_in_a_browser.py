@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.answer.result import Failure
+from dpaudit.engine.answer.record import Failure
 from dpaudit.engine.report.page import template, write_page
 from tests.engine.test_findings import Band, finding_of, report, result, two_worlds
 

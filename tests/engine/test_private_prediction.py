@@ -529,7 +529,7 @@ def test_figures_of_one_audit_and_of_several_side_by_side(tmp_path: Path) -> Non
         report.results[0].figure(stem)
     assert "predictors" in figures
     assert "not a bound" in (tmp_path / "report.html").read_text()
-    assert all(result.ceiling is not None for result in report.results)
+    assert all(result.sensitivity.maximum is not None for result in report.results)
 
 
 def test_check_plays_predictors(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
-from dpaudit.engine.answer.record import Record, TestRecord
+from dpaudit.engine.answer.record import Record, Test
 from dpaudit.engine.answer.verdict import Verdict, decide
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.errors import InputError, SpecError
@@ -117,7 +117,7 @@ def test_an_invalid_spec_file_is_named(tmp_path: Path) -> None:
 
 def verdict_of(bound: Bound | None, claim: Claim) -> Verdict:
     """Return the verdict of one test of a claim."""
-    return decide(Record("run", (TestRecord("test", claim, ConvertedClaim(claim), bound),))).verdict
+    return decide(Record("run", (Test("test", claim, ConvertedClaim(claim), bound),))).verdict
 
 
 def test_verdicts() -> None:

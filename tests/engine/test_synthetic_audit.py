@@ -130,7 +130,7 @@ def test_a_claim_that_too_few_rows_test_says_how_many_would_do() -> None:
     assert audit.verdict is Verdict.INCONCLUSIVE
     words = re.findall(r"about ([\d,]+)", audit.answer.next_step)
     enough, tenth = (int(number.replace(",", "")) for number in words)
-    reading = auditing.Reading(audit.tests[0].claim, audit.tests[0].compared, 0.999, "")
+    reading = auditing.Reading(audit.tests[0].claimed, audit.tests[0].compared, 0.999, "")
     confidence = audit.guessed[0].strict.confidence
 
     def lower(pairs: int, right: int) -> float:
@@ -155,7 +155,7 @@ def sensitivity_share(audit: SyntheticAudit) -> float:
 def test_the_stated_share_of_copies_is_detected() -> None:
     """So many right guesses reject the claim, and one guess fewer does not."""
     audit = dpaudit.synthetic(*tables(), claim=0.5, relation="replace")
-    reading = auditing.Reading(audit.tests[0].claim, audit.tests[0].compared, 0.999, "")
+    reading = auditing.Reading(audit.tests[0].claimed, audit.tests[0].compared, 0.999, "")
     confidence = audit.guessed[0].strict.confidence
     share = sensitivity_share(audit)
     detected = [reading.bound(auditing._first_right(150, right), confidence).lower > 0.5 for right in range(1, 150)]

@@ -97,9 +97,9 @@ def test_with_privacy_the_bound_stays_below_the_claim_of_the_accountant(folder: 
     (result,) = report_of(1.0, folder).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert lower(result) < 1
-    assert result.ceiling is not None
-    assert result.ceiling.noiseless
-    assert result.ceiling.finding.lower > 1.2  # type: ignore[attr-defined]
+    assert result.sensitivity.maximum is not None
+    assert result.sensitivity.noiseless
+    assert result.sensitivity.maximum.lower > 1.2  # type: ignore[attr-defined]
     mechanism = load_spec(spec({**FULL, "epsilon": 1.0})).audits[0].mechanism
     assert result.claimed == mechanism.claim(TextCanaries(canaries=60).size(30))
     assert "maximum detectable epsilon" in str(result)
