@@ -89,9 +89,9 @@ evidence: $(STAMP)
 		$(ROWS) under-noising.csv --keys 1 --program "make evidence"
 	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl 3 1 4 | \
 		$(ROWS) wide-vectors.csv --keys 3 --program "make evidence"
-	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl defects 1
-	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl twins 3
-	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl table
+	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl defects 1
+	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl twins 3
+	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl table
 	$(BIN)/python -m tools.pages
 
 # The tables of the pages, from docs/data.

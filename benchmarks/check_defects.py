@@ -91,35 +91,37 @@ LOGISTIC = {"name": "logistic-regression"}
 DEFECTS = {
     "rr-twice-the-claim": Checked({"name": "randomized-response", "epsilon": 2.0}, Claim(1.0)),
     "rr-leaky": of("rr-leaky"),
-    "rr-binary-formula": of("planted-rr-binary-formula"),
-    "rr-one-draw-per-label": of("planted-rr-one-draw-per-label"),
-    "rr-constant-seed": of("planted-rr-constant-seed"),
-    "half-scale, labels": of("planted-one-hot-laplace-half-scale"),
-    "sigma-for-b, labels": of("planted-one-hot-laplace-sigma-for-b"),
-    "half-scale": labels("planted-one-hot-laplace-half-scale"),
-    "sigma-for-b": labels("planted-one-hot-laplace-sigma-for-b"),
-    "alibi-half-scale": Checked({"name": "planted-alibi-half-scale", "epsilon": 1.0, "model": "mlp"}, data=FLAT_DIGITS),
+    "rr-binary-formula": of("tests.bank.planted_learners:BinaryFormulaResponse"),
+    "rr-one-draw-per-label": of("tests.bank.planted_learners:OneDrawPerLabelResponse"),
+    "rr-constant-seed": of("tests.bank.planted_learners:ConstantSeedResponse"),
+    "half-scale, labels": of("tests.bank.planted_learners:OneHotLaplaceHalfScale"),
+    "sigma-for-b, labels": of("tests.bank.planted_learners:OneHotLaplaceSigmaForB"),
+    "half-scale": labels("tests.bank.planted_learners:OneHotLaplaceHalfScale"),
+    "sigma-for-b": labels("tests.bank.planted_learners:OneHotLaplaceSigmaForB"),
+    "alibi-half-scale": Checked(
+        {"name": "tests.bank.planted_learners:AlibiHalfScale", "epsilon": 1.0, "model": "mlp"}, data=FLAT_DIGITS
+    ),
     "noise-averaged": of("planted-lp-1st-drawn-again", draws=2, model="recall"),
     "noise-redrawn": of("planted-lp-1st-drawn-again", draws=10, model="recall"),
     "prior-not-paid-for": of(
-        "planted-lp-1st-domain-prior-uncharged", prior_epsilon=4.0, clusters=7_000, model="recall"
+        "tests.bank.planted_learners:LP1STDomainPriorUncharged", prior_epsilon=4.0, clusters=7_000, model="recall"
     ),
-    "lp-2st-reused-randomness": of("planted-lp-2st-reused-randomness", model="recall"),
-    "votes-without-noise": votes("planted-pate-without-noise", 1, "recall"),
-    "votes-without-noise-20-teachers": votes("planted-pate-without-noise", 20, LOGISTIC),
+    "lp-2st-reused-randomness": of("tests.bank.planted_learners:LP2STReusedRandomness", model="recall"),
+    "votes-without-noise": votes("tests.bank.planted_learners:PATEWithoutNoise", 1, "recall"),
+    "votes-without-noise-20-teachers": votes("tests.bank.planted_learners:PATEWithoutNoise", 20, LOGISTIC),
     "naive-bayes-exposed-size": Checked(
         {"name": "planted-naive-bayes-exposed-size", "epsilon": 0.1}, data={"name": "iris"}
     ),
     "dp-sgd-half-the-noise": dp_sgd("planted-half-the-noise"),
     "dp-sgd-no-clipping": dp_sgd("planted-no-clipping"),
-    "dp-sgd-clip-each-coordinate": dp_sgd("planted-clip-each-coordinate"),
-    "dp-sgd-noise-seeded-each-step": dp_sgd("planted-noise-seeded-each-step"),
-    "dp-sgd-fixed-batches": dp_sgd("planted-fixed-batches"),
-    "dp-sgd-shuffled-batches": dp_sgd("planted-shuffled-batches"),
-    "dp-sgd-clip-doubled": dp_sgd("planted-clip-doubled-after-warm-up"),
+    "dp-sgd-clip-each-coordinate": dp_sgd("tests.bank.planted_dp_sgd:ClipEachCoordinateDpSgd"),
+    "dp-sgd-noise-seeded-each-step": dp_sgd("tests.bank.planted_dp_sgd:NoiseSeededEachStepDpSgd"),
+    "dp-sgd-fixed-batches": dp_sgd("tests.bank.planted_dp_sgd:FixedBatchesDpSgd"),
+    "dp-sgd-shuffled-batches": dp_sgd("tests.bank.planted_dp_sgd:ShuffledBatchesDpSgd"),
+    "dp-sgd-clip-doubled": dp_sgd("tests.bank.planted_dp_sgd:ClipDoubledAfterWarmUpDpSgd"),
     "dp-sgd-clip-batch-mean": dp_sgd("planted-clip-batch-mean"),
     "dp-sgd-noise-over-batch": dp_sgd("planted-noise-over-batch"),
-    "dp-sgd-no-noise-in-last-step": dp_sgd("planted-no-noise-in-last-step"),
+    "dp-sgd-no-noise-in-last-step": dp_sgd("tests.bank.planted_dp_sgd:NoNoiseInLastStepDpSgd"),
 }
 """Planted defects by name; the name is that of a spec in `examples/violations` if there is one."""
 LIBRARY = ("forest-labels", "logistic-norm", "naive-bayes-bounds", "naive-bayes-counts", "naive-bayes-shares")

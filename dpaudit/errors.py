@@ -49,6 +49,10 @@ class UnknownNameError(AuditError, LookupError):
     """A name is not registered; the message lists the registered names."""
 
 
+class FormerNameError(UnknownNameError):
+    """A name was registered in an earlier dpaudit; the message says what became of it."""
+
+
 class VerdictError(AuditError, AssertionError):
     """An audit did not pass; the message is the printed verdict, on several lines."""
 
@@ -122,11 +126,15 @@ def with_line(message: str, frames: Iterable[tuple[str, int]]) -> str:
 
 def described(err: BaseException) -> str:
     """Return class, message and line of an exception of audited code."""
-    cause = err
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    frames = ((frame.f_code.co_filename, line) for frame, line in walk_tb(cause.__traceback__))
+    frames = ((frame.f_code.co_filename, line) for frame, line in walk_tb(root_cause(err).__traceback__))
     return with_line(f"{type(err).__name__}: {shortened(err)}", frames)
+
+
+def root_cause(err: BaseException) -> BaseException:
+    """Return the exception that an exception was first raised from; itself if there is none."""
+    while err.__cause__ is not None:
+        err = err.__cause__
+    return err
 
 
 def error_of_code(message: str) -> str:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpaudit.errors import UnknownNameError, did_you_mean, shortened
+from dpaudit.errors import FormerNameError, UnknownNameError, did_you_mean, shortened
 
 T = TypeVar("T")
 
@@ -112,11 +112,16 @@ def catalogue(kind: str) -> dict[str, Entry]:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import and return the class or function registered as `name`; UnknownNameError lists the known names."""
+    """Import and return the class or function registered as `name`.
+
+    Raises: UnknownNameError, which lists the known names; FormerNameError for a name of an earlier dpaudit.
+    """
     entries = catalogue(kind)
     if FORMER_NAMES.get(name) in entries:
-        raise UnknownNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; use that name")
+        raise FormerNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; use that name")
     if name not in entries:
+        if kind == "mechanism" and name.startswith("planted-"):
+            raise FormerNameError(f"mechanism {name} is a planted defect, in tests/bank of the repository")
         raise UnknownNameError(
             f"{kind} must be one of {', '.join(entries) or '(none)'}, got {shortened(repr(name))}"
             f"{did_you_mean(name, entries)}"

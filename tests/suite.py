@@ -79,7 +79,9 @@ LONG: Mapping[str, str] = {
         "one check with two confirmatory runs"
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_differ_from_the_accounting_are_rejected"
-    "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
+    "[tests.bank.planted_dp_sgd:FixedBatchesDpSgd-14-256-VIOLATION]": (
+        "the one day test that plays opposing-gradients to its verdict"
+    ),
     "tests/engine/test_pytest_plugin.py::test_a_session_prints_verdicts_and_its_error": (
         "a pytest session within the session"
     ),

@@ -11,7 +11,7 @@ import pytest
 
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
-from dpaudit.errors import SpecError, UnknownNameError
+from dpaudit.errors import FormerNameError, SpecError, UnknownNameError
 from dpaudit.registry import FORMER_NAMES, PACKAGES, catalogue, load, register
 from dpaudit.testing import check_part
 from tests.loops import Cases
@@ -154,3 +154,8 @@ def test_a_former_name_gives_the_new_name() -> None:
         with pytest.raises(UnknownNameError, match=f"{former} is now called {now}"):
             load(kind, former)
         assert former not in {entry.name for entry in ENTRIES}
+
+
+def test_a_planted_defect_that_no_spec_names_any_more_is_refused_with_its_place() -> None:
+    with pytest.raises(FormerNameError, match="planted-rr-constant-seed is a planted defect, in tests/bank"):
+        load("mechanism", "planted-rr-constant-seed")

@@ -35,6 +35,7 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_from_file
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
+    OtherPlanError,
     PlanRecord,
     checkpoints_of,
     consent_for,
@@ -45,7 +46,7 @@ from dpaudit.engine.run.run_folder import (
     read_spec,
     require_unchanged,
 )
-from dpaudit.errors import RunError
+from dpaudit.errors import FormerNameError, RunError, SpecError, root_cause
 from dpaudit.field_checks import checked_argument
 
 
@@ -216,7 +217,10 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
             record = PlanRecord.load_required(local_folder, place)
             require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
             with use_recorded_code(record.version, record.code_digests):
-                plan = make_plan(spec_from_file(spec))
+                try:
+                    plan = make_plan(spec_from_file(spec))
+                except SpecError as err:  # the spec is the one that was planned, so that dpaudit knew the name
+                    raise (OtherPlanError(str(err)) if isinstance(root_cause(err), FormerNameError) else err) from err
                 record.require_reusable(PlanRecord.of(plan), place)
             # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
             with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:

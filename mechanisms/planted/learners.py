@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,60 +11,12 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes, NoisySums
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST
-from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
 from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
 from dpaudit.registry import register
-
-
-@register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
-class OneHotLaplaceSigmaForB(OneHotLaplace):
-    """DEFECT ON PURPOSE: uses 2 / eps as standard deviation of the noise; the truth is sqrt(2) epsilon."""
-
-    def scale(self) -> float:
-        """Return the scale with standard deviation 2 / eps, too small by sqrt(2)."""
-        return 2 / self.epsilon / math.sqrt(2)
-
-
-@register("mechanism", "planted-one-hot-laplace-half-scale", source="planted defect")
-class OneHotLaplaceHalfScale(OneHotLaplace):
-    """DEFECT ON PURPOSE: accounts for one changed coordinate instead of two; the truth is 2 epsilon."""
-
-    def scale(self) -> float:
-        return super().scale() / 2
-
-
-@register("mechanism", "planted-rr-binary-formula", source="planted defect")
-class BinaryFormulaResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: uses the formula for two classes with K; the truth is epsilon + log(K - 1)."""
-
-    def keep(self, classes: int) -> float:
-        return super().keep(2)
-
-    def transition(self, classes: int) -> NDArray[np.float64]:
-        return RandomizedResponse(self.epsilon + math.log(classes - 1)).transition(classes)
-
-
-@register("mechanism", "planted-rr-one-draw-per-label", source="planted defect")
-class OneDrawPerLabelResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: replaces equal labels by equal labels, so classes remain separable."""
-
-    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return super().release(np.arange(classes), classes=classes, rng=rng)[labels]
-
-
-@register("mechanism", "planted-rr-constant-seed", source="planted defect, as in the code for arXiv:2102.06062")
-class ConstantSeedResponse(RandomizedResponse):
-    """DEFECT ON PURPOSE: draws from a public constant seed, so that anyone can undo the noise."""
-
-    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return super().release(labels, classes=classes, rng=np.random.default_rng(2020))
 
 
 @register("mechanism", "rr-leaky", source="planted defect")
@@ -134,45 +85,6 @@ class LP1STDrawnAgain(LP1ST):
         ]
         released = np.concatenate(draws)
         return self.model.fit(copies.with_(labels=released), seed=training, compute=compute, validation=validation)
-
-
-@register(
-    "mechanism",
-    "planted-lp-1st-domain-prior-uncharged",
-    source="planted defect, as in published code for arXiv:2102.06062",
-)
-class LP1STDomainPriorUncharged(LP1STDomainPrior):
-    """DEFECT ON PURPOSE: does not subtract the cost of the prior; the truth is epsilon + prior_epsilon."""
-
-    @property
-    def labels_epsilon(self) -> float:
-        return self.epsilon
-
-
-@register("mechanism", "planted-lp-2st-reused-randomness", source="planted defect")
-class LP2STReusedRandomness(LP2ST):
-    """DEFECT ON PURPOSE: every stage uses the seed of the first, so all have the same noise."""
-
-    def stage_seeds(self, seed: SeedSequence) -> list[SeedSequence]:
-        """Return the seed of the split, then that of the first stage for all stages."""
-        splitting, first, *others = super().stage_seeds(seed)
-        return [splitting, first, *(first for _ in others)]
-
-
-@register("mechanism", "planted-pate-without-noise", source="planted defect")
-class PATEWithoutNoise(PATE):
-    """DEFECT ON PURPOSE: releases the majority vote of the teachers without noise."""
-
-    def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.asarray(votes.argmax(axis=1), dtype=np.int64)
-
-
-@register("mechanism", "planted-alibi-half-scale", source="planted defect")
-class AlibiHalfScale(Alibi):
-    """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 epsilon."""
-
-    def labels(self) -> OneHotLaplace:
-        return OneHotLaplaceHalfScale(self.epsilon)
 
 
 @register("mechanism", "planted-naive-bayes-exposed-size", source="planted defect, as in diffprivlib 0.6.6")

@@ -163,8 +163,10 @@ def _rejections(sampling: str, claim: Claim, seed: int) -> bool:
 @pytest.mark.parametrize(
     ("mechanism", "size", "trials", "verdict"),
     [
-        ("planted-fixed-batches", 14, 256, Verdict.VIOLATION),
-        pytest.param("planted-shuffled-batches", 2, 512, Verdict.VIOLATION, marks=pytest.mark.nightly),
+        ("tests.bank.planted_dp_sgd:FixedBatchesDpSgd", 14, 256, Verdict.VIOLATION),
+        pytest.param(
+            "tests.bank.planted_dp_sgd:ShuffledBatchesDpSgd", 2, 512, Verdict.VIOLATION, marks=pytest.mark.nightly
+        ),
         pytest.param("dp-sgd", 14, 128, Verdict.NO_VIOLATION, marks=pytest.mark.nightly),
     ],
 )

@@ -10,17 +10,6 @@ import pytest
 from numpy.random import SeedSequence
 from scipy.stats import binom
 
-from benchmarks.bank.loops import (
-    BareBias,
-    BareFirstLayer,
-    Loop,
-    MirroredHalves,
-    NoiseOverflows,
-    OneNoiseForLayers,
-    OwnLayers,
-    SeededByStep,
-    SeededEachEpoch,
-)
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, SubsampledGaussian
@@ -41,6 +30,17 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import StepLearner
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from tests.bank.loops import (
+    BareBias,
+    BareFirstLayer,
+    Loop,
+    MirroredHalves,
+    NoiseOverflows,
+    OneNoiseForLayers,
+    OwnLayers,
+    SeededByStep,
+    SeededEachEpoch,
+)
 from tests.nightly import by_day
 
 SMALL = {"name": "mlp", "hidden": [32], "epochs": 20, "batch_size": 100, "learning_rate": 0.5, "momentum": 0.0}

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.bank import Case
-from benchmarks.bank import functions as bank
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, pairs
 from dpaudit.mechanisms.queries.schema import Schema
+from tests.bank import Case
+from tests.bank import functions as bank
 
 BANK = bank.BANK
 RNG = np.random.default_rng

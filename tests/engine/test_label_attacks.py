@@ -20,7 +20,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.planted.learners import OneHotLaplaceHalfScale
+from tests.bank.planted_learners import OneHotLaplaceHalfScale
 
 RNG = np.random.default_rng(11)
 TARGET = RNG.dirichlet(np.ones(4), 50).astype(np.float32)

@@ -34,7 +34,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.planted.learners import ConstantSeedResponse, OneDrawPerLabelResponse
+from tests.bank.planted_learners import ConstantSeedResponse, OneDrawPerLabelResponse
 from tests.nightly import by_day
 
 Ints = NDArray[np.int64]

@@ -54,8 +54,8 @@ from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import Recall, build_recall_model
-from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
 from dpaudit.mechanisms.protocols import Model
+from tests.bank.planted_learners import LP2STReusedRandomness
 from tests.nightly import by_day
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)

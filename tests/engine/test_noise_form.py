@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bank.loops import BANK
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
 from dpaudit.engine.games.steps.noise_form import ERROR, LOOKS, Floats, NoiseForm, form_of
+from tests.bank.loops import BANK
 
 
 def gaussian(rng: np.random.Generator, steps: int, weights: int) -> Floats:

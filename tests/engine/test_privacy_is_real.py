@@ -28,8 +28,9 @@ from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrectio
 from dpaudit.mechanisms.learners.pate import PATE, PateFm
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain, PATEWithoutNoise
+from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain
 from dpaudit.registry import load
+from tests.bank.planted_learners import PATEWithoutNoise
 from tests.nightly import by_day, too
 
 ROWS, IMAGES = 2000, 200

@@ -535,7 +535,7 @@ def test_figures_of_one_audit_and_of_several_side_by_side(tmp_path: Path) -> Non
 def test_check_plays_predictors(tmp_path: Path) -> None:
     """Votes are modelled; a predictor that only answers is run, within the budget of trainings."""
     run = RunOptions(runner="in-process", figures=False)
-    knn = {"name": "planted-private-knn-twice-the-rate", "neighbours": 20, "rate": 0.2, "sigma": 60.0}
+    knn = {"name": "tests.bank.planted_predictors:PrivateKnnTwiceTheRate", "neighbours": 20, "rate": 0.2, "sigma": 60.0}
     report = check(knn, data=GaussianMixture(classes=2, rows=400), output=tmp_path / "knn", run=run)
     assert [result.name for result in report.results] == ["private-prediction", "private-prediction, confirmatory run"]
     assert report.joint is not None

@@ -18,16 +18,18 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from dpaudit import Report, audit
+from dpaudit import Report, audit, registry
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.request import build
 from dpaudit.engine.run import driver, run_folder
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
 from dpaudit.engine.run.run_folder import PlanRecord, lease, remote_lease
 from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import RunError, SpecError
+from dpaudit.registry import catalogue
 from tests.waiting import HANGS_S
 from tests.warm import python
 
@@ -140,6 +142,20 @@ def test_results_of_another_dpaudit_are_printed_as_written(tmp_path: Path) -> No
     (tmp_path / "bounds.json").write_bytes(stored.replace(b'"small"', b'"other"'))
     refused = dpaudit("report", tmp_path)
     assert (refused.exit_code, "does not match the checksum" in refused.output) == (2, True)
+
+
+def test_results_of_a_mechanism_that_is_no_longer_registered_are_printed_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path)
+    without = {kind: dict(catalogue(kind)) for kind in registry.PACKAGES}
+    del without["mechanism"]["randomized-response"]
+    for module in (registry, build):
+        monkeypatch.setattr(module, "catalogue", without.__getitem__)
+    monkeypatch.setitem(registry.FORMER_NAMES, "randomized-response", "rr-leaky")
+    printed = dpaudit("report", tmp_path)
+    assert (printed.exit_code, "another version of dpaudit" in printed.stderr) == (0, True)
+    assert "lower bound" in printed.stdout
 
 
 def test_report_and_resume_refuse_an_edited_spec(tmp_path: Path) -> None:

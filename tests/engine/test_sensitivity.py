@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.bank import Case
-from benchmarks.bank.numbers import BANK, REPLACE
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_callable, from_summary
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -25,6 +23,8 @@ from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from tests import nightly
+from tests.bank import Case
+from tests.bank.numbers import BANK, REPLACE
 from tests.nightly import too
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.bank import step_leaks as bank
-from benchmarks.bank.loops import Adam, EqualLayers, Loop, MovingAverage, RawMomentum
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, from_steps
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP
@@ -26,6 +24,8 @@ from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMarting
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from tests import nightly
+from tests.bank import step_leaks as bank
+from tests.bank.loops import Adam, EqualLayers, Loop, MovingAverage, RawMomentum
 
 
 def random_examples(seed: int, rows: int = 700) -> Examples:

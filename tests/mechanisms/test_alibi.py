@@ -10,7 +10,6 @@ import torch
 from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
-from benchmarks.bank.planted import AlibiSigmaForB, RedrawnNoise
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -22,6 +21,7 @@ from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.kernels import AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
+from tests.bank.planted_learners import AlibiSigmaForB, RedrawnNoise
 
 CPU = Compute()
 DATA = load_digits()

@@ -17,9 +17,10 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, OneHotLaplaceSigmaForB, redraw_labels
+from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, redraw_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
+from tests.bank.planted_learners import OneHotLaplaceSigmaForB
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below, by its asymptotic or exact law
 

@@ -36,14 +36,10 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall, build_recall_model
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.planted.learners import (
-    LeakyRandomizedResponse,
-    LP1STDomainPriorUncharged,
-    LP1STDrawnAgain,
-    OneHotLaplaceSigmaForB,
-)
+from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, LP1STDrawnAgain
 from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.testing import check_mechanism
+from tests.bank.planted_learners import LP1STDomainPriorUncharged, OneHotLaplaceSigmaForB
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below
 SEED, ONE = SeedSequence(21), Compute(threads=1)

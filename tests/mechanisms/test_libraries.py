@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bank.libraries import LIBRARIES
+from tests.bank.libraries import LIBRARIES
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "libraries"

@@ -29,9 +29,9 @@ from dpaudit.mechanisms.learners.pate import (
     laplace_counts_queries,
     sample_classes,
 )
-from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.teachers import vote_counts
+from tests.bank.planted_learners import PATEWithoutNoise
 
 FALSE_FAILURE = 1e-9  # of each binomial check below
 

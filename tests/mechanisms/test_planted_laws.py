@@ -10,31 +10,30 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from benchmarks.bank.planted import AlibiSigmaForB
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_mst import LP2ST
-from dpaudit.mechanisms.planted.dp_sgd import (
+from dpaudit.mechanisms.planted.dp_sgd import HalfTheNoiseDpSgd, NoClippingDpSgd
+from dpaudit.mechanisms.training.private.private_stack import PrivateStack
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.recipe import TrainingTask
+from tests.bank.planted_dp_sgd import (
     ClipDoubledAfterWarmUpDpSgd,
     ClipEachCoordinateDpSgd,
     FixedBatchesDpSgd,
-    HalfTheNoiseDpSgd,
-    NoClippingDpSgd,
     NoiseSeededEachStepDpSgd,
 )
-from dpaudit.mechanisms.planted.learners import (
+from tests.bank.planted_learners import (
     AlibiHalfScale,
+    AlibiSigmaForB,
     BinaryFormulaResponse,
     ConstantSeedResponse,
     LP2STReusedRandomness,
     OneDrawPerLabelResponse,
     OneHotLaplaceHalfScale,
 )
-from dpaudit.mechanisms.training.private.private_stack import PrivateStack
-from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.recipe import TrainingTask
 from tests.mechanisms.laws import Cells, departures
 from tests.mechanisms.test_laws import (
     DELTA,

@@ -1,7 +1,7 @@
 """Run `dpaudit check` with default settings on the defect bank: detections, durations, and verdicts on the twins.
 
-    python -m benchmarks.bank OUTPUT.jsonl [defects|twins|table] [runs a case] [seconds at most] [KIND or NAME ...]
-    python -m benchmarks.bank OUTPUT.jsonl [in-30s|table-30s] [runs a case] [seconds at most] [KIND or NAME ...]
+    python -m tests.bank OUTPUT.jsonl [defects|twins|table] [runs a case] [seconds at most] [KIND or NAME ...]
+    python -m tests.bank OUTPUT.jsonl [in-30s|table-30s] [runs a case] [seconds at most] [KIND or NAME ...]
 
 Each run adds a line of JSON to OUTPUT. The program skips runs that OUTPUT has, so the same command resumes. It then
 prints a table with a row for each case; `table` runs nothing, and writes the table to `docs/data/defect-bank.csv`. A
@@ -26,19 +26,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import benchmarks.bank as bank
-from benchmarks.bank import Case
 from benchmarks.check_defects import DEFECTS, checked_here, lines
 from dpaudit import Verdict
+from tests import bank
+from tests.bank import Case
 from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 
 def cases() -> dict[str, Case]:
-    """Return all cases by "kind/name"; a kind is a file of this folder with a table `BANK`, except `libraries`."""
+    """Return all cases by "kind/name"; a kind is a file of this folder with a table `BANK`."""
     all_cases = {}
     for module in pkgutil.iter_modules(bank.__path__):
-        if module.name not in ("__main__", "libraries", "run_libraries"):
-            table = importlib.import_module(f"benchmarks.bank.{module.name}").BANK
+        if module.name != "__main__":
+            table = getattr(importlib.import_module(f"tests.bank.{module.name}"), "BANK", {})
             all_cases |= {f"{module.name}/{name}": case for name, case in table.items()}
     return all_cases
 
@@ -102,7 +102,7 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
     print(*written, sep="\n")
     if what == "table-30s":
         write(DATA / "defects-in-30-s.csv", list(table_rows(written, keys=2)))
-        note_origin(measured_here("defects-in-30-s.csv", "python -m benchmarks.bank OUTPUT.jsonl in-30s"))
+        note_origin(measured_here("defects-in-30-s.csv", "python -m tests.bank OUTPUT.jsonl in-30s"))
     if what == "table":
         write(DATA / "defect-bank.csv", list(table_rows(written, keys=2)))
         note_origin(measured_here("defect-bank.csv", "make evidence"))

@@ -11,7 +11,6 @@ from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
-from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 
@@ -23,7 +22,6 @@ class _OtherRelease(Ensemble):
         return Claim.of(Ensemble.release(self).curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
 
 
-@register("mechanism", "planted-capc-half-the-noise", source="planted defect")
 class CaPCHalfTheNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: half of the claimed noise; the truth is four times the claim."""
 
@@ -44,7 +42,6 @@ class _ArgmaxFirst:
         return GaussianArgmax(self.sigma).curve()
 
 
-@register("mechanism", "planted-pate-argmax-before-noise", source="planted defect")
 class PateArgmaxBeforeNoise(PatePredictor):
     """DEFECT ON PURPOSE: takes the argmax before adding noise, so it releases the exact majority class."""
 
@@ -52,7 +49,6 @@ class PateArgmaxBeforeNoise(PatePredictor):
         return _ArgmaxFirst(self.sigma)
 
 
-@register("mechanism", "planted-capc-counted-twice", source="planted defect")
 class CaPCCountedTwice(CaPC):
     """DEFECT ON PURPOSE: counts the votes of the first party twice; the truth is four times the claim."""
 
@@ -62,7 +58,6 @@ class CaPCCountedTwice(CaPC):
         return weights
 
 
-@register("mechanism", "planted-capc-threshold-without-noise", source="planted defect")
 @dataclass(frozen=True)
 class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: compares the exact largest count with the threshold, which the decision to answer reveals."""
@@ -74,7 +69,6 @@ class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
         return ConfidentArgmax(self.sigma, self.threshold, 1e-6)
 
 
-@register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")
 class PrivateKnnTwiceTheRate(PrivateKnn):
     """DEFECT ON PURPOSE: samples records with twice the claimed probability."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bank import Case
-from benchmarks.bank.predictors import KeptNoise, Memoised
 from dpaudit import Claim, Relation, Verdict, from_predictor, from_summary
+from tests.bank import Case
+from tests.bank.predictors import KeptNoise, Memoised
 
 RECORDS = Claim(1.0, relation=Relation.REPLACE)
 

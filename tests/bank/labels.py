@@ -12,10 +12,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bank import Case
 from dpaudit import Claim
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, rr_with_prior
+from tests.bank import Case
 
 Ints = NDArray[np.int64]
 Rng = np.random.Generator

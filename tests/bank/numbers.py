@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bank import Case
 from dpaudit import Claim, Relation, from_summary
 from dpaudit.claims import GaussianDP
+from tests.bank import Case
 
 REPLACE = Claim(1.0, relation=Relation.REPLACE)
 COMES = Claim(1.0, relation=Relation.ADD_REMOVE)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bank import Case
 from dpaudit import from_steps
+from tests.bank import Case
 
 Floats = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Run `dpaudit check` with default settings on functions of third-party libraries, each in a separate Python.
 
     make libraries
-    python -m benchmarks.bank.run_libraries OUTPUT.jsonl [defects|honest|table] [runs a case] [NAME ...]
+    python -m tests.bank.run_libraries OUTPUT.jsonl [defects|honest|table] [runs a case] [NAME ...]
 
 Each run adds a line of JSON to OUTPUT, and the program skips runs that OUTPUT has. `table` prints a row for each case
 in OUTPUT, and writes the table to `docs/data/library-bank.csv`.
@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bank.libraries import LIBRARIES, LibraryCase
 from benchmarks.check_defects import lines
 from dpaudit import ResourceRequest, RunOptions, check
+from tests.bank.libraries import LIBRARIES, LibraryCase
 from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -109,7 +109,7 @@ def main(output: Path, what: str = "defects", runs: int = 1, *names: str) -> Non
     print(*written, sep="\n")
     if what == "table":
         write(DATA / "library-bank.csv", list(table_rows(written, keys=3)))
-        note_origin(measured_here("library-bank.csv", "python -m benchmarks.bank.run_libraries FOUND.jsonl"))
+        note_origin(measured_here("library-bank.csv", "python -m tests.bank.run_libraries FOUND.jsonl"))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bank import Case
-from benchmarks.bank.numbers import CLASSIC, COMES, GAUSSIAN, REPLACE
 from dpaudit import Claim, Relation
+from tests.bank import Case
+from tests.bank.numbers import CLASSIC, COMES, GAUSSIAN, REPLACE
 
 CITIES = ("north", "south", "west")
 PEOPLE = {"age": (0, 100), "city": list(CITIES)}

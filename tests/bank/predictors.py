@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bank import Case
 from dpaudit import Claim, Relation, from_predictor
 from dpaudit.claims import GaussianDP
+from tests.bank import Case
 
 PURE = Claim(1.0, relation=Relation.ADD_REMOVE)
 REPLACED = Claim(1.0, relation=Relation.REPLACE)

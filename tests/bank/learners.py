@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from benchmarks.bank import Case
-from benchmarks.bank.numbers import COMES, REPLACE, clipped, noisy
 from dpaudit import Claim, from_callable, from_summary
+from tests.bank import Case
+from tests.bank.numbers import COMES, REPLACE, clipped, noisy
 
 PENALTY = 0.1
 DEPTH = 3

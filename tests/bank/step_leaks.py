@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from benchmarks.bank import Case
-from benchmarks.bank.loops import Adam, DrawnBefore, Floats, Logistic, Loop, _case, within
+from tests.bank import Case
+from tests.bank.loops import Adam, DrawnBefore, Floats, Logistic, Loop, _case, within
 
 STORED = np.random.default_rng(20).standard_normal(10_000)
 """Normals that loops cut their noise from."""
