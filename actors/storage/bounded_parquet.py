@@ -22,12 +22,16 @@ ALWAYS_ALLOWED = 256 << 20  # bytes to which a file of any size may unpack
 MAX_RATIO = 1_000  # maximum ratio of unpacked to packed bytes above that
 
 
-def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the table in a Parquet file whose unpacked size is within limits.
+def read_bounded(
+    source: IO[bytes], name: str, columns: Sequence[str] | None = None, *, rows: int | None = None
+) -> pa.Table:
+    """Return the table in a Parquet file whose unpacked size is within limits; only its first `rows` rows if given.
 
     Raises: DataError if it unpacks to more. RunError if it does not fit into memory. ValueError and pa.ArrowException
         for another format.
     """
+    if rows is not None and rows < read_footer(source).rows:
+        return _first_rows(source, name, columns, rows)
     texts = require_bounded(source, name, columns)
     size = source.seek(0, os.SEEK_END)
     if not texts:
@@ -80,6 +84,18 @@ def require_unpacked_size(unpacked: int, size: int, name: str, *, max_ratio: int
             f"{name} must unpack to at most {max_ratio:,} times its size, but its {size:,} bytes unpack to {unpacked:,}"
         )
     require_fits_memory(unpacked, name)
+
+
+def _first_rows(source: IO[bytes], name: str, columns: Sequence[str] | None, rows: int) -> pa.Table:
+    require_fits_memory(min_bytes_of_rows(source, rows), name)
+    file, parts, row_count, loaded_bytes = pq.ParquetFile(source), [], 0, 0
+    for batch in file.iter_batches(columns=columns):
+        parts.append(batch)
+        row_count, loaded_bytes = row_count + len(batch), loaded_bytes + batch.nbytes
+        require_fits_memory(loaded_bytes, name)
+        if row_count >= rows:
+            break
+    return pa.Table.from_batches(parts).slice(0, rows)
 
 
 def _text_arrays(array: pa.Array) -> Iterator[pa.DictionaryArray]:

@@ -142,9 +142,9 @@ def _data(words: str) -> dict[str, object]:
     path = Path(words)
     if not path.is_file():
         raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)}")
-    from dpaudit.engine.data.table_files import read_cells  # imports Arrow
+    from dpaudit.engine.data.table_files import Text, read_table  # imports Arrow
 
-    columns = read_cells(path, rows=1)[0].column_names
+    columns = read_table(path, text=Text(), rows=1).columns.column_names
     return {"name": "csv", "path": str(path), "label": columns[-1]}
 
 

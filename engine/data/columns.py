@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -87,10 +87,12 @@ def spelled_numbers(column: pa.ChunkedArray, place: str) -> tuple[NDArray[np.flo
     return np.append(spelled.values, np.nan)[places], ", ".join([spelled.how] * bool(spelled.how) + missing_note(words))
 
 
-def typed(column: pa.ChunkedArray, name: str, categorical: Container[str], refuse: Refuse) -> Column:
-    """Return a typed column: text, booleans and columns in `categorical` as categories, others as numbers."""
-    if is_text(column.type) or name in categorical:
+def typed(column: pa.ChunkedArray, name: str, refuse: Refuse) -> Column:
+    """Return a column by its type: text and booleans as categories, numbers as numbers."""
+    if is_text(column.type):
         return column.cast(pa.string()).combine_chunks()
+    if not is_numeric(column.type):
+        raise refuse(None, name, f"must be numbers or text, got {column.type}", "name it in `drop`")
     return numbers(column, name, refuse)
 
 
@@ -155,46 +157,60 @@ def features_of(columns: Mapping[str, Column], *, keep_missing: bool = False) ->
 
 def examples_of(
     table: pa.Table,
-    typed: Callable[[pa.ChunkedArray, str], Column],
+    read: Callable[[pa.ChunkedArray, str, Refuse], Column],
     refuse: Refuse,
     *,
+    place: object,
     label: str,
-    drop: Iterable[str],
+    categorical: Collection[str] = (),
+    drop: Collection[str] = (),
     name: str,
     keep_missing: bool = False,
 ) -> Examples:
-    """Return the examples of a table: `label` names the labels, `typed` converts all columns except those in `drop`."""
-    labels, class_names = labels_of(table[label], label, refuse)
-    left_out = {label, *drop}
+    """Return the examples of a table.
+
+    Args:
+        read: Function that converts a column: `typed`, `detect` or `numbers`.
+        place: The file, or the table, in messages.
+        label: Name of the column of labels.
+        categorical: Columns that hold categories whatever their type.
+        drop: Columns to ignore.
+    """
+    check_names(table.column_names, label=label, named={"categorical": categorical, "drop": drop}, place=place)
+    labels, class_names = labels_of(plain(table[label]), label, refuse)
     columns: dict[str, Column] = {}
     for column in table.column_names:
-        if column in left_out:
+        if column == label or column in drop:
             continue
-        columns[column] = typed(table[column], column)
+        cells = plain(table[column])
+        columns[column] = as_texts(cells).combine_chunks() if column in categorical else read(cells, column, refuse)
         if _is_empty(columns[column]):
             raise refuse(None, column, "must hold a value in some row, has none", "name the column in `drop`")
-    features, categorical = features_of(columns, keep_missing=keep_missing)
-    return Examples(features, labels, len(class_names), name, categorical, class_names)
+    features, texts = features_of(columns, keep_missing=keep_missing)
+    return Examples(features, labels, len(class_names), name, texts, class_names)
 
 
-def check_names(have: Iterable[str], *, label: str, named: Mapping[str, tuple[str, ...]], path: object) -> None:
+def check_names(have: Sequence[str], *, label: str, named: Mapping[str, Iterable[str]], place: object) -> None:
     """Raise DataError if column names repeat, if an option names a missing column, or if there is no feature column."""
-    columns = list(have)
-    counts = Counter(columns)
-    twice = next((name for name in columns if counts[name] > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: column names must differ, got {shortened(repr(twice))} twice; rename one")
-    listed = ", ".join(shortened(name, 60) for name in columns[:20]) + (
-        f", ... ({len(columns)} columns)" if len(columns) > 20 else ""
+    require_distinct(str(place), have)
+    listed = ", ".join(shortened(name, 60) for name in have[:20]) + (
+        f", ... ({len(have)} columns)" if len(have) > 20 else ""
     )
     for option, names in {"label": (label,), **named}.items():
         for name in names:
-            if name not in counts:
+            if name not in have:
                 raise DataError(
-                    f"{path}: has no column {shortened(repr(name))}, named in `{option}`; its columns are {listed}"
+                    f"{place}: has no column {shortened(repr(name))}, named in `{option}`; its columns are {listed}"
                 )
-    if not set(columns) - {label, *named.get("drop", ())}:
-        raise DataError(f"{path}: must have a column besides the label, its columns are {listed}")
+    if not set(have) - {label, *named.get("drop", ())}:
+        raise DataError(f"{place}: must have a column besides the label, its columns are {listed}")
+
+
+def require_distinct(place: str, names: Sequence[str]) -> None:
+    """Raise DataError if two columns have one name."""
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise DataError(f"{place} must name each column once, got {shortened(repr(name))} {times} times; rename one")
 
 
 def _first_not_number(column: pa.ChunkedArray | pa.Array) -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
 from dpaudit.consent import PATH
-from dpaudit.engine.data.columns import Column, as_texts, check_names, detect, examples_of, plain
+from dpaudit.engine.data.columns import detect, examples_of
 from dpaudit.engine.data.files import existing_file
-from dpaudit.engine.data.table_files import read_cells
+from dpaudit.engine.data.table_files import Text, read_table
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -56,16 +54,14 @@ class Csv:
         Raises: DataError that names the file and, if known, the line and column.
         """
         path = existing_file(self.path)
-        table, refuse = read_cells(
-            path, delimiter=self.delimiter, header=self.header, missing=self.missing, rows=self.rows
+        table = read_table(path, text=Text(self.delimiter, self.header, self.missing), rows=self.rows)
+        return examples_of(
+            table.columns,
+            detect,
+            table.refuse,
+            place=path,
+            label=self.label,
+            categorical=self.categorical,
+            drop=self.drop,
+            name=Path(self.path).name,
         )
-        named = {"categorical": self.categorical, "drop": self.drop}
-        check_names(table.column_names, label=self.label, named=named, path=path)
-
-        def typed(column: pa.ChunkedArray, name: str) -> Column:
-            if name in self.categorical:
-                return as_texts(plain(column)).combine_chunks()
-            return detect(plain(column), name, refuse)
-
-        table = table.set_column(table.column_names.index(self.label), self.label, plain(table[self.label]))
-        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)

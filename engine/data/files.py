@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 from dpaudit.actors.storage.bounded_parquet import ALWAYS_ALLOWED
 from dpaudit.consent import PATH
 from dpaudit.errors import DataError, require, shortened
-from dpaudit.plain_files import require_fits_memory
+from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 from dpaudit.variables import expand_path, variable_names
 
 COMPRESSIONS = ("", ".gz", ".xz")
@@ -37,8 +37,30 @@ _ENCODINGS = tuple(zip(_MARKS, ("utf-32", "utf-32", "utf-16", "utf-16"), strict=
 """First bytes of a text that name its encoding, longer ones first; UTF-8 needs none."""
 
 
+@dataclass(frozen=True)
+class Piped:
+    """Content of a pipe or of standard input, which is opened as a file is.
+
+    Attributes:
+        name: Name in messages.
+    """
+
+    name: str
+    content: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self, mode: str) -> BinaryIO:
+        """Return the content as an open file."""
+        return io.BytesIO(self.content)
+
+
+Source: TypeAlias = Path | Piped
+
+
 def fault(
-    path: Path, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
+    path: object, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
 ) -> DataError:
     """Return the error for a place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
 
@@ -113,7 +135,7 @@ class PublishedParts:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[BinaryIO]:
+def reading(path: Source) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, unpacked if its first bytes are those of gzip, bzip2 or xz.
 
     A text in UTF-16 or UTF-32 with its mark becomes UTF-8.
@@ -125,16 +147,14 @@ def reading(path: Path) -> Iterator[BinaryIO]:
             yield plain
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as err:
         reason = str(err).rstrip(".")
-        raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
+        raise fault(path, f"is not a whole {Path(str(path)).suffix} file ({reason})", do="fetch it again") from err
     except OSError as err:
         raise fault(path, f"cannot be read ({err.strerror or err})") from err
 
 
 def as_plain(file: BinaryIO, name: str) -> BinaryIO:
     """Return the content of an open file, unpacked and in UTF-8; see `reading`."""
-    first = file.read(6)
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
+    first, size = file.read(6), size_of(file)
     for mark, _, opened in _PACKED:
         if first.startswith(mark):
             unpacked = _Unpacked(opened(file), max(ALWAYS_ALLOWED, MAX_TIMES_UNPACKED * size), name)
@@ -152,6 +172,28 @@ def as_plain(file: BinaryIO, name: str) -> BinaryIO:
     except UnicodeDecodeError as err:
         must = f"{name} must be whole text in {encoding.upper()}"
         raise DataError(f"{must}: {str(err).splitlines()[0]}; save it as UTF-8") from err
+
+
+def seekable(file: BinaryIO, name: str) -> BinaryIO:
+    """Return an open file in which one can go back; the content of a pipe, a device or a packed file is in memory."""
+    return file if file.seekable() else io.BytesIO(content_of(file, name))
+
+
+def content_of(file: BinaryIO, name: str) -> bytes:
+    """Return all bytes of an open file; RunError, before more is read, if they do not fit into memory."""
+    parts, size = [], 0
+    while part := file.read(SMALL_FILE_BYTES):
+        size += len(part)
+        require_fits_memory(size, name)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the size of an open file, which is then at its begin."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
 
 
 class _Unpacked(io.RawIOBase):

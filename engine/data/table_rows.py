@@ -14,7 +14,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.data.cells import MISSING_WORDS, read_as_line
 from dpaudit.engine.data.columns import as_texts, is_text, plain, spelled_numbers
 from dpaudit.engine.data.files import existing_file
-from dpaudit.engine.data.table_files import read_cells
+from dpaudit.engine.data.table_files import Text, read_table
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Examples
@@ -66,7 +66,7 @@ class RowsFile:
         Raises: DataError that names the file and the column.
         """
         path = existing_file(self.path)
-        table, _ = read_cells(path, delimiter=self.delimiter, missing=self.missing, rows=self.rows)
+        table = read_table(path, text=Text(self.delimiter, missing=self.missing), rows=self.rows).columns
         table = table.drop_columns([name for name in self.drop if name in table.column_names])
         return rows_of(table, self.schema, name=path.name)
 

@@ -19,7 +19,8 @@ from dpaudit.engine.answer.card import card
 from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.data.cells import comparable, read_as_line
-from dpaudit.engine.estimate.tables import SAMPLE_COLUMNS, SourceTable
+from dpaudit.engine.data.table_files import SAMPLE_COLUMNS
+from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,55 +15,37 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.cells import group_codes
-from dpaudit.engine.data.in_memory import column, frame, require_one_index
-from dpaudit.engine.data.table_files import Used, every, line_of, read_file, require_width
+from dpaudit.engine.data.columns import require_distinct
+from dpaudit.engine.data.frames import column, refusing, require_one_index
+from dpaudit.engine.data.table_files import NamedTable, Used, every, line_of_error, read_table, require_width
 from dpaudit.errors import DataError, shortened
-
-SAMPLE_COLUMNS = {"in_scores", "out_scores"}
-"""Arrays of a `.npz` with the scores of members and of non-members, of any two lengths."""
 
 
 @dataclass(frozen=True, eq=False)
-class SourceTable:
-    """Table of scores or counts with the name of its source."""
-
-    name: str  # name in messages: the file's name, "standard input", "the table"
-    columns: pa.Table  # columns with distinct names, at least one row
-    # lines above the first row if rows are lines of a text file; None if rows are only counted
-    header_lines: int | None = None
-    two_samples: bool = False  # True if members and non-members were passed as two samples
-    unread: tuple[str, ...] = ()  # names of further columns of the file, which were not read
+class SourceTable(NamedTable):
+    """Table of scores or counts with the name of its source: distinct columns, at least one row."""
 
     def __post_init__(self) -> None:
-        names = _names(self.name, self.columns)
+        with refusing(f"{self.name} must name its columns in UTF-8"):
+            names = list(self.columns.column_names)
         require_width(self.name, len(names))
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
-            times = f"{shortened(twice[0])!r} {names.count(twice[0])} times"
-            raise DataError(f"{self.name} must name each column once, got {times}; rename one")
+        require_distinct(self.name, names)
         if not self.columns.num_rows:
             raise DataError(f"{self.name} must hold at least one row below its header, got none")
 
     @classmethod
     def of_file(cls, path: Path, used: Used = every) -> SourceTable:
-        """Return the table in a file, by the suffix of its name; "-" reads standard input.
+        """Return the table in a file; "-" reads standard input.
 
         Args:
             path: The file, or a folder of Parquet.
             used: Function from the names of a file's columns to those that will be read.
         """
-        content = read_file(path, used)
-        if isinstance(content.columns, pa.Table):
-            return cls(content.name, content.columns, content.header_lines, unread=content.unread)
-        if content.columns.keys() == SAMPLE_COLUMNS and not content.unread:
-            return replace(cls.of_two_samples(**content.columns), name=content.name)
-        if len({len(values) for values in content.columns.values()}) > 1:
-            listed = ", ".join(f"{len(values):,} {name}" for name, values in content.columns.items())
-            raise DataError(f"{content.name} must hold arrays of one length, got {shortened(listed, 400)}")
-        columns = pa.table(
-            {name: column(f"{content.name}: {name}", values) for name, values in content.columns.items()}
-        )
-        return cls(content.name, columns, unread=content.unread)
+        table = read_table(path, used)
+        if not table.two_samples:
+            return cls(table.name, table.columns, table.unread, table.line)
+        samples = {name: table.columns[name].drop_null() for name in table.columns.column_names}
+        return replace(cls.of_two_samples(**samples), name=table.name)
 
     @classmethod
     def of(cls, value: object) -> SourceTable:
@@ -75,7 +56,8 @@ class SourceTable:
                 "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
                 f"{type(value).__name__}; for scores in an array give `members` as well"
             )
-        return cls("the table", frame(value))
+        table = read_table(value)
+        return cls(table.name, table.columns)
 
     @classmethod
     def of_arrays(cls, **columns: object) -> SourceTable:
@@ -127,11 +109,7 @@ class SourceTable:
     @property
     def listed(self) -> str:
         """Names of the columns for a message."""
-        return _listed(self.names)
-
-    def row(self, index: int) -> str:
-        """Return the row or line number of a row for messages."""
-        return f"row {index + 1}" if self.header_lines is None else f"line {index + 1 + self.header_lines}"
+        return shortened(",".join(self.names), 400)
 
     def values(self, name: str) -> NDArray[Any]:
         """Return a column unchanged, shape (rows,)."""
@@ -157,9 +135,8 @@ class SourceTable:
                 do = "write numbers such as 1234.5"
                 if pa.types.is_integer(column.type):
                     do = "subtract the least score from all, since floats cannot tell such large numbers apart"
-                raise DataError(
-                    f"{self.name}: column {name} must hold numbers, got {_short(column.type)}: {line_of(err)}; {do}"
-                ) from err
+                must = f"{self.name}: column {name} must hold numbers, got {_short(column.type)}"
+                raise DataError(f"{must}: {line_of_error(err)}; {do}") from err
             missing = np.flatnonzero(np.isnan(piece))
             if missing.size and first is None:
                 first = begin + missing[0]
@@ -248,13 +225,6 @@ def _by_size(value: object) -> tuple[bool, float, str]:
     return (False, float(value), "") if is_number else (True, 0.0, str(value))  # type: ignore[arg-type]
 
 
-def _names(source: str, table: pa.Table) -> Sequence[str]:
-    try:
-        return list(table.column_names)
-    except UnicodeDecodeError as err:
-        raise DataError(f"{source} must name its columns in UTF-8: {line_of(err)}") from err
-
-
 ROWS_AT_ONCE = 1 << 20
 _BITS_IN_WORDS = {
     **dict.fromkeys(("0", "0.0", "false", "np.false_"), 0.0),
@@ -315,10 +285,6 @@ def _may_be_numbers(kind: pa.DataType) -> bool:
         pa.types.is_null,
     )
     return any(fits(kind) for fits in plain)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return shortened(",".join(names), 400)
 
 
 def _short(kind: pa.DataType) -> str:

@@ -78,7 +78,8 @@ def rows_with_schema(data: Any, schema: Mapping[str, Any]) -> Any:
         return RowsFile(str(data), schema)
     if isinstance(data, str | Mapping) or hasattr(type(data), "registered_name"):
         return data
-    from dpaudit.engine.data.in_memory import is_frame, rows  # few checks have data in memory
+    from dpaudit.engine.data.frames import is_frame  # few checks have data in memory
+    from dpaudit.engine.data.in_memory import rows
 
     return rows(data, schema) if is_frame(data) else data
 

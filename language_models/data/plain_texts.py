@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.consent import PATH
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.engine.data.size import require_size
+from dpaudit.engine.data.table_files import read_parquet
 from dpaudit.errors import require, shortened
 from dpaudit.field_checks import check_fields
 from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
@@ -81,11 +80,7 @@ class TextsFile:
             yield text
 
     def _parquet(self, path: Path, content: bytes) -> Iterator[str]:
-        try:
-            table = read_bounded(io.BytesIO(content), str(path))
-        except (pa.ArrowException, OSError, ValueError) as err:
-            why = (str(err).splitlines() or [type(err).__name__])[0]
-            raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
+        table = read_parquet(path)
         kind = table.schema.field(self.column).type if self.column in table.column_names else pa.null()
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             names = shortened(", ".join(table.column_names))

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
-from dpaudit.engine.data.in_memory import frame, is_frame
-from dpaudit.engine.data.table_files import FORMATS, read_cells
+from dpaudit.engine.data.frames import is_frame
+from dpaudit.engine.data.table_files import FORMATS, Text, read_table
 from dpaudit.errors import DataError
 from dpaudit.variables import expand_path
 
@@ -24,18 +23,24 @@ def data_frame(source: object, role: str) -> pd.DataFrame:
         role: Name of the table in messages: "training".
     Raises: DataError, in one sentence, for anything else and for unreadable files.
     """
-    if isinstance(source, str | Path):
-        return _from_file(Path(source))
     if isinstance(source, pd.DataFrame):
+        names: list[Any] = source.columns.tolist()  # tuples of levels too
         renamed = source.reset_index(drop=True)
-        renamed.columns = pd.Index([_text(name) for name in source.columns])
+        renamed.columns = pd.Index(
+            ["-".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in names]
+        )
         return renamed
-    if is_frame(source) or isinstance(source, Mapping):
-        return _as_pandas(frame(source))
-    raise DataError(
-        f"the {role} table must be a path ({FORMATS}), a data frame, an Arrow table or a mapping of columns, got "
-        f"{type(source).__name__}"
-    )
+    if isinstance(source, str | Path):
+        source = expand_path(str(source))
+        if source.is_dir():
+            raise DataError(f"{source} must be a file ({FORMATS}), got a folder; name one file")
+    elif not (is_frame(source) or isinstance(source, Mapping)):
+        raise DataError(
+            f"the {role} table must be a path ({FORMATS}), a data frame, an Arrow table or a mapping of columns, got "
+            f"{type(source).__name__}"
+        )
+    frame: pd.DataFrame = read_table(source, text=Text()).columns.to_pandas()
+    return frame
 
 
 def synthetic_frames(source: object) -> list[pd.DataFrame]:
@@ -44,21 +49,3 @@ def synthetic_frames(source: object) -> list[pd.DataFrame]:
     if not several:
         raise DataError("at least one synthetic table must be given, got none")
     return [data_frame(table, "synthetic") for table in several]
-
-
-def _as_pandas(table: pa.Table) -> pd.DataFrame:
-    converted: pd.DataFrame = table.to_pandas()
-    return converted
-
-
-def _text(name: Any) -> str:
-    return "-".join(map(str, name)) if isinstance(name, tuple) else str(name)
-
-
-def _from_file(path: Path) -> pd.DataFrame:
-    file = expand_path(str(path))
-    if not file.exists():
-        raise DataError(f"{path} must be a table ({FORMATS}), but it does not exist")
-    if file.is_dir():
-        raise DataError(f"{path} must be a file ({FORMATS}), got a folder; name one file")
-    return _as_pandas(read_cells(file)[0])

@@ -512,7 +512,7 @@ def test_csv_columns_do_not_depend_on_the_rows_that_come_first(tmp_path: Path, m
         ("x,y\n1,0\n", {"drop": ("w",)}, ": has no column 'w', named in `drop`; its columns are x, y"),
         ("x,y\n1,0\n", {"categorical": ("w",)}, ": has no column 'w', named in `categorical`"),
         ("x,y\n1,0\n", {"drop": ("x",)}, ": must have a column besides the label, its columns are x, y"),
-        ("x,x,y\n1,2,0\n", {}, ": column names must differ, got 'x' twice"),
+        ("x,x,y\n1,2,0\n", {}, " must name each column once, got 'x' 2 times"),
         ("x,y\n1,0\n\n1,2,1\n", {}, ", line 4: must have 2 columns separated by commas, got 3; correct the row"),
         ('x,y\n"a\nb",0\n1\n', {}, ", line 4: must have 2 columns separated by commas, got 1"),
         ("x,y\n1,0\n2,\n", {}, ", line 3, column 'y': must hold a label, is missing; remove the row"),
@@ -614,8 +614,8 @@ def test_parquet_that_does_not_fit_says_so_and_its_first_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet_file(tmp_path, {"x": list(range(100_000)), "y": [0, 1] * 50_000})
-    monkeypatch.setattr("dpaudit.engine.data.parquet.max_read_bytes", lambda: 1_200_000)
-    with pytest.raises(DataError, match=r"t\.parquet: takes 1,600,000 bytes or more, it must fit .*fewer `rows`"):
+    monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 1_200_000)
+    with pytest.raises(DataError, match=r"t\.parquet must fit into half of the free memory, .*fewer `rows`"):
         Parquet(path=path, label="y").load()
     assert len(Parquet(path=path, label="y", rows=1000).load()) == 1000
 

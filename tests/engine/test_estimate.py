@@ -363,7 +363,7 @@ def test_json_and_a_page_without_scripts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words", "message"),
     [
-        (b"sc\xffre,member\n1,1\n2,0\n", [], "must name its columns in UTF-8|table with named columns"),
+        (b"sc\xffre,member\n1,1\n2,0\n", [], "line 1: must be UTF-8 text"),
         (b"score,member,score\n1,1,2\n2,0,3\n", [], "must name each column once, got 'score' 2 times"),
         (b"score,member\n2020-01-01,1\n2020-01-02,0\n", [], "column score must hold numbers, got date"),
         (b"score,member\n10:00:00,1\n11:00:00,0\n", [], "column score must hold numbers, got time"),
@@ -374,7 +374,7 @@ def test_json_and_a_page_without_scripts(tmp_path: Path) -> None:
         (b"score,member\n1,1\n2,0\n", ["--score-column", "member"], "must be two columns, got 'member' for both"),
         (b"PK\x03\x04 not a zip", [], "table with named columns"),
         (b"\x93NUMPY", [], "table with named columns"),
-        (b"", [], "table with named columns"),
+        (b"", [], "standard input: is empty"),
     ],
 )
 def test_odd_input_is_refused_in_one_sentence(content: bytes, words: list[str], message: str) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import dpaudit
 from dpaudit.claims import Claim, GaussianDP, Relation
-from dpaudit.engine.data.in_memory import column, frame, matrix
+from dpaudit.engine.data.frames import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened

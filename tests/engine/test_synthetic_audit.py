@@ -363,7 +363,7 @@ def test_bad_input_gets_a_sentence(tmp_path: Path) -> None:
         "folder": ((tmp_path, holdout, synth), {}, "got a folder"),
         "empty": ((tmp_path / "empty.csv", holdout, synth), {}, "is empty"),
         "wide": ((tmp_path / "wide.csv", holdout, synth), {}, "must have 2 columns"),
-        "twice": ((tmp_path / "twice.csv", holdout, synth), {}, "column names must differ"),
+        "twice": ((tmp_path / "twice.csv", holdout, synth), {}, "must name each column once"),
         "broken": ((tmp_path / "broken.parquet", holdout, synth), {}, "its footer is invalid"),
         "number": ((3, holdout, synth), {}, "the training table must be a path"),
         "no synthetic table": ((train, holdout, []), {}, "at least one synthetic table"),

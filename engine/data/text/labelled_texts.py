@@ -67,7 +67,7 @@ class LabelledTexts(PublishedParts, ABC):
         self, path: Path, layout: Layout, text: str, label: str, class_codes: Sequence[str], rule_for_labels: str
     ) -> tuple[pa.Table, pa.ChunkedArray]:
         """Return the rows, and their classes as indices in `class_codes`; DataError for other labels or empty texts."""
-        table, names = delimited.read_table(path, layout, rows=self.rows), pa.array(class_codes)
+        table, names = delimited.read_texts(path, layout, rows=self.rows), pa.array(class_codes)
         for column, good, rule in (
             (text, pc.is_valid(table[text]), "must be a text, is empty"),
             (label, pc.is_in(table[label], value_set=names), rule_for_labels),
