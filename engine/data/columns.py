@@ -157,7 +157,7 @@ def features_of(columns: Mapping[str, Column], *, keep_missing: bool = False) ->
 
 def examples_of(
     table: pa.Table,
-    read: Callable[[pa.ChunkedArray, str, Refuse], Column],
+    convert: Callable[[pa.ChunkedArray, str, Refuse], Column],
     refuse: Refuse,
     *,
     place: object,
@@ -170,10 +170,10 @@ def examples_of(
     """Return the examples of a table.
 
     Args:
-        read: Function that converts a column: `typed`, `detect` or `numbers`.
+        convert: Function that converts a column: `typed`, `detect` or `numbers`.
         place: The file, or the table, in messages.
         label: Name of the column of labels.
-        categorical: Columns that hold categories whatever their type.
+        categorical: Columns of any type that hold categories.
         drop: Columns to ignore.
     """
     check_names(table.column_names, label=label, named={"categorical": categorical, "drop": drop}, place=place)
@@ -183,7 +183,7 @@ def examples_of(
         if column == label or column in drop:
             continue
         cells = plain(table[column])
-        columns[column] = as_texts(cells).combine_chunks() if column in categorical else read(cells, column, refuse)
+        columns[column] = as_texts(cells).combine_chunks() if column in categorical else convert(cells, column, refuse)
         if _is_empty(columns[column]):
             raise refuse(None, column, "must hold a value in some row, has none", "name the column in `drop`")
     features, texts = features_of(columns, keep_missing=keep_missing)

@@ -68,7 +68,7 @@ def every(names: Sequence[str]) -> Collection[str]:
 
 @dataclass(frozen=True)
 class Text:
-    """How a text is read whose cells stay texts.
+    """Layout of a text whose cells stay texts.
 
     Attributes:
         delimiter: Separator of cells; another usual one if the first line does not hold it.
