@@ -206,6 +206,8 @@ def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = 
         raise InvalidValueError(f" cannot be read, got {_safe_repr(value)}") from err
 
 
+FORMER_FIELDS = {"cpus_per_worker": "resources.cpus", "gpus_per_worker": "resources.gpus"}
+"""New names of fields by the names of earlier versions, for error messages."""
 _BRANCH = "|"  # marks the types of a union in pydantic's error locations
 
 
@@ -215,6 +217,8 @@ def _error_message(error: ValidationError, names: Collection[str]) -> str:
     for detail in error.errors(include_url=False):
         *_, last = location = [key for key in detail["loc"] if key != _BRANCH] or [""]
         if detail["type"] == "extra_forbidden":
+            if last in FORMER_FIELDS:
+                return f".{last} is now called {FORMER_FIELDS[last]}; use that name"
             return f" has no field {last!r}; it has {', '.join(names) or 'none'}{did_you_mean(str(last), names)}"
         if detail["type"] == "missing":
             missing.append(str(last))

@@ -120,8 +120,6 @@ class RunOptions:
         time_limit_s: Seconds that a unit may run, > 0, before it is ended and retried once. Default: 30 times the
             slowest unit of its kind so far, at least 600.
         repeats: Number of units, >= 0, that are run twice and compared, if that is cheap.
-        cpus_per_worker: Older name of `resources.cpus`.
-        gpus_per_worker: Older name of `resources.gpus`.
     """
 
     runner: Runner = "auto"
@@ -132,13 +130,9 @@ class RunOptions:
     figures: bool = True
     time_limit_s: float | None = None
     repeats: int = 2
-    cpus_per_worker: int | None = None
-    gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("cpus", "gpus"):
-            self._rename_older(f"{name}_per_worker", name)
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)
         require(self.repeats >= 0, "repeats must be >= 0", repeats=self.repeats)
         require(
@@ -147,20 +141,6 @@ class RunOptions:
             time_limit_s=self.time_limit_s,
         )
         self.require_runner_for(self.resources)
-
-    def _rename_older(self, older: str, name: str) -> None:
-        """Move the value of a field's older name into `resources`."""
-        value = getattr(self, older)
-        if value is None:
-            return
-        require(
-            getattr(self.resources, name) is None,
-            f"resources.{name} must be stated once",
-            do=f"remove {older}, its older name",
-            **{older: value},
-        )
-        object.__setattr__(self, "resources", replace(self.resources, **{name: value}))
-        object.__setattr__(self, older, None)
 
     def require_runner_for(self, resources: ResourceRequest) -> None:
         """Raise InputError if the runner cannot run units with these resources: only Ray assigns GPUs to units."""

@@ -29,7 +29,7 @@ STACKS = {
     "mechanism": {"name": "non-private", "model": "mlp"},
     "attack": "lira-online",
     "game": {"name": "ind-mia", "trials": 64, "shadows": 32, "stack": 16, "population": 20},
-    "run": {"runner": "ray", "gpus_per_worker": 0.5, "workers": 4},
+    "run": {"runner": "ray", "resources": {"gpus": 0.5}, "workers": 4},
 }
 
 

@@ -141,13 +141,9 @@ def test_a_spec_keeps_its_requests_in_yaml(tmp_path: Path) -> None:
     assert again.audits[1].resources == ResourceRequest(gpus=0.5, memory=8 * 10**9, custom={H100: 0.001})
 
 
-def test_older_names_in_a_spec_mean_the_same_units() -> None:
-    older = load_spec({**SPEC, "run": {"cpus_per_worker": 2, "gpus_per_worker": 0.5}})
-    newer = load_spec({**SPEC, "run": {"resources": {"cpus": 2, "gpus": 0.5}}})
-    assert older == newer
-    assert older.run.cpus_per_worker is None
-    with pytest.raises(SpecError, match=r"run: resources.cpus must be stated once, got 3; remove cpus_per_worker"):
-        load_spec({**SPEC, "run": {"cpus_per_worker": 3, "resources": {"cpus": 2}}})
+def test_former_names_of_fields_are_refused_with_the_new_name() -> None:
+    with pytest.raises(SpecError, match=r"run\.cpus_per_worker is now called resources\.cpus; use that name"):
+        load_spec({**SPEC, "run": {"cpus_per_worker": 3}})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.cli.main import RUNNERS
 from dpaudit.engine.request.audit_spec import Runner, RunOptions
 from dpaudit.engine.request.loading import load_spec
+from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.runners import AutoBackend, ray_pays
 from dpaudit.errors import InputError, RunError
@@ -191,7 +192,7 @@ def test_failed_units_are_not_counted_as_work(tmp_path: Path) -> None:
 def test_auto_is_ray_for_a_gpu_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert RunOptions().runner_if_settled() == "auto"
-    assert RunOptions(gpus_per_worker=0.5).runner_if_settled() == "ray"
+    assert RunOptions(resources=ResourceRequest(gpus=0.5)).runner_if_settled() == "ray"
     assert RunOptions(address="ray://head:10001").runner_if_settled() == "ray"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     assert RunOptions().runner_if_settled() == "ray"
@@ -200,7 +201,7 @@ def test_auto_is_ray_for_a_gpu_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_processes_do_not_share_gpus() -> None:
     with pytest.raises(InputError, match="a unit with a GPU must run on Ray or in-process, got 'processes'"):
-        RunOptions(runner="processes", gpus_per_worker=0.5)
+        RunOptions(runner="processes", resources=ResourceRequest(gpus=0.5))
 
 
 def test_the_command_line_has_the_runners_of_the_spec() -> None:

@@ -105,7 +105,7 @@ def test_fix_match_teachers_are_trained_one_by_one() -> None:
 
 
 def test_only_trainings_hold_a_gpu() -> None:
-    plan = make_plan(learner_spec(LOGISTIC, {"runner": "ray", "gpus_per_worker": 0.5}))
+    plan = make_plan(learner_spec(LOGISTIC, {"runner": "ray", "resources": {"gpus": 0.5}}))
     gpus = {unit.label: unit.resources.gpus for unit in plan.units}
     assert gpus["training 1 of 1, teachers 1-1"] == gpus["training 1 of 1"] == 0.5
     assert gpus["training 1 of 1, answers"] == 0

@@ -398,10 +398,8 @@ _CLASSES: tuple[tuple[str, Callable[..., Any], dict[str, Any], set[str]], ...] =
             "figures": True,
             "time_limit_s": 1.0,
             "repeats": 2,
-            "cpus_per_worker": 1,
-            "gpus_per_worker": 0.0,
         },
-        {"gpus_per_worker", "time_limit_s"},
+        {"time_limit_s"},
     ),
     (
         "ResourceRequest",

@@ -267,7 +267,7 @@ class Specs:
             "split": {"target": 0.5, "reference": 0.4, "test": 0.1},
             "claim": {"epsilon": 1.0, "delta": 1e-5},
             "proxy": "true-posterior",
-            "run": {"runner": "in-process", "workers": 2, "cpus_per_worker": 1},
+            "run": {"runner": "in-process", "workers": 2, "resources": {"cpus": 1}},
             "mechanism": {"name": "lp-1st", "epsilon": 2.0, "model": {"name": "mlp", "hidden": [16], "epochs": 2}},
         }
         audits = {
