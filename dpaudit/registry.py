@@ -56,6 +56,8 @@ FORMER_NAMES = {
     "step-walk": "step-martingale",
     "crafted-crowd": "opposing-gradients",
     "pull-apart": "opposing-records",
+    "answer-odds": "output-set",
+    "recognised-release": "output-set",
 }
 """New names by the names of earlier versions, for error messages."""
 

@@ -13,7 +13,7 @@ from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally,
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
+from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME
 from dpaudit.mechanisms.compute import Compute
@@ -144,7 +144,7 @@ def _prediction_function(mechanism: AnsweringPredictor, target: Any, compute: Co
 
     Failed runs do not count.
     """
-    from dpaudit.engine.games.predictions.crafted_pairs import pairs as crafted_pairs
+    from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs
 
     rows = target.take(np.arange(min(len(target), MAX_PREDICTOR_ROWS)))
     crafted = [pair for answers in (1, 2) for pair in crafted_pairs(mechanism, rows, rows, answers, replaced=False)]

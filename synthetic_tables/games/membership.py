@@ -24,11 +24,11 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.functions.game import ROW_FUNCTIONS, call_seeds
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require, shortened
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
@@ -129,7 +129,7 @@ def fit_with_or_without(
     first: int,
     last: int,
     seed: Seed,
-) -> Outcome[Samples]:
+) -> Outcome[Outcomes]:
     """Run fits `first` to `last` - 1, each on its own table, with the target record or without it by a fair coin.
 
     Raises: TrainingError if all fits fail in the same way.
@@ -147,21 +147,9 @@ def fit_with_or_without(
         fits = _Fits(mechanism, pool, target_record, draw, settings, limits)
         outcomes = [fits.outcome(fit_table, int(number)) for fit_table, number in zip(tables, seeds, strict=True)]
     names = [f"fit {first + place} (seed {number})" for place, number in enumerate(seeds.tolist())]
-    failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
-    failed_alike = len(failures) == len(truth) and len({result.ending for result in outcomes}) == 1
-    if failed_alike and len(truth) >= MIN_FAILED_BATCH and not any(result.numbers.size for result in outcomes):
-        raise TrainingError(f"all {len(truth)} fits failed in the same way. The first: {failures[0]}")
-    numbers = [np.clip(result.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32) for result in outcomes]
-    samples = Samples(
-        number=np.arange(first, last),
-        truth=truth,
-        ending=np.array([result.ending for result in outcomes], np.str_),
-        width=np.array([len(values) for values in numbers], np.int64),
-        numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
-        name=np.array(names, np.str_),
-        low_bits=np.zeros(len(truth), np.int64),
-    )
-    return Outcome(samples, failures=failures)
+    samples = Outcomes.of(outcomes, truth, number=np.arange(first, last), name=names, dtype=np.float32)
+    samples.require_some_success()
+    return Outcome(samples, failures=samples.failures)
 
 
 class _Fits:

@@ -11,11 +11,9 @@ import pytest
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim
 from dpaudit.engine.games.functions.game import (
-    MIN_CALLS_PER_PAIR,
     Strength,
     Tables,
     TriedTables,
-    calls_in_rounds,
     calls_on_chosen,
     pair_strength,
     pooled,
@@ -24,37 +22,29 @@ from dpaudit.engine.games.functions.game import (
     tried_tables,
 )
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import MIN_RUNS_PER_PAIR, runs_in_rounds
 
 CURVE = Claim(1.0).curve
 ATTACK = OutputSet(("linear", "trees"))
 
 
-def samples(on_d: Any, on_d_prime: Any) -> Samples:
+def samples(on_d: Any, on_d_prime: Any) -> Outcomes:
     """Return calls on D and D' by turns, from one number of each."""
-    numbers = np.column_stack([on_d, on_d_prime]).ravel().astype(np.float32)
-    count = len(numbers)
-    return Samples(
-        number=np.arange(count),
-        truth=np.arange(count) % 2 == 1,
-        ending=np.full(count, "float"),
-        width=np.ones(count, np.int64),
-        numbers=numbers,
-        name=np.full(count, ""),
-        low_bits=np.zeros(count, np.int64),
-    )
+    numbers = np.column_stack([on_d, on_d_prime]).reshape(-1, 1)
+    return Outcomes.of_numbers(numbers, np.arange(len(numbers)) % 2 == 1)
 
 
-def pair(place: int, calls: Samples, *, proposed: bool = False) -> TriedTables:
+def pair(place: int, calls: Outcomes, *, proposed: bool = False) -> TriedTables:
     return tried_tables(CURVE, place, Tables(f"pair {place}", None, None, 0), calls, proposed=proposed)  # type: ignore[arg-type]
 
 
-def largest(moved: float, count: int, rng: np.random.Generator) -> Samples:
+def largest(moved: float, count: int, rng: np.random.Generator) -> Outcomes:
     """Return the largest of eight noisy zeros, of which all or none get `moved` on D'."""
     return samples(*(side + rng.laplace(0, 2, (count, 8)).max(1) for side in (0.0, moved)))
 
 
-def honest(count: int, rng: np.random.Generator) -> Samples:
+def honest(count: int, rng: np.random.Generator) -> Outcomes:
     """Return a number with Laplace noise of epsilon 0.9, which D' moves by more of its spread than `largest`."""
     return samples(rng.laplace(0, 1, count), 0.9 + rng.laplace(0, 1, count))
 
@@ -101,10 +91,10 @@ def test_proposals_and_weighed_forms_have_places_when_calls_are_few() -> None:
 
 @pytest.mark.parametrize(("calls", "sizes"), [(5_720, [37, 16, 6, 3]), (220, [13, 6, 3]), (20, [1]), (40, [2])])
 def test_the_rounds_spend_no_more_than_their_calls(calls: int, sizes: list[int]) -> None:
-    in_rounds = calls_in_rounds(calls, sizes)
+    in_rounds = runs_in_rounds(calls, sizes)
     assert sum(size * each for size, each in zip(sizes, in_rounds, strict=True)) <= calls
     assert in_rounds == sorted(in_rounds)
-    assert in_rounds[0] >= MIN_CALLS_PER_PAIR
+    assert in_rounds[0] >= MIN_RUNS_PER_PAIR
     assert not any(each % 2 for each in in_rounds)
 
 
@@ -112,4 +102,4 @@ def test_stored_calls_keep_the_longest_ending() -> None:
     short = samples(np.zeros(2), np.ones(2))
     long = replace(short, ending=np.full(4, "float in another order"))
     stored = decode(encode([pair(0, short), pair(1, long)], TriedTables), TriedTables)
-    assert [each.samples.ending[0] for each in stored] == ["float", "float in another order"]
+    assert [each.samples.ending[0] for each in stored] == ["1 numbers", "float in another order"]

@@ -25,7 +25,7 @@ from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
 from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
-from dpaudit.engine.games.neighbours.world_scores import coupled_move
+from dpaudit.engine.games.search import coupled_move
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from tests.engine.own_learners import (

@@ -11,25 +11,19 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_predictor
-from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP, PrivacyCurve, PureDP, RenyiDP
 from dpaudit.claims.curve import TwoSteps
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.predictions.crafted_pairs import pairs
-from dpaudit.engine.games.predictions.crafted_queries import (
-    AnswerOdds,
-    CraftedQueries,
-    choose_pair,
-    run_pair,
-    score_answers,
-)
+from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs
+from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.engine.request.timing import training_seconds
+from dpaudit.errors import RunError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.compute import Compute
 from tests import nightly
+from tests.engine.pair_source_kit import played_scores
 
 ADDED = Claim(1.0, relation=Relation.ADD_REMOVE)
 REPLACED = Claim(1.0, relation=Relation.REPLACE)
@@ -119,13 +113,8 @@ def bound(
     predictor: Any, claim: Claim, *, search: int = 1_200, trials: int = 1_000, seed: int = 0, answers: int = 1
 ) -> Any:
     """Return the bound of a game with `trials` fresh runs, at 95 %."""
-    mechanism, seeds, replaced = from_predictor(predictor, claim), Seed(seed), claim.relation is Relation.REPLACE
-    curve = claim.curve
-    choice = choose_pair(
-        mechanism, curve, search, answers, TARGET, TEST, Compute(), replaced=replaced, seed=seeds.child("search")
-    )
-    fresh = run_pair(mechanism, choice.value, Compute(), first=0, last=trials, seed=seeds.child("fresh")).value
-    (scores,) = score_answers(AnswerOdds(), choice.value, (fresh,))
+    game = CraftedQueries(trials, trials, search, answers, claim.relation)
+    scores = played_scores(game, from_predictor(predictor, claim), TARGET, test=TEST, seed=seed)
     estimator = FairCoins(guess="signed")
     return estimator.bound([estimator.tally(scores)])
 
@@ -164,7 +153,7 @@ def test_an_honest_predictor_is_refuted_as_seldom_as_stated(claim: Claim) -> Non
 
 
 def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="a bug"):
+    with pytest.raises(RunError, match=r"fails on all pairs of inputs that were tried.*a bug"):
         bound(Broken, ADDED, search=400)
     entry = Audit(from_predictor(Broken, ADDED), GaussianMixture(classes=2, rows=200), game="crafted-queries")
     spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
@@ -199,7 +188,7 @@ def test_two_answers_about_a_replaced_record() -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("answers", [1, 2])
 def test_both_data_sets_of_a_pair_differ_in_one_record(replaced: bool, answers: int) -> None:
-    crafted = pairs(from_predictor(Neighbours, ADDED), TARGET, TEST, answers, replaced)
+    crafted = list(crafted_pairs(from_predictor(Neighbours, ADDED), TARGET, TEST, answers, replaced=replaced))
     assert len(crafted) > 30
     for pair in crafted:
         more = len(pair.added) - len(pair.without)
@@ -278,7 +267,7 @@ def test_a_confirmatory_run_has_the_data_sets_of_the_first_pass_and_runs_of_its_
         calls = [unit for unit in entry.units if isinstance(unit.task, Call) and unit.label.startswith(label)]
         return {unit.key: str(unit.task.argument("seed")) for unit in calls}
 
-    assert units(first, "data sets and a query") == units(again, "data sets and a query")
+    assert units(first, "neighbouring inputs") == units(again, "neighbouring inputs")
     fresh = [set(units(entry, "fresh runs").values()) for entry in (first, again)]
     assert all(fresh)
     assert not fresh[0] & fresh[1]

@@ -17,8 +17,8 @@ from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
-from dpaudit.engine.games.neighbours.summaries import Samples
-from dpaudit.engine.games.neighbours.world_scores import steady_move
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import steady_move
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec, matching_tests, within_seconds
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
@@ -35,19 +35,10 @@ FAST = OutputSet(("laplace", "moved-laplace", "linear", "atoms"))
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 
 
-def _samples(first: Any, second: Any) -> Samples:
+def _samples(first: Any, second: Any) -> Outcomes:
     """Return calls on D and D' in turn, two with each seed."""
-    count, width = first.shape
-    numbers = np.stack([first, second], axis=1).reshape(2 * count, width).astype(np.float32)
-    return Samples(
-        number=np.arange(2 * count),
-        truth=np.arange(2 * count) % 2 == 1,
-        ending=np.full(2 * count, "numbers"),
-        width=np.full(2 * count, width),
-        numbers=numbers.ravel(),
-        name=np.full(2 * count, "call"),
-        low_bits=np.zeros(2 * count, np.int64),
-    )
+    numbers = np.stack([first, second], axis=1).reshape(2 * len(first), -1)
+    return Outcomes.of_numbers(numbers, np.arange(len(numbers)) % 2 == 1)
 
 
 def test_numbers_that_change_steadily_are_known_and_others_are_left_out() -> None:

@@ -24,7 +24,6 @@ from dpaudit.engine.games.labels.label_releases import (
     release_all,
     release_labels,
 )
-from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls, detect_state
@@ -201,15 +200,6 @@ def test_lags_of_related_noise_are_found_without_false_lags() -> None:
     reused = np.tile(rng.integers(0, 10, (8, 100)), 10)
     assert set(related_lags(reused, 10)) <= {100, 200, 300, 400, 500}
     assert len(related_lags(reused, 10)) == 3
-
-
-def test_repeated_release_is_scored_as_a_whole_and_others_by_the_canary() -> None:
-    search = np.array([[0, 1, 9], [0, 1, 9], [1, 1, 9], [1, 0, 9]])
-    view = RepeatsView(search, np.array([True, True, False, False]), np.array([[0, 1, 9], [1, 0, 9], [0, 0, 9]]), 0)
-    first, second, third = RecognisedRelease().score(view)
-    assert first == pytest.approx(np.log(2.5 / 0.5))
-    assert second == pytest.approx(np.log(0.5 / 1.5))
-    assert third == pytest.approx(np.log(2.5 / 3) - np.log(0.5 / 3))
 
 
 def test_levels_of_a_pair_are_those_of_randomised_response() -> None:

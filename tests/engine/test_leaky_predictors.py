@@ -9,12 +9,10 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import Relation
-from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.predictions.crafted_pairs import pairs, stated_sizes
-from dpaudit.engine.games.predictions.crafted_queries import AnswerOdds, choose_pair, run_pair, score_answers
+from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs, stated_sizes
+from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.compute import Compute
 from tests import nightly
 from tests.engine.leaky_predictors import (
     HONEST,
@@ -27,6 +25,7 @@ from tests.engine.leaky_predictors import (
     Teachers,
     mechanism,
 )
+from tests.engine.pair_source_kit import played_scores
 
 DATA = GaussianMixture(classes=2, rows=800).load(seed=0)
 TARGET, TEST = DATA.take(np.arange(700)), DATA.take(np.arange(700, 800))
@@ -34,15 +33,11 @@ TARGET, TEST = DATA.take(np.arange(700)), DATA.take(np.arange(700, 800))
 
 def rejects(audited: Any, seed: int = 0, *, search: int, trials: int, confidence: float) -> bool:
     """Return True if fresh runs reject the claim of one answer."""
-    claim, seeds = audited.claim(), Seed(seed)
-    curve, replaced = claim.curve, claim.relation is Relation.REPLACE
-    choice = choose_pair(
-        audited, curve, search, 1, TARGET, TEST, Compute(), replaced=replaced, seed=seeds.child("search")
-    ).value
-    fresh = run_pair(audited, choice, Compute(), first=0, last=trials, seed=seeds.child("fresh")).value
-    (scores,) = score_answers(AnswerOdds(), choice, (fresh,))
+    claim = audited.claim()
+    game = CraftedQueries(trials, trials, search, relation=claim.relation)
+    scores = played_scores(game, audited, TARGET, test=TEST, seed=seed)
     estimator = FairCoins(guess="signed", confidence=confidence)
-    return estimator.bound([estimator.tally(scores)]).violation_point(curve) is not None
+    return estimator.bound([estimator.tally(scores)]).violation_point(claim.curve) is not None
 
 
 RUNS = (2_500, 1_000)
@@ -92,7 +87,7 @@ def test_a_record_at_the_front_of_a_sort_order_moves_others_to_other_teachers(pr
 def _largest_change(code: Any) -> float:
     """Return the largest change of a count at a query, over the pairs for records dealt in order."""
     predictor, changes = code(), []
-    for pair in pairs(mechanism(code), TARGET, TEST, 1, replaced=False):
+    for pair in crafted_pairs(mechanism(code), TARGET, TEST, 1, replaced=False):
         if "dealt" in pair.name:
             query = np.asarray(pair.asked.features[0])
             counts = [predictor.count(query, rows.features, rows.labels) for rows in (pair.without, pair.added)]
@@ -104,7 +99,7 @@ def test_a_pair_makes_a_quantile_of_the_leads_jump() -> None:
     """Leads are 0 or 1 at some records, and 15 at the others; one more record moves each quantile by 4 or more."""
     for quantile in (0.25, 0.5, 0.75):
         jumps = []
-        for pair in pairs(mechanism(Neighbours), TARGET, TEST, 1, replaced=False):
+        for pair in crafted_pairs(mechanism(Neighbours), TARGET, TEST, 1, replaced=False):
             if "balanced classes" in pair.name:
                 leads = [_leads(rows.features, rows.labels) for rows in (pair.without, pair.added)]
                 jumps.append(abs(np.quantile(leads[1], quantile) - np.quantile(leads[0], quantile)))
@@ -142,7 +137,8 @@ def test_sizes_are_read_from_attributes_defaults_and_code() -> None:
 def test_pairs_are_made_for_few_features_too(dimensions: int, replaced: bool) -> None:
     """Data sets stay in the range of the features, and differ in one record."""
     rows = DATA.with_(features=np.ascontiguousarray(DATA.features[:, :dimensions]))
-    crafted = pairs(mechanism(Teachers), rows.take(np.arange(700)), rows.take(np.arange(700, 800)), 1, replaced)
+    target, test = rows.take(np.arange(700)), rows.take(np.arange(700, 800))
+    crafted = list(crafted_pairs(mechanism(Teachers), target, test, 1, replaced=replaced))
     assert len({pair.name for pair in crafted}) > 50
     low, high = rows.features.min(axis=0), rows.features.max(axis=0)
     for pair in crafted:

@@ -18,14 +18,17 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, Samples, TrainingBatch, sample_batch
-from dpaudit.engine.games.neighbours.world_scores import clips_records, score_trials, separation
+from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes
+from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from tests.nightly import too
 
 QUARTER = GaussianNaiveBayes(4.0, relation=Relation.REPLACE)
@@ -36,7 +39,7 @@ def worlds_of(data: Examples, poisoning: Poisoning) -> Worlds:
     return choose_worlds(poisoning, 1, "box", data, Compute(), seed=Seed(0))
 
 
-def sample(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Samples:
+def sample(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Outcomes:
     truth = np.random.default_rng(seed).random(trainings) < 0.5
     return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(seed), Compute(), None)).value
 
@@ -106,26 +109,25 @@ def test_wrong_law_is_not_chosen() -> None:
     assert (((OutputSet().score(view) > 0) == truth[1_000:]).mean()) > 0.9
 
 
-def of_numbers(numbers: NDArray[np.float64], truth: NDArray[np.bool_]) -> Samples:
-    n, width = numbers.shape
-    endings, widths = np.full(n, f"{width} numbers"), np.full(n, width)
-    columns = numbers.astype(np.float32).ravel(), np.full(n, "x"), np.zeros(n, np.int64)
-    return Samples(np.arange(n), truth, endings, widths, *columns)
+def of_numbers(numbers: NDArray[np.float64], truth: NDArray[np.bool_]) -> Outcomes:
+    return Outcomes.of_numbers(numbers, truth)
 
 
 def test_low_bit_numbers_can_be_removed() -> None:
     """Three trials: one number with two low-bit numbers, none, and two numbers with one each."""
-    widths, low_bits = np.array([3, 1, 4]), np.array([2, 0, 2])
-    numbers = np.array([1, -52, 52, 2, 3, 4, -50, 50], np.float32)
-    names = np.array(["a", "b", "c"])
-    samples = Samples(np.arange(3), np.array([True, False, True]), names, widths, numbers, names, low_bits)
+    results = [
+        CallOutcome("a", np.array([1.0, -52, 52]), low_bits=2),
+        CallOutcome("b", np.array([2.0])),
+        CallOutcome("c", np.array([3.0, 4, -50, 50]), low_bits=2),
+    ]
+    samples = Outcomes.of(results, np.array([True, False, True]))
     shortened = samples.without_low_bits()
-    assert shortened.numbers.tolist() == [1, 2, 3, 4]
+    assert shortened.vector.tolist() == [1, 2, 3, 4]
     assert shortened.width.tolist() == [1, 1, 2]
     assert not shortened.low_bits.any()
     some = samples.where(np.array([False, True, True])).without_low_bits()
-    assert (some.numbers.tolist(), some.width.tolist()) == ([2, 3, 4], [1, 2])
-    assert Samples.joined([samples, samples]).without_low_bits().numbers.tolist() == [1, 2, 3, 4] * 2
+    assert (some.vector.tolist(), some.width.tolist()) == ([2, 3, 4], [1, 2])
+    assert Outcomes.joined([samples, samples]).without_low_bits().vector.tolist() == [1, 2, 3, 4] * 2
 
 
 @pytest.mark.parametrize("width", [4_000, 5_000])  # of 64 bits, and of 32

@@ -25,8 +25,8 @@ from dpaudit.engine.games.functions.game import (
 )
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.residues import between_steps, lattice_step, separating_residues
-from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
@@ -76,7 +76,9 @@ HONEST: dict[str, Callable[[Floats, Rng], Any]] = {
 }
 
 
-def samples_of(function: Callable[..., Any], part: str, *, pairs: bool = False, d_prime: pa.Table = D_PRIME) -> Samples:
+def samples_of(
+    function: Callable[..., Any], part: str, *, pairs: bool = False, d_prime: pa.Table = D_PRIME
+) -> Outcomes:
     """Return calls on D and D', by fair coins or in pairs of one seed."""
     mechanism = OwnFunction(function, Claim(1.0, relation=Relation.ADD_REMOVE), form="array")
     seed = Seed(3).child(part)

@@ -17,8 +17,10 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch
-from dpaudit.engine.games.neighbours.world_scores import clips_records, score_trials, separation
+from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -32,7 +34,7 @@ ROWS = GaussianMixture(classes=2, rows=100)
 DATA = as_numbers(ROWS.load(), "box")
 
 
-def sample_worlds(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Samples:
+def sample_worlds(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Outcomes:
     """Train on either world, chosen by fair coins, or in turn if `paired`."""
     coins = np.random.default_rng(list(seed)).random(count) < 0.5
     truth = np.arange(count) % 2 == 1 if paired else coins
@@ -135,10 +137,7 @@ def test_low_bits_redrawn_by_any_change_are_no_distance() -> None:
             truth = np.arange(72) % 2 == 1
             lowest = rng.geometric(0.5, 72) + of_bits * truth
             numbers = np.stack([noise + 0.7 * truth, lowest, -lowest], axis=1)
-            names = np.full(72, "3 numbers")
-            flat, no_low_bits = numbers.astype(np.float32).ravel(), np.zeros(72, np.int64)
-            samples = Samples(np.arange(72), truth, names, np.full(72, 3), flat, names, no_low_bits)
-            separations.append(separation(samples)[0])
+            separations.append(separation(Outcomes.of_numbers(numbers, truth))[0])
         return float(np.mean(separations))
 
     redrawn, telling = average_separation(0.0), average_separation(2.0)

@@ -21,7 +21,6 @@ from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
-from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
@@ -67,24 +66,6 @@ def test_rounding_of_a_value_is_independent_of_other_values() -> None:
     assert np.array_equal(alone, rounding.rounded(fresh))
     assert alone[-2] == 0.25
     assert not Rounding.learned(np.ones((5, 501))).steps.any()
-
-
-def test_low_bits_are_removed_from_ragged_samples() -> None:
-    numbers = np.array([1, 2, -10, 3, 7, 4, 5, 6, -11, 12], np.float32)
-    samples = Samples(
-        number=np.arange(3),
-        truth=np.array([True, False, True]),
-        ending=np.array(["a", "b", "a"]),
-        width=np.array([3, 2, 5]),
-        numbers=numbers,
-        name=np.array(["x", "y", "z"]),
-        low_bits=np.array([1, 0, 2]),
-    )
-    without_digits = samples.without_low_bits()
-    assert without_digits.width.tolist() == [2, 2, 3]
-    assert without_digits.numbers.tolist() == [1, 2, 3, 7, 4, 5, 6]
-    assert without_digits.without_low_bits() is without_digits
-    assert samples.where(samples.truth).without_low_bits().numbers.tolist() == [1, 2, 4, 5, 6]
 
 
 # Floating-point noise as users write it

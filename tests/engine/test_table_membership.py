@@ -253,7 +253,7 @@ def test_a_generator_that_always_fails_is_no_leak() -> None:
         def generate(self, *arguments: Any) -> GeneratedTable:
             raise ValueError("no such solver")
 
-    with pytest.raises(TrainingError, match=r"all 20 fits failed in the same way.*no such solver"):
+    with pytest.raises(TrainingError, match=r"all 20 runs failed in the same way.*no such solver"):
         bound(Broken(SCHEMA), pool(), TableDraw(10, False, True), place=59, fits=20, seed=0)
 
 

@@ -8,27 +8,18 @@ import numpy as np
 import pytest
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.neighbours.summaries import Samples
-from dpaudit.engine.games.neighbours.world_scores import number_excess, score_excess, separation
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import number_excess, score_excess, separation
 from dpaudit.estimators.scores import scored
 
 CLEAR = 2.5
 """Excess in standard deviations that chance rarely gives, although it is the largest of many."""
 
 
-def samples(zero_numbers: np.ndarray, one_numbers: np.ndarray) -> Samples:
+def samples(zero_numbers: np.ndarray, one_numbers: np.ndarray) -> Outcomes:
     """Return samples of equally many calls on D and D', in turn."""
     numbers = np.stack([zero_numbers, one_numbers], axis=1).reshape(2 * len(zero_numbers), -1)
-    count, width = numbers.shape
-    return Samples(
-        number=np.arange(count),
-        truth=np.arange(count) % 2 == 1,
-        ending=np.full(count, f"{width} numbers"),
-        width=np.full(count, width),
-        numbers=numbers.astype(np.float32).ravel(),
-        name=np.array([str(place) for place in range(count)]),
-        low_bits=np.zeros(count, np.int64),
-    )
+    return Outcomes.of_numbers(numbers, np.arange(len(numbers)) % 2 == 1)
 
 
 def test_rare_event_in_one_world_exceeds_a_claim() -> None:

@@ -10,17 +10,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpaudit.engine.games.outcomes import MAX_NUMBER
 from dpaudit.mechanisms.queries.outcome import UNKNOWN, CallOutcome
 
 ALIKE = "all results are equal: "
 """Prefix of the note of a unit whose calls all had the same result."""
 
 
-def alike_note(outcomes: Sequence[CallOutcome], numbers: Sequence[NDArray[np.float32]]) -> tuple[str, ...]:
-    """Return the note on calls that all have the same ending and numbers; () for others."""
+def alike_note(outcomes: Sequence[CallOutcome]) -> tuple[str, ...]:
+    """Return the note on calls that all have the same ending and numbers, in single precision; () for others."""
+    numbers = (outcome.numbers.clip(-MAX_NUMBER, MAX_NUMBER).astype("f4") for outcome in outcomes)
     kinds = {(outcome.ending, values.tobytes()) for outcome, values in zip(outcomes, numbers, strict=True)}
     if len(kinds) != 1:
         return ()

@@ -46,21 +46,22 @@ from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.residues import between_steps
-from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
-from dpaudit.engine.games.neighbours.world_scores import (
-    ManyCandidates,
-    SummaryGame,
+from dpaudit.engine.games.neighbours.world_scores import ManyCandidates, SummaryGame, in_scope
+from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
+from dpaudit.engine.games.search import (
+    MIN_RUNS_PER_PAIR,
+    PAIRS_PER_ROUND,
     evidence_and_excess,
-    in_scope,
     number_excess,
+    runs_in_rounds,
     separation,
     steady_move,
 )
-from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
@@ -71,10 +72,6 @@ ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.che
 TABLE_GENERATORS = Capability(TableGenerator, "generators of synthetic tables")
 PAIR_SEARCH_SHARE = 0.8
 """Share of the search calls that try pairs of tables; the others, and those on the chosen pair, train the attack."""
-PAIRS_PER_ROUND = (16, 6, 3)
-"""Number of pairs in the second and each further round."""
-ROUND_SHARES = (0.2, 0.2, 0.22, 0.38)
-"""Share of each round in the calls that try pairs: rare results of the last pairs show in many calls only."""
 MIN_EVIDENCE_CALLS = 200
 """Fewest calls on a pair from which an attack's evidence helps to choose pairs for the next round."""
 CLEAR_EXPECTED = 1.5
@@ -93,8 +90,6 @@ MIN_COUPLED_CALLS = 200
 """Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
 CLEAR_EXCESS = 1.5
 """Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
-MIN_CALLS_PER_PAIR = 4
-"""Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
 MIN_AVERAGE_CALLS = 120
 """Fewest calls of the test with an average record, which searches no tables."""
 CHECK_CALLS = 22_000
@@ -154,7 +149,7 @@ def call_on_tables(
     first: int,
     last: int,
     seed: Seed,
-) -> Outcome[Samples]:
+) -> Outcome[Outcomes]:
     """Make calls `first` to `last` - 1, each on D or D' by a fair coin.
 
     Raises: TrainingError if all calls fail in the same way.
@@ -163,12 +158,7 @@ def call_on_tables(
     truth = unit_seed.rng().random(last - first) < 0.5
     seeds = call_seeds(unit_seed.child("calls"), last - first)
     outcome = run_calls(mechanism, tables, truth, seeds, first, limit_s, compute)
-    samples, failures = outcome.value, outcome.failures
-    identical = (
-        len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
-    )
-    if len(failures) == len(truth) >= MIN_FAILED_BATCH and identical and len(np.unique(truth)) == 2:
-        raise TrainingError(f"all {len(truth)} calls failed in the same way. The first: {failures[0]}")
+    outcome.value.require_some_success()
     return outcome
 
 
@@ -180,37 +170,25 @@ def run_calls(
     first: int,
     limit_s: float | None,
     compute: Compute,
-) -> Outcome[Samples]:
+) -> Outcome[Outcomes]:
     """Return the outcomes of calls, one for each coin (True = D') and seed; `first` is the number of the first."""
     settings = mechanism.alternatives()[tables.settings]
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
-    outcomes: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
-    numbers = [np.empty(0, np.float32)] * len(truth)
-    rests = list(numbers)
+    results: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     with limited_threads(compute.threads):
         for world, positions in calls_in_order(mechanism, truth, compute.threads):
             table = tables.d_prime if world else tables.d
             returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
-            for position, outcome in zip(positions.tolist(), returned, strict=True):
-                outcomes[position] = replace(outcome, numbers=np.empty(0))
-                exact = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER)
-                numbers[position] = exact.astype(np.float32)
-                rests[position] = (exact - numbers[position]).astype(np.float32)
-            del returned
-    names = [f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())]
-    failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
-    samples = Samples(
+            for position, result in zip(positions.tolist(), returned, strict=True):
+                results[position] = result
+    samples = Outcomes.of(
+        results,
+        truth,
         number=np.arange(first, first + len(truth)),
-        truth=truth,
-        ending=np.array([result.ending for result in outcomes], np.str_),
-        width=np.array([len(values) for values in numbers], np.int64),
-        numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
-        name=np.array(names, np.str_),
-        low_bits=np.array([result.low_bits for result in outcomes], np.int64),
-        rest=np.concatenate([np.empty(0, np.float32), *rests]),
+        name=[f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())],
     )
-    unreadable = tuple(dict.fromkeys(result.ending for result in outcomes if is_unreadable(result.ending)))
-    return Outcome(samples, notes=unreadable + alike_note(outcomes, numbers), failures=failures)
+    unreadable = tuple(dict.fromkeys(ending for ending in samples.ending.tolist() if is_unreadable(ending)))
+    return Outcome(samples, notes=unreadable + alike_note(results), failures=samples.failures)
 
 
 def calls_in_order(
@@ -416,12 +394,12 @@ class RowFunctionGame(SummaryGame):
         weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
         proposals = FOUND_PAIRS if coupled else 0
         calls = int(self.search * PAIR_SEARCH_SHARE) - coupled - weighing
-        number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
+        number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_RUNS_PER_PAIR)))
         round_sizes = [number + proposals, *(size for size in PAIRS_PER_ROUND if size < number)]
-        calls_per_pair = calls_in_rounds(calls, round_sizes)
-        if calls_per_pair[0] < MIN_CALLS_PER_PAIR:
+        calls_per_pair = runs_in_rounds(calls, round_sizes)
+        if calls_per_pair[0] < MIN_RUNS_PER_PAIR:
             raise SpecError(
-                f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
+                f"search must be at least {MIN_RUNS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
             )
         seed, target = setting.search_seed, setting.required_part("target")
         proposed_pairs: Any = ()
@@ -519,17 +497,6 @@ class RowFunctionGame(SummaryGame):
         )
 
 
-def calls_in_rounds(calls: int, sizes: Sequence[int]) -> list[int]:
-    """Return the calls on each pair of each round, an even number; `sizes` are the numbers of pairs.
-
-    Few calls are shared such that the first round gets `MIN_CALLS_PER_PAIR` on each pair.
-    """
-    first = min(1.0, max(ROUND_SHARES[0], sizes[0] * MIN_CALLS_PER_PAIR / max(1, calls)))
-    further = ROUND_SHARES[len(ROUND_SHARES) - len(sizes) + 1 :]
-    shares = [first, *((1 - first) * share / sum(further) for share in further)] if further else [1.0]
-    return [2 * int(calls * share / size / 2 + 1e-9) for share, size in zip(shares, sizes, strict=True)]
-
-
 @dataclass(frozen=True)
 class PairRequest:
     """Properties of the pairs of tables that are tried."""
@@ -550,7 +517,7 @@ class TriedTables:
     distance: float  # distance between calls with the same seed
     accuracy: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
     beyond: float  # largest excess of a number's tail over the claim, in standard deviations
-    samples: Samples
+    samples: Outcomes
     proposed: bool  # True if the coupled search proposed the pair
     # expected excess of rare forms of the result over the claim, in standard deviations; 0 if not known
     expected: float = 0.0
@@ -755,14 +722,14 @@ def _try_pair(
 
 
 def tried_tables(
-    curve: PrivacyCurve, place: int, tables: Tables, samples: Samples, *, proposed: bool = False
+    curve: PrivacyCurve, place: int, tables: Tables, samples: Outcomes, *, proposed: bool = False
 ) -> TriedTables:
     """Return calls on two tables with the distance, accuracy and excess that they show."""
     measures = _measures(curve, samples)
     return TriedTables(place, tables.name, *measures, samples, proposed, tables.expected)
 
 
-def _measures(curve: PrivacyCurve, samples: Samples) -> tuple[float, float, float]:
+def _measures(curve: PrivacyCurve, samples: Outcomes) -> tuple[float, float, float]:
     """Return the distance of calls, how well one number tells, and the excess of a tail; see `TriedTables`."""
     distance, accuracy = separation(samples)
     by_pattern = _pattern_distance(samples)
@@ -779,7 +746,7 @@ def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTable
     for rounds in by_place.values():
         if len(rounds) < last:
             continue
-        samples = Samples.joined([pair.samples for pair in rounds])
+        samples = Outcomes.joined([pair.samples for pair in rounds])
         samples = replace(samples, number=np.arange(len(samples.truth)))
         first = rounds[0]
         if last > 1:
@@ -789,9 +756,9 @@ def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTable
     return together
 
 
-def _pattern_distance(samples: Samples) -> float | None:
+def _pattern_distance(samples: Outcomes) -> float | None:
     """Return the distance by the pattern of answers; None unless all calls have one form, of two-valued numbers."""
-    if len(np.unique(samples.ending)) > 1 or not len(samples.numbers):
+    if len(np.unique(samples.ending)) > 1 or not len(samples.vector):
         return None
     numbers = np.asarray(samples.summaries(), np.float64)
     return pattern_distance(numbers[~samples.truth], numbers[samples.truth])
@@ -922,9 +889,9 @@ def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
 
 
 @unit
-def calls_on_chosen(chosen: Tables, tried: tuple[Sequence[TriedTables], ...]) -> Samples:
+def calls_on_chosen(chosen: Tables, tried: tuple[Sequence[TriedTables], ...]) -> Outcomes:
     """Return the calls of all rounds on the chosen pair, from which the attack learns too."""
-    return Samples.joined([pair.samples for pair in _flattened(tried) if pair.place == chosen.place])
+    return Outcomes.joined([pair.samples for pair in _flattened(tried) if pair.place == chosen.place])
 
 
 def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.engine.games.neighbours.stated_law import MAX_LOG_ODDS
-from dpaudit.engine.games.neighbours.world_scores import EPSILON_LEVELS
+from dpaudit.engine.games.search import EPSILON_LEVELS
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits

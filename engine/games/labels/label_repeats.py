@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,70 +12,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.label_releases import release_all
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
-from dpaudit.engine.games.reference import PairedLabels, Reference
+from dpaudit.engine.games.labels.label_releases import release_labels
+from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.outcomes import Outcomes, Runs
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
+from dpaudit.engine.games.reference import PairedLabels
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import require
-from dpaudit.estimators.scores import Scores, scored
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.registry import register
+
+CODES = 16_777_213
+"""Number of codes of forms and of whole releases; each is exact in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
-class RepeatsView:
-    """Releases of n rows; one of them, the canary, has different labels in the two worlds."""
+class ChangedLabel:
+    """Labels of a data set, and two labels of one of its records."""
 
-    search: NDArray[np.int64]  # symbols, then the code of the form, shape (releases, n + 1)
-    worlds: NDArray[np.bool_]  # world of each search release, shape (releases,)
-    fresh: NDArray[np.int64]  # releases of unknown worlds, as `search`, shape (trials, n + 1)
-    canary: int  # row of the canary
-    shows: ClassVar[str] = "repeated releases of labels that differ in one row"
+    labels: NDArray[np.int64]  # shape (n,)
+    canary: int  # record whose label differs
+    label_0: int
+    label_1: int
 
-
-@register("attack", "recognised-release", source="Ours; Neyman-Pearson on counted releases")
-@dataclass(frozen=True)
-class RecognisedRelease:
-    """Score a release by its frequency in each world; if it is new, by the frequencies of the canary's label and form.
-
-    Noise that depends on the labels only (a constant seed, a seed hashed from the labels, or no noise) gives the same
-    release for the same labels, with any random generator.
-    """
-
-    view: ClassVar[type[RepeatsView]] = RepeatsView
-
-    def score(self, view: RepeatsView) -> NDArray[np.float64]:
-        """Return log-odds of world 1, in nats, shape (trials,)."""
-        scores = _log_odds(view, view.canary) + _log_odds(view, -1)
-        counts_by_world = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
-        for trial, row in enumerate(view.fresh):
-            absent, present = (counts[row.tobytes()] for counts in counts_by_world)
-            if absent + present:
-                scores[trial] = np.log(present + 0.5) - np.log(absent + 0.5)
-        return scores
-
-
-def _log_odds(view: RepeatsView, place: int) -> NDArray[np.float64]:
-    """Return log-odds of world 1 of each fresh release, by the frequencies of its value in one column."""
-    values, inverse = np.unique(np.concatenate([view.search[:, place], view.fresh[:, place]]), return_inverse=True)
-    before, now = np.split(inverse, [len(view.search)])
-    counts = np.stack([np.bincount(before[view.worlds == world], minlength=values.size) for world in (0, 1)]) + 0.5
-    odds: NDArray[np.float64] = np.diff(np.log(counts / counts.sum(axis=1, keepdims=True)), axis=0)[0][now]
-    return odds
+    def of(self, world: bool) -> NDArray[np.int64]:
+        labels = self.labels.copy()
+        labels[self.canary] = self.label_1 if world else self.label_0
+        return labels
 
 
 @register("game", "label-repeats", source="Ours")
 @dataclass(frozen=True)
-class LabelRepeats:
+class LabelRepeats(TwoWorlds):
     """Interventional game: a few labels are released repeatedly; for each release, a fair coin decides one label.
 
-    A mechanism that ignores its random generator repeats its releases, which reveals the label. The metric
-    `same_labels_released_alike` is the share of repeated releases.
+    A mechanism that ignores its random generator repeats its releases, which reveals the label: noise that depends on
+    the labels only (a constant seed, a seed hashed from the labels, or no noise) gives the same release for the same
+    labels. The metric `same_labels_released_alike` is the share of repeated releases.
 
     Attributes:
-        search: Number of releases that the attacker learns from, >= 2.
         trials: Number of releases to guess, >= 2.
+        stack: Number of releases in one unit, >= 1.
+        search: Number of releases that the attacker learns from, >= 4.
         rows: Number of labels in a release, >= 1; they belong to the first rows of the target part.
     """
 
@@ -82,8 +62,8 @@ class LabelRepeats:
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: a fresh copy of the mechanism makes each "
         "release, with a separate random generator.",
-        views={LABEL_MECHANISMS: RepeatsView},
-        attack="recognised-release",
+        views={LABEL_MECHANISMS: SummaryView},
+        attack="output-set",
         estimator="fair-coins",
         independent_trials=True,
         repeats_calls=True,
@@ -97,92 +77,49 @@ class LabelRepeats:
             ),
         ),
     )
+    learns_once: ClassVar[bool] = False
 
+    trials: int = 2_000
+    stack: int = 2_000
     search: int = 500
-    trials: int = 2000
     rows: int = 64
 
     def __post_init__(self) -> None:
-        require(self.search >= 2, "search must be >= 2 releases", search=self.search)
-        require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
+        super().__post_init__()
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        design, resources = setting.seed.child("design"), setting.resources.without_gpu
-        search, fresh, *noiseless = (
-            work.add(
-                release_repeatedly,
-                played.mechanism,
-                count,
-                self.rows,
-                setting.required_part("target"),
-                design=design,
-                seed=played.seed.child(purpose),
-                label=label,
-                resources=resources,
-                after=setting.after,
-            )
-            for played, count, purpose, label in (
-                (setting, self.search, "search", "releases to learn from"),
-                (setting, self.trials, "trials", "trial releases"),
-                (setting.noiseless, min(self.trials, NOISELESS_TRIALS), "trials", "releases without noise"),
-            )
-            if played is not None
-        )
-        guesses, *noiseless_guesses = (
-            work.add(guess_repeats, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
-            for each in (fresh, *noiseless)
-        )
-        return Played(
-            (guesses,),
-            trainings=(fresh,),
-            ceiling=tuple(noiseless_guesses),
-            noiseless=bool(noiseless_guesses),
-            reference=Reference(PairedLabels(setting.parts.target.classes), self.trials, "trials"),
-        )
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[ChangedLabel]:
+        (target,) = rows
+        labels = rng.integers(0, target.classes, min(self.rows, len(target)))
+        canary = int(rng.integers(len(labels)))
+        label_0, label_1 = rng.permutation(target.classes)[:2].tolist()
+        yield ChangedLabel(labels, canary, label_0, label_1)
 
+    def run(self, mechanism: Any, pair: ChangedLabel, runs: Runs) -> Outcomes:
+        """Return if the canary's label is either one, and the codes of the form and of the whole release."""
 
-@dataclass(frozen=True, eq=False)
-class Repeats:
-    """Releases of labels that are equal except for one, which a fair coin decides."""
+        def release(world: bool, seed: Seed) -> CallOutcome:
+            released = release_labels(mechanism, pair.of(world), runs.rows[0].classes, seed)
+            if released.failure:
+                return CallOutcome(f"form {released.form}", np.empty(0), released.failure)
+            label = released.symbols[pair.canary]
+            codes = released.form % CODES, zlib.crc32(released.symbols.tobytes()) % CODES
+            return CallOutcome("a release", np.array([label == pair.label_0, label == pair.label_1, *codes]))
 
-    released: NDArray[np.int64]  # symbols of n rows, then the code of the form, shape (releases, n + 1)
-    truth: NDArray[np.bool_]  # coins, shape (releases,)
-    canary: int  # row of the label that the coins decide
+        return runs.each(release)
 
+    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        return ("same_labels_released_alike",)
 
-@unit
-@measuring(lambda: ("same_labels_released_alike",))
-def release_repeatedly(
-    mechanism: Any, count: int, rows: int, target: Examples, *, design: Seed, seed: Seed
-) -> Outcome[Repeats]:
-    """Make `count` releases of `rows` labels; `design` decides the labels, the canary and its two labels."""
-    target = target.take(np.arange(min(rows, len(target))))
-    rng = design.rng()
-    labels = rng.integers(0, target.classes, len(target))
-    canary = int(rng.integers(len(target)))
-    pair = rng.permutation(target.classes)[:2]
-    truth = seed.child("coins").rng().random(count) < 0.5
-    trains = []
-    for bit in truth:
-        trial_labels = labels.copy()
-        trial_labels[canary] = pair[0 if bit else 1]
-        trains.append(target.with_(labels=trial_labels))
-    symbols, form, failures = release_all(mechanism, trains, seed)
-    released = np.column_stack([symbols, form])
-    metrics = {"same_labels_released_alike": _repeat_share(released, truth)}
-    return Outcome(Repeats(released, truth, canary), metrics=metrics, failures=failures)
+    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
+        """Return the share of releases that equal the previous release of the same labels."""
+        vectors = np.split(outcomes.vector, np.cumsum(outcomes.width)[:-1])
+        results = [(ending, tuple(vector)) for ending, vector in zip(outcomes.ending, vectors, strict=True)]
+        same = []
+        for world in (False, True):
+            of_world = [result for result, truth in zip(results, outcomes.truth, strict=True) if truth == world]
+            same += [one == other for one, other in itertools.pairwise(of_world)]
+        return {"same_labels_released_alike": float(np.mean(same)) if same else 0.0}
 
-
-def _repeat_share(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
-    """Return the share of releases that equal the previous release of the same labels."""
-    pairs = [released[truth == world] for world in (False, True)]
-    same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])
-    return float(same.mean()) if same.size else 0.0
-
-
-@unit
-def guess_repeats(attack: Any, search: Repeats, fresh: Repeats) -> Iterator[Scores]:
-    """Return the scores of all fresh releases as one replay."""
-    view = RepeatsView(search.released, search.truth, fresh.released, search.canary)
-    yield scored(0, fresh.truth, attack.score(view))
+    def response(self, setting: Setting) -> PairedLabels:
+        return PairedLabels(setting.parts.target.classes)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows
-from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 
@@ -296,7 +297,7 @@ class CoupledTrainings:
         self.left = trainings
         self._mechanism, self._seed, self._limit_s, self._compute = mechanism, seed, limit_s, compute
 
-    def train(self, data: Examples, points: NDArray[np.float32], count: int) -> Samples:
+    def train(self, data: Examples, points: NDArray[np.float32], count: int) -> Outcomes:
         """Return the summaries of trainings on `data` with the first `count` seeds."""
         self.left -= count
         every = np.ones(len(data), np.bool_)
@@ -307,7 +308,7 @@ class CoupledTrainings:
     def follow_the_seed(self, data: Examples, points: NDArray[np.float32]) -> bool:
         """True if two trainings with one seed on one data set give the same numbers."""
         first, second = (self.train(data, points, 1) for _ in range(2))
-        return bool(first.ending[0] == second.ending[0] and np.array_equal(first.numbers, second.numbers))
+        return bool(first.ending[0] == second.ending[0] and np.array_equal(first.vector, second.vector))
 
     def limit_records(self, data: Examples, points: NDArray[np.float32]) -> bool:
         """True if code limits records: ones far outside the box and ones much farther outside have the same effect.
@@ -324,9 +325,9 @@ class CoupledTrainings:
         for distance in (0.0, NEAR_SIDES, FAR_SIDES):
             rows = data.with_(features=(middle + distance * side).astype(np.float32), labels=upper.astype(np.int64))
             results.append(self.train(rows, points, 1))
-        if len({samples.ending[0] for samples in results}) > 1 or not len(results[0].numbers):
+        if len({samples.ending[0] for samples in results}) > 1 or not len(results[0].vector):
             return False
-        none, near, far = (samples.numbers.astype(np.float64) for samples in results)
+        none, near, far = (samples.vector.astype(np.float64) for samples in results)
         tolerance = 0.25 * np.abs(near - none) + 0.02 * np.abs(near - none).max()
         return bool((np.abs(far - near) <= tolerance).all() and (near != none).any())
 
@@ -341,7 +342,7 @@ class CoupledTrainings:
         places = range(len(choice.records))
         others = [self.train(choice.data_set(place), choice.points, seeds) for place in places[1:]]
         usual = noise.usual_ending
-        if not len(noise.numbers) or (noise.ending[:seeds] != usual).any():
+        if not len(noise.vector) or (noise.ending[:seeds] != usual).any():
             return [], 0.0
         base = _matrix(noise, usual)
         moves: list[Floats | None] = [np.zeros((seeds, base.shape[1]))]
@@ -375,7 +376,7 @@ class CoupledTrainings:
         return np.allclose(_matrix(farther, usual)[0], base[0] + move[0], rtol=1e-3, atol=1e-9)
 
 
-def _matrix(samples: Samples, usual: str) -> Floats:
+def _matrix(samples: Outcomes, usual: str) -> Floats:
     return np.asarray(samples.where(samples.ending == usual).summaries(), np.float64)
 
 

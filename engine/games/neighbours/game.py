@@ -34,14 +34,9 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, stated_odds
-from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch, sample_summaries
-from dpaudit.engine.games.neighbours.world_scores import (
-    SummaryGame,
-    clips_records,
-    coupled_move,
-    held_out_evidence,
-    separation,
-)
+from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch, sample_summaries
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
@@ -51,6 +46,7 @@ from dpaudit.engine.games.protocol import (
     Played,
     Setting,
 )
+from dpaudit.engine.games.search import clips_records, coupled_move, held_out_evidence, separation
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
@@ -374,7 +370,7 @@ def _numeric_columns(data: Examples) -> list[NDArray[np.float64]]:
 class CandidateTrainings:
     """Pairs of trainings on the data sets of one candidate: on D, then on D' with the same seed."""
 
-    samples: Samples | None  # None if there are no data sets, or all trainings failed
+    samples: Outcomes | None  # None if there are no data sets, or all trainings failed
     refused: str = ""  # reason why there are no samples
 
 
@@ -532,7 +528,7 @@ def take_best(
 
 def _samples_and_refusals(
     offers: Sequence[CandidateWorlds], tried: tuple[tuple[CandidateTrainings, ...], ...]
-) -> tuple[dict[int, Samples], list[CandidateWorlds]]:
+) -> tuple[dict[int, Outcomes], list[CandidateWorlds]]:
     """Return the samples of each candidate by position, and the refused candidates with their reasons."""
     samples, refused = {}, []
     for place, offer in enumerate(offers):
@@ -541,12 +537,12 @@ def _samples_and_refusals(
         if offer.worlds is None or reasons or not parts:
             refused.append(CandidateWorlds(offer.name, None, refused=offer.refused or next(iter(reasons), "")))
         else:
-            samples[place] = Samples.joined([part.samples for part in parts if part.samples is not None])
+            samples[place] = Outcomes.joined([part.samples for part in parts if part.samples is not None])
     return samples, refused
 
 
 def _evidence(
-    attack: Any, mechanism: Any, offers: Sequence[Any], samples: dict[int, Samples], compute: Compute
+    attack: Any, mechanism: Any, offers: Sequence[Any], samples: dict[int, Outcomes], compute: Compute
 ) -> dict[int, tuple[float, float]]:
     """Return the held-out bound and share of correct guesses of each candidate."""
     with limited_threads(compute.threads):

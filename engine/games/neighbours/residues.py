@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.neighbours.output_set import separating
 from dpaudit.engine.games.neighbours.rounding import STEP
-from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.outcomes import Outcomes
 
 Floats = NDArray[np.float64]
 MIN_DISTINCT = 4
@@ -46,12 +46,12 @@ def separating_residues(exact: Floats, truth: NDArray[np.bool_]) -> Callable[[Fl
     return None if rule is None else lambda numbers: rule(residues(numbers))
 
 
-def between_steps(tried: Sequence[Samples]) -> list[float]:
+def between_steps(tried: Sequence[Outcomes]) -> list[float]:
     """Return the share of changes from D to D' that lie between steps of the noise, for calls on each pair of tables.
 
     The calls are in pairs of one seed. A pair gets few calls, so the steps are learned from all of them together.
     """
-    ending, changes, noise = Samples.joined(tried).usual_ending, [], [np.empty((0, 0))]
+    ending, changes, noise = Outcomes.joined(tried).usual_ending, [], [np.empty((0, 0))]
     for samples in tried:
         worlds = [samples.where(samples.truth == world) for world in (False, True)]
         both = (worlds[0].ending == ending) & (worlds[1].ending == ending)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.outcomes import MAX_EXACT_WIDTH
+
 STEP = 1e-6
 """Step of the grid, as a share of the interquartile range."""
 REPEATS = 3
 """Occurrences among search samples that make a value an exact repeat, which is not rounded."""
-MOST_COLUMNS = 500
-"""Largest width of summaries that are rounded; no rule uses single values of longer summaries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Rounding:
     def learned(cls, summaries: NDArray[Any]) -> Rounding:
         """Choose the grids from search samples of both worlds, shape (m, d)."""
         width = summaries.shape[1]
-        if width > MOST_COLUMNS:
+        if width > MAX_EXACT_WIDTH:
             return cls(np.zeros(width), ())
         columns = [_grid(np.asarray(column, np.float64)) for column in summaries.T]
         return cls(np.array([step for step, _ in columns]), [values for _, values in columns])

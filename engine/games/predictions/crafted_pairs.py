@@ -63,10 +63,12 @@ class DecisivePair:
     failing: bool = True  # True if an exception is an answer; False if the data may be too small for the predictor
 
 
-def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[DecisivePair]:
-    """Return all pairs with this number of tested answers, in the order in which they are tried."""
+def crafted_pairs(
+    mechanism: Any, target: Examples, test: Examples, answers: int, *, replaced: bool
+) -> Iterator[DecisivePair]:
+    """Yield all pairs with this number of tested answers, in the order in which they are tried."""
     maker = _PairMaker(target, test, replaced)
-    return list(maker.with_two_answers() if answers == 2 else maker.with_one_answer(stated_sizes(mechanism)))
+    yield from maker.with_two_answers() if answers == 2 else maker.with_one_answer(stated_sizes(mechanism))
 
 
 def stated_sizes(mechanism: Any) -> list[int]:

@@ -1,0 +1,417 @@
+"""The game of two worlds: a mechanism runs many times, each time in world 0 or 1 by a fair coin, and an attack tells.
+
+A game of this kind is a source of pairs: it proposes pairs of neighbouring inputs, and runs the mechanism on one of
+the two. Everything else is here: the search for pairs that tell most, runs with known coins from which the attack
+learns, fresh runs with secret coins, their scores in reading order, and the same without the mechanism's noise.
+A run that fails is an outcome, since a record may cause it. The seed and the number of a run determine it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Outcome, Work, measuring, unit
+from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.engine.games.neighbours.stated_law import stated_odds
+from dpaudit.engine.games.neighbours.world_scores import (
+    MIN_PARALLEL_SAMPLES,
+    ManyCandidates,
+    Worth,
+    judge_candidate,
+    known_move,
+    score_trials,
+)
+from dpaudit.engine.games.outcomes import Outcomes, Runs
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
+from dpaudit.engine.games.reference import CoinResponse, Reference, Response
+from dpaudit.engine.games.search import FEWEST_RUNS, pair_worth, rounds
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
+from dpaudit.errors import InputError, RunError, require
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.threads import limited_threads
+
+
+@dataclass(frozen=True)
+class TwoWorlds(TrialGame):
+    """Base of the games of two worlds. `pairs` and `run` must be given; the rest a game may override.
+
+    A game whose attack learns, or which chooses among pairs, has a field `search`: the number of runs with known coins.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ("target",)
+    """Parts of the data that `pairs` and `run` get, in this order."""
+    optional_parts: ClassVar[tuple[str, ...]] = ()
+    """Further parts; None stands for one without rows."""
+    search_share: ClassVar[float] = 0.0
+    """Share of the search runs that choose among pairs; 0 if `pairs` gives only the pairs to use."""
+    used_pairs: ClassVar[int] = 1
+    """Number of pairs that fresh runs use in turn; after few search runs, the best pair is uncertain."""
+    learns_once: ClassVar[bool] = True
+    """True if a confirmatory run reuses the pairs and search runs of the first pass."""
+    plays_without_noise: ClassVar[bool] = True
+    """True if the mechanism also runs without its noise, which shows what the audit can detect."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if hasattr(self, "search"):
+            fewest = FEWEST_RUNS if self.search_share else 4
+            allowed = f"search must be in {fewest} .. {MAX_TRIALS:,}"
+            require(fewest <= self.search <= MAX_TRIALS, allowed, search=self.search)
+        require(self.limit_s is None or self.limit_s > 0, "a time limit must be > 0 s", limit=self.limit_s)
+
+    # A source of pairs
+
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[Any]:
+        """Yield pairs of neighbouring inputs, in order of promise; each is a frozen dataclass that can be stored.
+
+        The annotation names the class of the pairs. Each unit that needs pairs makes them again with an equal `rng`.
+        """
+        raise NotImplementedError
+
+    def run(self, mechanism: Any, pair: Any, runs: Runs) -> Outcomes:
+        """Run the mechanism on a pair, once for each coin of `runs`, in that order."""
+        raise NotImplementedError
+
+    # What a game may override
+
+    @property
+    def limit_s(self) -> float | None:
+        """Time limit of one run in seconds, after which it fails; None for no limit except that of the unit."""
+        return None
+
+    @property
+    def reads_full_digits(self) -> bool:
+        """True if the attack sees all digits, including low bits; else numbers are rounded to a grid (`Rounding`)."""
+        return False
+
+    def worth(self, curve: PrivacyCurve, attack: Any, pair: Any, outcomes: Outcomes) -> float:
+        """Return the worth of a pair by its search runs, larger for more evidence; -inf if it cannot be used."""
+        return pair_worth(curve, attack, outcomes, full_digits=self.reads_full_digits)
+
+    def notes(self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int) -> tuple[str, ...]:
+        """Return sentences for the report about the chosen pairs, out of those that were offered."""
+        if not self.search_share:
+            return ()
+        return (f"data sets chosen: {' and '.join(pair.name for pair in chosen)}, out of {offered} pairs",)
+
+    def scores(
+        self, attack: Any, mechanism: Any, pair: Any, learned: Outcomes, fresh: Outcomes, compute: Compute
+    ) -> NDArray[np.float64]:
+        """Return the score of each fresh run on a pair, larger for world 1; the attack learns from search runs."""
+        stated, move = stated_odds(mechanism, pair, compute), known_move(pair)
+        return score_trials(attack, learned, fresh, stated, move, full_digits=self.reads_full_digits).score
+
+    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
+        """Return measurements of the fresh runs of a unit, such as utility."""
+        return {}
+
+    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        """Return the names of all measurements that `metrics` may have."""
+        return ()
+
+    def response(self, setting: Setting) -> Response:
+        """Return the response from which the sensitivity is planned."""
+        return CoinResponse()
+
+    def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
+        """Return the plan, with what this game alone adds to it."""
+        return played
+
+    # The plan
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        pairs, fresh, scores = self._planned(setting, work)
+        ceiling: tuple[Unit, ...] = ()
+        if self.plays_without_noise and setting.noiseless is not None:
+            # The pairs are chosen again: with noise, near ties may do as well as ties.
+            fewer = {name: min(getattr(self, name), NOISELESS_TRIALS) for name in self._counts if name != "stack"}
+            ceiling = replace(self, **fewer)._planned(setting.noiseless, work, ", without noise")[2]
+        reference = Reference(self.response(setting), self.trials, "trials")
+        played = Played(
+            scores, trainings=fresh, ceiling=ceiling, noiseless=bool(ceiling), choices=(pairs,), reference=reference
+        )
+        return self.finished(played, setting, work, pairs)
+
+    @property
+    def _counts(self) -> tuple[str, ...]:
+        """The fields that affect no single run; units do not depend on them, so that a longer audit reuses units."""
+        return ("trials", "stack", *(("search",) if hasattr(self, "search") else ()))
+
+    def _planned(
+        self, setting: Setting, work: Work, suffix: str = ""
+    ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...]]:
+        """Return the unit of the pairs, the units of the fresh runs, and those of their scores."""
+        seed = setting.search_seed if self.learns_once else setting.seed
+        pairs, learned, left = self._chosen(setting, work, seed, suffix)
+        learned += self._runs(setting, work, pairs, left, seed.child("search", "runs"), f"search runs{suffix}")
+        fresh = self._runs(setting, work, pairs, self.trials, setting.seed.child("fresh"), f"fresh runs{suffix}")
+        worths = self._candidate_worths(setting, work, pairs, learned, left)
+        in_order = setting.reading is Reading.IN_ORDER
+        scores = tuple(
+            work.add(
+                score_runs,
+                *self._source(setting)[:2],
+                setting.informed_attack,
+                pairs,
+                learned,
+                runs,
+                worths,
+                label=f"scores of {runs[0].label if in_order else f'{self.trials} fresh runs{suffix}'}",
+                resources=setting.resources.without_gpu,
+            )
+            for runs in grouped_for_reading(fresh, setting)
+        )
+        return pairs, fresh, scores
+
+    def _source(self, setting: Setting) -> tuple[TwoWorlds, Any, tuple[Any, ...]]:
+        """Return the arguments that units have in common: the game, the mechanism, and placeholders of the rows."""
+        source = replace(self, **{name: getattr(type(self), name) for name in self._counts})
+        required = (setting.required_part(part) for part in self.parts)
+        return source, setting.mechanism, (*required, *(setting.part_argument(part) for part in self.optional_parts))
+
+    def _runs(self, setting: Setting, work: Work, pairs: Unit, count: int, seed: Seed, label: str) -> tuple[Unit, ...]:
+        per_unit = self.runs_per_unit(setting.mechanism)
+        require_units(-(-count // per_unit))
+        source = self._source(setting)
+        return work.split(make_runs, count, per_unit, *source, pairs, seed=seed, label=label, **setting.unit_options)
+
+    def _chosen(self, setting: Setting, work: Work, seed: Seed, suffix: str) -> tuple[Unit, tuple[Unit, ...], int]:
+        """Return the unit of the pairs to use, units of search runs on them, and the number of search runs left."""
+        source, cheap = self._source(setting), setting.resources.without_gpu
+        pair_seed, places, tried = seed.child("pairs"), None, tuple[Unit, ...]()
+        runs = left = int(getattr(self, "search", 0))
+        if self.search_share:
+            parts = (*self.parts, *self.optional_parts)
+            rows = tuple(getattr(setting.parts, part) for part in parts)
+            offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
+            plan = rounds(int(runs * self.search_share), offered, self.used_pairs)
+            curve = self._search_curve(setting.mechanism)
+            for turn, (size, count, kept) in enumerate(plan):
+                tried += work.split(
+                    try_pairs,
+                    size,
+                    max(1, self.stack // count),
+                    *source,
+                    places,
+                    count=count,
+                    pair_seed=pair_seed,
+                    seed=seed.child("search", "pairs", turn),
+                    label=f"{size} pairs tried, {count} runs each{suffix}: pairs",
+                    **setting.unit_options,
+                )
+                left -= size * count
+                places = work.add(
+                    shortlist,
+                    *source,
+                    setting.attack,
+                    curve,
+                    kept,
+                    tried,
+                    pair_seed=pair_seed,
+                    label=f"best {kept} of {size} pairs{suffix}",
+                    resources=cheap,
+                )
+            label = f"search runs on the best pairs{suffix}"
+            tried = (work.add(runs_on, places, tried, label=label, resources=cheap),)
+        label, returns = f"neighbouring inputs{suffix}", type(self).pairs
+        options = setting.unit_options
+        pairs = work.add(take_pairs, *source, places, seed=pair_seed, label=label, returns=returns, **options)
+        return pairs, tried, left
+
+    def _search_curve(self, mechanism: Any) -> PrivacyCurve:
+        """Return the claim against which pairs are compared; that of epsilon 1 if there is none."""
+        try:
+            claim = mechanism.claim()
+        except InputError:
+            claim = Claim(1.0)
+        if claim.is_point and math.isinf(claim.epsilon):
+            claim = Claim(1.0)
+        return self.traits.compared(replace(claim, relation=self.traits.relation)).claim.curve
+
+    def _candidate_worths(
+        self, setting: Setting, work: Work, pairs: Unit, learned: tuple[Unit, ...], runs: int
+    ) -> tuple[Unit, ...]:
+        """Return one unit for each candidate of the attack, which evaluates it; () if one unit is as fast."""
+        if runs < MIN_PARALLEL_SAMPLES or not isinstance(setting.attack, ManyCandidates):
+            return ()
+        candidates = setting.attack.candidates()
+        return tuple(
+            work.add(
+                judge_candidate,
+                candidate,
+                setting.mechanism,
+                pairs,
+                learned,
+                full_digits=self.reads_full_digits,
+                label=f"worth of candidate {number}/{len(candidates)}",
+                resources=setting.resources.without_gpu,
+            )
+            for number, candidate in enumerate(candidates if len(candidates) > 1 else (), 1)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Places of pairs among those that are offered, the best first."""
+
+    places: NDArray[np.int64]
+
+
+@unit
+def try_pairs(
+    game: TwoWorlds,
+    mechanism: Any,
+    rows: tuple[Any, ...],
+    places: Places | None,
+    compute: Compute,
+    *,
+    count: int,
+    first: int,
+    last: int,
+    pair_seed: Seed,
+    seed: Seed,
+) -> Iterator[Outcomes]:
+    """Run each of some pairs `count` times, in both worlds in turn with one seed; the subject is the pair's place.
+
+    The pairs are those with numbers `first` to `last` - 1 of `places`, or of all pairs that are offered.
+    """
+    wanted = (np.arange(last) if places is None else places.places)[first:last].tolist()
+    truth, number = np.arange(count) % 2 == 1, np.arange(count)
+    offered = game.pairs(mechanism, rows, pair_seed.rng())
+    for place, pair in enumerate(itertools.islice(offered, max(wanted, default=-1) + 1)):
+        if place in wanted:
+            runs = Runs(truth, number, seed.child(place), rows, compute, game.limit_s, paired=True)
+            with limited_threads(compute.threads):
+                outcomes = game.run(mechanism, pair, runs)
+            yield replace(outcomes, subject=np.full(count, place))
+
+
+@unit
+def shortlist(
+    game: TwoWorlds,
+    mechanism: Any,
+    rows: tuple[Any, ...],
+    attack: Any,
+    curve: PrivacyCurve,
+    kept: int,
+    tried: tuple[Sequence[Outcomes], ...],
+    compute: Compute,
+    *,
+    pair_seed: Seed,
+) -> Places:
+    """Return the pairs of the largest worth by all their runs, among those of the last round.
+
+    Raises: RunError if no pair can be used.
+    """
+    by_place: dict[int, list[Outcomes]] = {}
+    for outcomes in itertools.chain(*tried):
+        by_place.setdefault(int(outcomes.subject[0]), []).append(outcomes)
+    most = max(map(len, by_place.values()))
+    worths = {}
+    with limited_threads(compute.threads):
+        for place, pair in enumerate(game.pairs(mechanism, rows, pair_seed.rng())):
+            if len(by_place.get(place, ())) == most:
+                worths[place] = game.worth(curve, attack, pair, Outcomes.joined(by_place[place]))
+    able = [place for place in sorted(worths, key=lambda place: -worths[place]) if worths[place] > -math.inf]
+    if not able:
+        failures = [failure for outcomes in itertools.chain(*tried) for failure in outcomes.failures]
+        raise RunError(f"the code fails on all pairs of inputs that were tried. {failures[0]}")
+    return Places(np.array(able[:kept], np.int64))
+
+
+@unit
+def runs_on(places: Places, tried: tuple[Sequence[Outcomes], ...]) -> Outcomes:
+    """Return the search runs on the chosen pairs; the subject is the place among them."""
+    parts = [
+        replace(outcomes, subject=np.full(len(outcomes.truth), position))
+        for position, place in enumerate(places.places.tolist())
+        for outcomes in itertools.chain(*tried)
+        if outcomes.subject[0] == place
+    ]
+    return Outcomes.joined(parts)
+
+
+@unit
+def take_pairs(
+    game: TwoWorlds, mechanism: Any, rows: tuple[Any, ...], places: Places | None, *, seed: Seed
+) -> Outcome[Iterator[Any]]:
+    """Return the pairs at these places of those that are offered, or all of them."""
+    offered = list(game.pairs(mechanism, rows, seed.rng()))
+    chosen = offered if places is None else [offered[place] for place in places.places.tolist()]
+    return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered)))
+
+
+@unit
+@measuring(lambda game, rows: game.metric_names(rows))
+def make_runs(
+    game: TwoWorlds,
+    mechanism: Any,
+    rows: tuple[Any, ...],
+    pairs: Sequence[Any],
+    compute: Compute,
+    *,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Outcome[Outcomes]:
+    """Make runs `first` to `last` - 1, on the pairs in turn, each in a world by a fair coin.
+
+    Raises: TrainingError if all of them fail in the same way.
+    """
+    number, coins = np.arange(first, last), seed.child("coins").rng().random(last) < 0.5
+    parts = []
+    with limited_threads(compute.threads):
+        for place, pair in enumerate(pairs):
+            mine = number % len(pairs) == place
+            if not mine.any():
+                continue
+            runs = Runs(coins[first:][mine], number[mine], seed.child("runs"), rows, compute, game.limit_s)
+            outcomes = game.run(mechanism, pair, runs)
+            parts.append(outcomes if len(pairs) == 1 else replace(outcomes, subject=np.full(mine.sum(), place)))
+    outcomes = Outcomes.joined(parts)
+    outcomes.require_some_success()
+    return Outcome(outcomes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)
+
+
+@unit
+def score_runs(
+    game: TwoWorlds,
+    mechanism: Any,
+    attack: Any,
+    pairs: Sequence[Any],
+    learned: tuple[Outcomes, ...],
+    fresh: tuple[Outcomes, ...],
+    worths: tuple[Worth, ...],
+    compute: Compute,
+) -> Outcome[Iterator[Scores]]:
+    """Return the scores of fresh runs as one replay; the attack learns from search runs on the same pair.
+
+    Raises: RunError if all runs failed.
+    """
+    known, runs = Outcomes.joined(learned) if learned else None, Outcomes.joined(fresh)
+    known = Outcomes.joined(learned) if learned else runs.where(np.zeros(len(runs.truth), np.bool_))
+    if (runs.fault != "").all() and (known.fault != "").all():
+        raise RunError(f"each of {len(runs.truth)} runs failed. The first: {runs.failures[0]}")
+    chosen = attack.best([each.worth for each in worths]) if worths else attack
+    score = np.zeros(len(runs.truth))
+    with limited_threads(compute.threads):
+        for place, pair in enumerate(pairs):
+            mine, before = ((outcomes.subject == place) | (len(pairs) == 1) for outcomes in (runs, known))
+            if mine.any():
+                score[mine] = game.scores(chosen, mechanism, pair, known.where(before), runs.where(mine), compute)
+    usual = (known if len(known.truth) else runs).usual_ending
+    odd = (runs.ending != usual) & (runs.ending == np.char.add(runs.width.astype(str), " numbers"))
+    unlike = runs.where(odd)
+    words = zip(unlike.name, unlike.ending, strict=True)
+    failures = tuple(f"{name}: it returned {ending}, most runs {usual}" for name, ending in words)
+    return Outcome(iter((scored(0, runs.truth, score, runs.number),)), failures=failures)

@@ -1,0 +1,35 @@
+"""What every source of pairs must do, and a way to play a game of two worlds in this process without an audit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs, Resources
+from dpaudit.actors.work import Work, value_of
+from dpaudit.engine.data.partition import Parts
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.protocol import Reading, Setting
+from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute
+
+
+def played_scores(
+    game: TwoWorlds, mechanism: Any, target: Any, *, test: Any = None, attack: Any = None, seed: int = 0
+) -> Scores:
+    """Return the scores of the fresh runs of a game on these rows."""
+    none = target.take(np.arange(0))
+    parts = Parts(target, none, none if test is None else test, none)
+    setting = Setting(
+        mechanism, None, attack or OutputSet(), None, parts, True, Seed(seed), Resources(), 1_000, Reading.TOGETHER
+    )
+    work, tables = Work(), dict[str, Any]()
+    (evidence,) = replace(game).play(setting, work).evidence
+    for unit in work.units.values():
+        tables[unit.key] = unit.task.run(Inputs(parts.shared(), tables), Compute())
+    (scores,) = value_of(evidence, tables[evidence.key])
+    return scores
