@@ -125,18 +125,23 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "learned_order"),
+        *("reference", "protocol", "trials", "taught", "learned_order", "outcomes", "search", "two_worlds"),
         *(
             "proxies",
             "one_run",
-            "labels",
             "two_world",
             "neighbours",
+            "labels",
             "functions",
             "steps",
             "predictions",
             "advantages",
         ),
+    ),
+    exceptions=frozenset(
+        (f"dpaudit.engine.games.{module}", f"dpaudit.engine.games.neighbours.{target}")
+        for module in ("search", "two_worlds")
+        for target in ("stated_law", "world_scores")
     ),
 )
 LANGUAGE_MODELS = Rooms(

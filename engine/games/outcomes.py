@@ -33,7 +33,7 @@ MIN_FAILED_BATCH = 8
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What n runs gave, in the order of the runs."""
+    """Results of n runs, in their order."""
 
     number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # number of the run in the plan, shape (n,)
     truth: NDArray[np.bool_]  # coins, shape (n,); True for world 1 (with the record, D')

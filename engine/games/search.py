@@ -44,17 +44,17 @@ MAX_TAIL_COLUMNS = 64
 """Largest number of columns whose tails are compared."""
 
 
-def rounds(runs: int, offered: int, kept: int) -> list[tuple[int, int, int]]:
-    """Return for each round of a search the number of pairs, of runs on each, and of pairs that are kept after it.
+def rounds(runs: int, offered: int, remaining: int) -> list[tuple[int, int, int]]:
+    """Return for each round of a search the number of pairs, of runs on each, and of pairs that remain after it.
 
     Args:
         runs: Number of runs of all rounds together; it limits the number of pairs that are tried.
         offered: Number of pairs to choose from.
-        kept: Number of pairs to choose.
+        remaining: Number of pairs to choose.
     """
     first = min(offered, max(1, runs // FEWEST_RUNS))
-    pairs = [first, *(size for size in PAIRS_PER_ROUND if kept < size < first)]
-    return list(zip(pairs, runs_in_rounds(runs, pairs), (*pairs[1:], kept), strict=True))
+    pairs = [first, *(size for size in PAIRS_PER_ROUND if remaining < size < first)]
+    return list(zip(pairs, runs_in_rounds(runs, pairs), (*pairs[1:], remaining), strict=True))
 
 
 def runs_in_rounds(runs: int, pairs: Sequence[int]) -> list[int]:

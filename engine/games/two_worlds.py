@@ -152,10 +152,10 @@ class TwoWorlds(TrialGame):
     ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...]]:
         """Return the unit of the pairs, the units of the fresh runs, and those of their scores."""
         seed = setting.search_seed if self.learns_once else setting.seed
-        pairs, learned, left = self._chosen(setting, work, seed, suffix)
-        learned += self._runs(setting, work, pairs, left, seed.child("search", "runs"), f"search runs{suffix}")
+        pairs, learned, unspent = self._chosen(setting, work, seed, suffix)
+        learned += self._runs(setting, work, pairs, unspent, seed.child("search", "runs"), f"search runs{suffix}")
         fresh = self._runs(setting, work, pairs, self.trials, setting.seed.child("fresh"), f"fresh runs{suffix}")
-        worths = self._candidate_worths(setting, work, pairs, learned, left)
+        worths = self._candidate_worths(setting, work, pairs, learned, unspent)
         in_order = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(
@@ -189,14 +189,14 @@ class TwoWorlds(TrialGame):
         """Return the unit of the pairs to use, units of search runs on them, and the number of search runs left."""
         source, cheap = self._source(setting), setting.resources.without_gpu
         pair_seed, places, tried = seed.child("pairs"), None, tuple[Unit, ...]()
-        runs = left = int(getattr(self, "search", 0))
+        runs = unspent = int(getattr(self, "search", 0))
         if self.search_share:
             parts = (*self.parts, *self.optional_parts)
             rows = tuple(getattr(setting.parts, part) for part in parts)
             offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
             plan = rounds(int(runs * self.search_share), offered, self.used_pairs)
             curve = self._search_curve(setting.mechanism)
-            for turn, (size, count, kept) in enumerate(plan):
+            for turn, (size, count, remaining) in enumerate(plan):
                 tried += work.split(
                     try_pairs,
                     size,
@@ -209,16 +209,16 @@ class TwoWorlds(TrialGame):
                     label=f"{size} pairs tried, {count} runs each{suffix}: pairs",
                     **setting.unit_options,
                 )
-                left -= size * count
+                unspent -= size * count
                 places = work.add(
                     shortlist,
                     *source,
                     setting.attack,
                     curve,
-                    kept,
+                    remaining,
                     tried,
                     pair_seed=pair_seed,
-                    label=f"best {kept} of {size} pairs{suffix}",
+                    label=f"best {remaining} of {size} pairs{suffix}",
                     resources=cheap,
                 )
             label = f"search runs on the best pairs{suffix}"
@@ -226,7 +226,7 @@ class TwoWorlds(TrialGame):
         label, returns = f"neighbouring inputs{suffix}", type(self).pairs
         options = setting.unit_options
         pairs = work.add(take_pairs, *source, places, seed=pair_seed, label=label, returns=returns, **options)
-        return pairs, tried, left
+        return pairs, tried, unspent
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
         """Return the claim against which pairs are compared; that of epsilon 1 if there is none."""
@@ -303,7 +303,7 @@ def shortlist(
     rows: tuple[Any, ...],
     attack: Any,
     curve: PrivacyCurve,
-    kept: int,
+    remaining: int,
     tried: tuple[Sequence[Outcomes], ...],
     compute: Compute,
     *,
@@ -326,7 +326,7 @@ def shortlist(
     if not able:
         failures = [failure for outcomes in itertools.chain(*tried) for failure in outcomes.failures]
         raise RunError(f"the code fails on all pairs of inputs that were tried. {failures[0]}")
-    return Places(np.array(able[:kept], np.int64))
+    return Places(np.array(able[:remaining], np.int64))
 
 
 @unit
@@ -398,18 +398,18 @@ def score_runs(
 
     Raises: RunError if all runs failed.
     """
-    known, runs = Outcomes.joined(learned) if learned else None, Outcomes.joined(fresh)
-    known = Outcomes.joined(learned) if learned else runs.where(np.zeros(len(runs.truth), np.bool_))
-    if (runs.fault != "").all() and (known.fault != "").all():
+    searched, runs = Outcomes.joined(learned) if learned else None, Outcomes.joined(fresh)
+    searched = Outcomes.joined(learned) if learned else runs.where(np.zeros(len(runs.truth), np.bool_))
+    if (runs.fault != "").all() and (searched.fault != "").all():
         raise RunError(f"each of {len(runs.truth)} runs failed. The first: {runs.failures[0]}")
     chosen = attack.best([each.worth for each in worths]) if worths else attack
     score = np.zeros(len(runs.truth))
     with limited_threads(compute.threads):
         for place, pair in enumerate(pairs):
-            mine, before = ((outcomes.subject == place) | (len(pairs) == 1) for outcomes in (runs, known))
+            mine, before = ((outcomes.subject == place) | (len(pairs) == 1) for outcomes in (runs, searched))
             if mine.any():
-                score[mine] = game.scores(chosen, mechanism, pair, known.where(before), runs.where(mine), compute)
-    usual = (known if len(known.truth) else runs).usual_ending
+                score[mine] = game.scores(chosen, mechanism, pair, searched.where(before), runs.where(mine), compute)
+    usual = (searched if len(searched.truth) else runs).usual_ending
     odd = (runs.ending != usual) & (runs.ending == np.char.add(runs.width.astype(str), " numbers"))
     unlike = runs.where(odd)
     words = zip(unlike.name, unlike.ending, strict=True)

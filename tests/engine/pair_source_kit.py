@@ -1,4 +1,4 @@
-"""What every source of pairs must do, and a way to play a game of two worlds in this process without an audit."""
+"""Tests that every source of pairs inherits, and a way to play a game of two worlds in this process."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class LabelRepeats(TwoWorlds):
         same = []
         for world in (False, True):
             of_world = [result for result, truth in zip(results, outcomes.truth, strict=True) if truth == world]
-            same += [one == other for one, other in itertools.pairwise(of_world)]
+            same += [first == second for first, second in itertools.pairwise(of_world)]
         return {"same_labels_released_alike": float(np.mean(same)) if same else 0.0}
 
     def response(self, setting: Setting) -> PairedLabels:
