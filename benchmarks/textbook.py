@@ -6,7 +6,6 @@ not cover. The bound of a twin must stay below the epsilon that the twin spends.
     python -m benchmarks.textbook honest 0 1 2      # seeds
     python -m benchmarks.textbook strict 0
     python -m benchmarks.textbook twins 0 1 2
-    python -m benchmarks.textbook results 0         # kinds of result, with `effort="quick", budget="3s"`
 
 Prints one line of CSV for each check. A Markdown table of such files, one row for each function:
 
@@ -30,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpaudit
-from benchmarks.textbook_results import RESULTS
 from dpaudit.claims import GaussianDP
 
 UNIT = {"x": (0.0, 1.0)}
@@ -333,7 +331,6 @@ SETS: Mapping[str, Mapping[str, Textbook]] = {
     "honest": HONEST,
     "strict": HONEST,
     "twins": TWINS,
-    "results": {name: Textbook(function, UNIT) for name, function in RESULTS.items()},
 }
 FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", "floating_point", "seconds")
 
@@ -350,7 +347,6 @@ def check(which: str, name: str, seed: int) -> dict[str, Any]:
             relation=case.relation,
             form=case.form,
             seed=seed,
-            **({"effort": "quick", "budget": "3s"} if which == "results" else {}),
             quiet=True,
             output=f"{folder}/run",
             strict="all" if which == "strict" else "",

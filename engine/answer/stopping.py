@@ -36,7 +36,7 @@ class SequentialProgress:
 def wealth_line(share: float) -> float:
     """Return the futility limit after a share of all trials, as a fraction of the log wealth that rejects the claim.
 
-    Of a thousand streams that reject by their last trial, a handful cross this line on the way (`benchmarks.futility`).
+    Of a thousand streams that reject by their last trial, a handful cross this line (`docs/data/futility.csv`).
     """
     return 1.2 * share - 1.05
 

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import hidden_pairs as hidden
 from dpaudit.claims import Relation
 from dpaudit.engine.data.partition import loaded_rows
 from dpaudit.engine.games.functions.coupled_search import (
@@ -21,6 +20,7 @@ from dpaudit.engine.games.functions.coupled_search import (
 )
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.mechanisms.queries.row_function import CallLimits
+from tests.bank import hidden_pairs as hidden
 
 CALLS = 1_300
 """Calls of a search in `dpaudit check` with the effort "standard"."""

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks import hidden_pairs as hidden
 from dpaudit.engine.data.partition import loaded_rows
 from dpaudit.engine.games.functions.recorded_law import RecordedCall, rarest_excess, recorded_calls, recorded_law
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.mechanisms.queries.row_function import CallLimits
+from tests.bank import hidden_pairs as hidden
 
 RNG = np.random.default_rng
 

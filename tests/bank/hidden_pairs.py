@@ -2,26 +2,17 @@
 
 All of them claim epsilon 1 about one row more or less, unless a case states another claim. Noise on counts is two-sided
 geometric, so that no bit of a float leaks.
-
-    python -m benchmarks.hidden_pairs [NAME ...]
-
-checks the named defects, or all of them, and writes verdicts, bounds and seconds to `docs/data/hidden-pairs.csv`.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-
-import dpaudit
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 ALPHA = math.exp(-1)
 TREES = ["ash", "elm", "fir", "oak"]
@@ -381,28 +372,3 @@ CASES: Mapping[str, Hidden] = {
         Hidden(keys_of_records_in_order, keys_in_noisy_order, WORDS),
     )
 }
-
-
-def measured(name: str, effort: str = "standard") -> list[Row]:
-    """Check a defect and return its verdict, bound, calls and processor seconds."""
-    case, conditions = CASES[name], setting({"case": name})
-    began = time.process_time()
-    report = dpaudit.check(case.defect, claim=case.claim, schema=case.schema, quiet=True, effort=effort)
-    return [
-        Row(conditions, "verdict", report.joint.verdict.value),
-        Row(conditions, "lower bound", report.joint.answer.line("lower bound")),
-        Row(conditions, "processor seconds", f"{time.process_time() - began:.0f}"),
-    ]
-
-
-def main(names: list[str]) -> None:
-    rows = []
-    for name in names or CASES:
-        rows += measured(name)
-        print(*rows[-3:], sep="\n", flush=True)
-    write(DATA / "hidden-pairs.csv", rows)
-    note_origin(measured_here("hidden-pairs.csv", " ".join(["python -m benchmarks.hidden_pairs", *names])))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
