@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from scipy.stats import binom
 
-from dpaudit.engine.answer.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
@@ -36,7 +35,6 @@ from dpaudit.engine.figures import palette
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -56,7 +54,9 @@ from dpaudit.estimators.label_reconstruction.equivalence import (
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
+from papers.advantages_compared import beliefs, frontier, spreads
 from papers.data.priors import OwnPriors
+from papers.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from papers.reproduction import Options, Reproduction
 
 ROWS = {"small": 10_000, "paper": 100_000}

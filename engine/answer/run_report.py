@@ -19,7 +19,6 @@ from dpaudit.errors import VerdictError, printable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpaudit.engine.answer.label_comparison import LabelStudy
     from dpaudit.engine.answer.records import Records
     from dpaudit.engine.answer.sweep_summary import SweepSummary
 
@@ -198,15 +197,6 @@ class Report:
         verdicts = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
         return printable(f"<Report {self.name!r}: {joint}{verdicts}>")
 
-    @property
-    def studies(self) -> list[LabelStudy]:
-        """Comparisons of label mechanisms by label inference advantage, one for each data set; often empty."""
-        if not any("beliefs" in result.series for result in self.results):
-            return []
-        from dpaudit.engine.answer.label_comparison import label_studies  # imports mechanisms
-
-        return label_studies(self.results)
-
     def _repr_html_(self) -> str:
         from dpaudit.engine.answer.card import card
 
@@ -227,7 +217,6 @@ class Report:
             blocks = [result.text(verbose=verbose) for result in self.results]
         else:
             blocks = [str(self.sweep)]
-        blocks += [printable(line) for study in self.studies for line in study.lines]
         if self.joint is not None:
             blocks = [self.joint.text(verbose=verbose), *(blocks if verbose else [])]
         budget = " or beyond the budget" if self.joint is not None and self.joint.not_played else ""

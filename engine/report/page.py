@@ -27,7 +27,6 @@ from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
-    from dpaudit.engine.answer.label_comparison import LabelStudy
     from dpaudit.engine.figures.drawing import Picture
     from dpaudit.estimators.arguments import Interval
 
@@ -53,13 +52,10 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         }
         for result in report.results
     ]
-    studies = report.studies
     figures = {chart.stem: _save_figure(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)}
     text = template("report.html.j2").render(
         report=report,
         audits=audits,
-        compared=_comparison_figures(studies, target) if draw else [],
-        equal_utility=[line for study in studies for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
         status=status,
@@ -125,18 +121,6 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str,
     if result.finding is not None:
         pictures += finding_figures(result.finding, result.compared.claim)
     return [(picture.title, _save_figure(picture, target, f"{name}-{picture.stem}")) for picture in pictures]
-
-
-def _comparison_figures(studies: Sequence[LabelStudy], target: Path) -> list[tuple[str, Markup]]:
-    from dpaudit.engine.report.advantages_compared import comparisons
-
-    several = len(studies) > 1
-    # One figure for each data set, because side by side their text would be too small on a phone.
-    return [
-        (chart.title, _save_figure(chart, target, "-".join(["compared", chart.stem, *([slug(study.data)] * several)])))
-        for study in studies
-        for chart in comparisons([study])
-    ]
 
 
 def _save_figure(picture: Picture, target: Path, name: str) -> Markup:

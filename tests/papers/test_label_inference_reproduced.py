@@ -12,15 +12,15 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from scipy.stats import binom
 
-from dpaudit.engine.answer.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.report.advantages_compared import frontier
 from dpaudit.engine.request.audit_spec import AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from papers import label_inference
+from papers.advantages_compared import frontier
+from papers.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from papers.reproduction import Options
 from tests import nightly
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.unit import Inputs
-from dpaudit.engine.answer.label_comparison import label_studies
 from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import (
@@ -30,6 +29,7 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import LogisticRegression
+from papers.label_comparison import label_studies
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 ALL = Partition(target=1.0, reference=0.0, test=0.0)

@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine.answer.label_comparison import QUANTILE, RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.figures.drawing import Picture, finish, grid, legend_below
 from dpaudit.engine.figures.finding_figures import plot_beliefs, plot_spindle, plot_spread, set_beliefs
 from dpaudit.engine.figures.palette import CLAIM, INK, MEMBER, OTHER
 from dpaudit.estimators.label_reconstruction.bags import MEASURES, WORDS
+from papers.label_comparison import QUANTILE, RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 
 COLOURS = ("#52606d", OTHER, MEMBER, CLAIM, "#a16207", "#7c3aed", "#0f766e", "#be185d")
 VIRIDIS = ("#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
