@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.engine.estimate.estimating import Estimate
 from dpaudit.engine.report.plain_values import attributes, in_json
-from dpaudit.errors import DataError, RunError
-from dpaudit.plain_files import write_user_file
 
 if TYPE_CHECKING:
     from dpaudit.estimators.counts import Reading
@@ -51,11 +49,7 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     named = list(slices.items()) if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
     others = [(name, reading) for name, reading in named if not isinstance(reading, Estimate | str)]
-    from dpaudit.engine.report.page import escaping  # slow to import
+    from dpaudit.engine.report.page import write_answer_page  # slow to import
 
-    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
-    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
-    try:
-        write_user_file(path, text.encode())
-    except RunError as err:  # the option is wrong: no run has failed
-        raise DataError(str(err)) from err
+    parts: dict[str, Any] = {"source": source, "estimates": estimates, "others": others, "not_shown": NOT_SHOWN}
+    write_answer_page(path, "estimate.html.j2", "dpaudit.engine.estimate", title=source, **parts)

@@ -22,9 +22,9 @@ from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import COLOURS, Verdict
 from dpaudit.engine.request.audit_spec import slug
-from dpaudit.errors import printable_lines
+from dpaudit.errors import DataError, RunError, printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
-from dpaudit.plain_files import write_atomically
+from dpaudit.plain_files import write_atomically, write_user_file
 
 if TYPE_CHECKING:
     from dpaudit.engine.figures.drawing import Picture
@@ -54,6 +54,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
     ]
     figures = {chart.stem: _save_figure(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)}
     text = template("report.html.j2").render(
+        title=report.name,
         report=report,
         audits=audits,
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
@@ -169,6 +170,19 @@ def template(name: str, package: str = "dpaudit.engine.report") -> Template:
     environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
     environment.globals.update(power_of_e=power_of_e)
     return environment.get_template(name)
+
+
+def write_answer_page(path: str | Path, name: str, package: str, **values: object) -> None:
+    """Write a page of answers from the template `name` of a package, which extends `layout.html.j2`.
+
+    Raises: DataError if the file cannot be written.
+    """
+    colours = {verdict.value: COLOURS[verdict] for verdict in Verdict}
+    text = template(name, package).render(colours=colours, **values)
+    try:
+        write_user_file(Path(path), text.encode())
+    except RunError as err:  # the option is wrong: no run has failed
+        raise DataError(str(err)) from err
 
 
 def power_of_e(exponent: float) -> str:

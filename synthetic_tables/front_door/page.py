@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpaudit.engine.answer.verdict import COLOURS
 from dpaudit.engine.figures.drawing import svg_element
-from dpaudit.engine.report.page import figure_markup, template
-from dpaudit.errors import DataError, RunError
-from dpaudit.plain_files import write_user_file
+from dpaudit.engine.report.page import figure_markup, write_answer_page
 from dpaudit.synthetic_tables.front_door.charts import figures
 from dpaudit.synthetic_tables.front_door.result import SyntheticAudit
 
@@ -24,10 +21,5 @@ def write_page(path: str | Path, audit: SyntheticAudit) -> None:
         attack.name: [measures.pop(f"{measure} of {attack.name}", None) for measure in ("AUC", "TPR at 1 % FPR")]
         for attack in audit.attacks
     }
-    text = template("synthetic.html.j2", "dpaudit.synthetic_tables.front_door").render(
-        audit=audit, colour=COLOURS[audit.verdict], figures=pictures, rates=rates, measures=measures.values()
-    )
-    try:
-        write_user_file(Path(path), text.encode())
-    except RunError as err:
-        raise DataError(str(err)) from err
+    parts = {"audit": audit, "figures": pictures, "rates": rates, "measures": measures.values()}
+    write_answer_page(path, "synthetic.html.j2", "dpaudit.synthetic_tables.front_door", title=audit.name, **parts)
