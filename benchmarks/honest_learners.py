@@ -24,10 +24,10 @@ from scipy.special import betaincinv
 
 from benchmarks.false_violations import Scene
 from dpaudit import Audit, Claim, Relation
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import Neighbours, Scale
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from benchmarks.check_defects import lines
 from dpaudit import Relation, Report, RunOptions, audit
-from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.estimators.bound import Bound
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals

@@ -31,7 +31,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "language-model": ("dpaudit.mechanisms",),
     "text-trainer": ("dpaudit.language_models.mechanisms",),
     "game": ("dpaudit.engine.games", "dpaudit.language_models.games", "dpaudit.synthetic_tables.games"),
-    "attack": ("dpaudit.engine.games", "dpaudit.language_models.attacks"),
+    "attack": ("dpaudit.engine.attacks", "dpaudit.engine.games", "dpaudit.language_models.attacks"),
     "table-attack": ("dpaudit.synthetic_tables.attacks",),
     "text-attack": ("dpaudit.language_models.attacks",),
     "canary": ("dpaudit.engine.games",),

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.data.images import FashionMnist
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.neighbours.game import Neighbours, Scale
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial

@@ -111,6 +111,7 @@ ENGINE = Rooms(
         "exits",
         "figures",
         "data",
+        "attacks",
         "games",
         "request",
         "planning",
@@ -125,7 +126,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "learned_order", "outcomes", "search", "two_worlds"),
+        *("reference", "protocol", "trials", "taught", "outcomes", "search", "two_worlds"),
         *(
             "proxies",
             "one_run",
@@ -139,9 +140,8 @@ GAMES = Rooms(
         ),
     ),
     exceptions=frozenset(
-        (f"dpaudit.engine.games.{module}", f"dpaudit.engine.games.neighbours.{target}")
+        (f"dpaudit.engine.games.{module}", "dpaudit.engine.games.neighbours.world_scores")
         for module in ("search", "two_worlds")
-        for target in ("stated_law", "world_scores")
     ),
 )
 LANGUAGE_MODELS = Rooms(

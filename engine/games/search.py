@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.engine.games.neighbours.stated_law import StatedOdds
+from dpaudit.engine.attacks.stated_law import StatedOdds
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.estimators.scores import Scores

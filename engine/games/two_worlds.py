@@ -21,7 +21,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Claim, PrivacyCurve
-from dpaudit.engine.games.neighbours.stated_law import stated_odds
+from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.world_scores import (
     MIN_PARALLEL_SAMPLES,
     ManyCandidates,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.learned_order import learned_order, signed_tail_rank
+from dpaudit.engine.attacks.guess_order import learned_order, signed_tail_rank
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores

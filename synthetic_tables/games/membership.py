@@ -22,8 +22,8 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.game import ROW_FUNCTIONS, call_seeds
-from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from dpaudit.engine.games.learned_order import signed_tail_rank
+from dpaudit.engine.attacks.guess_order import signed_tail_rank
 from dpaudit.estimators.arguments import Floats
 from dpaudit.synthetic_tables.games.pairs import PairedTables
 

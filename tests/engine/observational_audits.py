@@ -19,7 +19,7 @@ from dpaudit.engine.answer.shift import ShiftCorrected, bound_beyond_shift, shif
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
-from dpaudit.engine.games.one_run.distinguisher import LEARNED_ROUNDS, Distinguisher
+from dpaudit.engine.games.one_run.distinguisher import LEARNED_ROUNDS, learned_by_folds
 from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.proxy_game import cumulative
@@ -162,8 +162,8 @@ class Observed:
             return [attack]
         learning = seed.child("learning")
         rounds = [each for _, each in self._rounds(setup, seed, learning, LEARNED_ROUNDS)]
-        classifier = Distinguisher(rounds, learning.child("parts").rng())
-        return [attack, [reads.tally(Scores(classifier.score(each), each.bits, number)) for number, each in played]]
+        odds = learned_by_folds(rounds, learning.child("parts").rng())
+        return [attack, [reads.tally(Scores(odds(each), each.bits, number)) for number, each in played]]
 
     def _setup(self, rows: Examples, proxy: Any, answers: Any, part: slice) -> Replayed:
         part_rows = rows.take(np.arange(len(rows))[part])

@@ -10,8 +10,8 @@ import numpy as np
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources
 from dpaudit.actors.work import Work, value_of
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.partition import Parts
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.protocol import Reading, Setting
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.estimators.scores import Scores

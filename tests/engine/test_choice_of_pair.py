@@ -10,6 +10,7 @@ import pytest
 
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.games.functions.game import (
     Strength,
     Tables,
@@ -21,7 +22,6 @@ from dpaudit.engine.games.functions.game import (
     shortlist,
     tried_tables,
 )
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.search import MIN_RUNS_PER_PAIR, runs_in_rounds
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Examples, Relation, RunOptions, Verdict, audit, check, from_summary
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.neighbours.coupled_seeds import (
     CandidateWorlds,
@@ -22,7 +23,6 @@ from dpaudit.engine.games.neighbours.coupled_seeds import (
     predicted_candidates,
 )
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
 from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
 from dpaudit.engine.games.search import coupled_move

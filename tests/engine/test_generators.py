@@ -14,9 +14,9 @@ import pytest
 from dpaudit import Claim, Relation, Report, RunOptions, audit
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.verdict import Verdict
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.search import steady_move
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec, matching_tests, within_seconds

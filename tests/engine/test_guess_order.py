@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpaudit.engine.games.learned_order import learned_order
+from dpaudit.engine.attacks.guess_order import learned_order
 from dpaudit.estimators.one_run.guess_band import (
     SimultaneousGuessCount,
     guess_band_p_value,

@@ -18,9 +18,9 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.actors.values import decode, encode
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Surrogate
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView, _additive
+from dpaudit.engine.attacks.classifiers import additive
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,5 +57,5 @@ def test_columns_of_a_tiny_range_are_binned() -> None:
     rng = np.random.default_rng(5)
     truth = rng.random(400) < 0.5
     rows = np.stack([1 + 1e-10 * (rng.normal(size=400) + 3 * truth), rng.normal(size=400), np.zeros(400)], axis=1)
-    probability = _additive(0)(rows[:200], truth[:200])(rows[200:])
-    assert np.mean((probability > 0.5) == truth[200:]) > 0.85
+    odds = additive(rows[:200], truth[:200], 0)(rows[200:])
+    assert np.mean((odds > 0) == truth[200:]) > 0.85

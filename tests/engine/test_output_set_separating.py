@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.neighbours.output_set import RULE_LOG_ODDS, OutputSet, SummaryView, denominators, separating
+from dpaudit.engine.attacks.output_set import RULE_LOG_ODDS, OutputSet, SummaryView, denominators, separating
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from tests.nightly import too

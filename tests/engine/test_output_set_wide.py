@@ -12,12 +12,12 @@ from scipy import special
 from benchmarks.wide_vectors import banknotes, patients
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
+from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
+from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.game import choose_worlds
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
-from dpaudit.engine.games.neighbours.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes

@@ -15,13 +15,13 @@ from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
 from dpaudit.engine.answer.gather import planted_factor
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import Neighbours, plant_noise
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
-from dpaudit.engine.games.neighbours.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute

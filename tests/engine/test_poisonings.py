@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers, choose_worlds
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,
     PoisoningSearch,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.games.functions.game import (
     PairRequest,
     Tables,
@@ -23,7 +24,6 @@ from dpaudit.engine.games.functions.game import (
     shortlist_tables,
     tried_tables,
 )
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.residues import between_steps, lattice_step, separating_residues
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import Outcomes

@@ -16,9 +16,9 @@ import pytest
 import dpaudit
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import RunOptions
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, FarthestFlip
 from dpaudit.errors import InputError
 from papers import ml_audit

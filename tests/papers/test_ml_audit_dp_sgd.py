@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games.neighbours.game import choose_worlds
-from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.compute import Compute

@@ -26,6 +26,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.alike_calls import alike_note
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch, ProposedPair, pattern_distance
 from dpaudit.engine.games.functions.neighbouring_tables import (
@@ -44,7 +45,6 @@ from dpaudit.engine.games.functions.recorded_law import (
 )
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
-from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.residues import between_steps
 from dpaudit.engine.games.neighbours.world_scores import ManyCandidates, SummaryGame, in_scope
 from dpaudit.engine.games.outcomes import Outcomes

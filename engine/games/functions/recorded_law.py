@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.engine.games.neighbours.stated_law import MAX_LOG_ODDS
+from dpaudit.engine.attacks.stated_law import MAX_LOG_ODDS
 from dpaudit.engine.games.search import EPSILON_LEVELS
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.queries.outcome import CallOutcome

@@ -8,14 +8,15 @@ so the odds of its bit given the view stay within e^(+-epsilon).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, softmax
 
+from dpaudit.engine.attacks.classifiers import Odds, boosting, symmetric
+from dpaudit.engine.attacks.learn import HeldOut, Runs, learn
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     NOT_LABELS,
@@ -54,8 +55,6 @@ PRIOR_WEIGHTS = (1.0, 16.0, 256.0)
 """Weights of Dirichlet priors around the usual law, in rows."""
 MIN_IMPROVEMENT = 0.005
 """Relative decrease of the loss that boosting needs to be preferred to the regression."""
-MIN_SPREAD = 0.1
-"""Smallest scale of a column, in nats: a column that hardly varies in training must not get a huge weight."""
 
 
 @register("attack", "learned-channel", source="Ours; Neyman-Pearson on a law that is learned")
@@ -281,35 +280,11 @@ def related_lags(noise: Ints, classes: int) -> list[int]:
     return [int(lag) for lag in clearest if deviations[lag - 1] > MIN_LAG_DEVIATIONS]
 
 
-LogOdds = Callable[[Floats], Floats]
-"""Function from columns, shape (m, columns), to log-odds of the first label, shape (m,)."""
 RAW_COLUMNS = 4
-"""Number of last columns that are not log-likelihoods."""
+"""Number of last columns that are not log-likelihoods; only trees use them."""
 
 
-def _regression(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
-    """Learn a weight for each log-likelihood."""
-    from sklearn.linear_model import LogisticRegression  # slow to import
-
-    log_likelihoods = columns[:, :-RAW_COLUMNS]
-    scale = np.maximum(log_likelihoods.std(axis=0), MIN_SPREAD)
-    # No intercept: the score of a swapped pair must have the opposite sign.
-    model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky").fit(log_likelihoods / scale, bits)
-    return lambda columns: model.decision_function(columns[:, :-RAW_COLUMNS] / scale)
-
-
-def _boosting(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
-    """Learn gradient-boosted trees on log-likelihoods, position and labels."""
-    from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
-
-    trees: Any = HistGradientBoostingClassifier(
-        max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
-    )
-    log_odds: LogOdds = trees.fit(columns, bits).decision_function
-    return log_odds
-
-
-def learned_odds(search: LabelReleases, lags: list[int]) -> LogOdds:
+def learned_odds(search: LabelReleases, lags: list[int]) -> Odds:
     """Learn the log-odds from columns of releases on which their tables were not counted."""
     count = len(search.released)
     rng = np.random.default_rng(count)  # randomness of the attacker
@@ -317,14 +292,20 @@ def learned_odds(search: LabelReleases, lags: list[int]) -> LogOdds:
     parts = [_draw_pairs(search, lags, halves == half, rng) for half in range(min(2, count))]
     columns, bits = map(np.concatenate, zip(*parts, strict=True))
     order = rng.permutation(bits.size)
-    fitted, held_out = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
-    if not (bits[fitted].any() and not bits[fitted].all() and held_out.size):
+    learning, held_out = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
+    if not (bits[learning].any() and not bits[learning].all() and held_out.size):
         return lambda columns: np.zeros(len(columns))
-    losses = [
-        _loss(fit(columns[fitted], bits[fitted])(columns[held_out]), bits[held_out]) for fit in (_regression, _boosting)
-    ]
-    fit = _boosting if losses[1] < (1 - MIN_IMPROVEMENT) * losses[0] else _regression
-    return fit(columns, bits)
+    return learn(columns, bits, HeldOut((_regression, _boosting), learning, held_out, MIN_IMPROVEMENT))
+
+
+def _regression(runs: Runs) -> Odds:
+    """Learn a weight for each log-likelihood; the score of a swapped pair must have the opposite sign."""
+    odds = symmetric(runs.features[:, :-RAW_COLUMNS], runs.coins)
+    return lambda columns: odds(columns[:, :-RAW_COLUMNS])
+
+
+def _boosting(runs: Runs) -> Odds:
+    return boosting(runs.features, runs.coins)
 
 
 def _draw_pairs(
@@ -353,10 +334,6 @@ def _draw_pairs(
     hypotheses = Hypotheses(*map(np.concatenate, parts))
     columns = tables.compare(replace(search, planted=hidden), hypotheses, tables.whole_release_logs(search))
     return columns, np.concatenate(bits)
-
-
-def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
-    return float(np.logaddexp(0.0, np.where(bits, -odds, odds)).mean())
 
 
 def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:

@@ -22,9 +22,10 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.attacks.output_set import SummaryView
+from dpaudit.engine.attacks.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.data.columns import UNKNOWN
 from dpaudit.engine.games.neighbours.coupled_seeds import CandidateWorlds, CoupledTrainings, predicted_candidates
-from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     PoisoningSearch,
@@ -33,7 +34,6 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch, sample_summaries
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame
 from dpaudit.engine.games.outcomes import Outcomes

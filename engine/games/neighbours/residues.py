@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.neighbours.output_set import separating
+from dpaudit.engine.attacks.output_set import separating
 from dpaudit.engine.games.neighbours.rounding import STEP
 from dpaudit.engine.games.outcomes import Outcomes
 

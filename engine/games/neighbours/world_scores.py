@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.attacks.output_set import SummaryView
+from dpaudit.engine.attacks.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.residues import separating_residues
 from dpaudit.engine.games.neighbours.rounding import Rounding
-from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials

@@ -6,7 +6,7 @@ separate replays, and scores the other rows (cross-fitting).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
+from dpaudit.engine.attacks.learn import Folds, learn
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
 from dpaudit.engine.games.one_run.rules import OneRunRules, Replayed, RowsT
@@ -21,8 +22,6 @@ from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
 """Number of folds; each is scored by a model trained on the others."""
-MAX_LEARNED = 50_000
-"""Largest number of training rows of a fold; more change scores by less than the width of the limits."""
 LEARNED_ROUNDS = 8
 """Number of replays for training: fresh bits and draws on the same rows."""
 MAX_CLASSES = 20
@@ -32,37 +31,15 @@ _SMALLEST = 1e-9
 Floats = NDArray[np.float64]
 
 
-class Distinguisher:
-    """Logistic regressions on the attacker's view, one for each left-out fold."""
+def learned_by_folds(rounds: Sequence[ScoredReplay], rng: np.random.Generator) -> Callable[[ScoredReplay], Floats]:
+    """Learn from replays of the same m rows; return the log-odds of world 1 of the rows of another replay, shape (m,).
 
-    def __init__(self, rounds: list[ScoredReplay], rng: np.random.Generator) -> None:
-        """Train on replays of the same m rows; `rng` assigns the folds."""
-        from sklearn.linear_model import LogisticRegression  # slow to import
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        rows = len(rounds[0].bits)
-        self._fold = rng.permutation(rows) % FOLDS
-        columns = np.concatenate([feature_columns(played.view, played.score) for played in rounds])
-        bits = np.concatenate([played.bits for played in rounds])
-        fold = np.tile(self._fold, len(rounds))
-        order = rng.permutation(bits.size)
-        self._models: list[Any] = []
-        for part in range(FOLDS):
-            learned = order[fold[order] != part][:MAX_LEARNED]
-            model = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
-            both = bits[learned].any() and not bits[learned].all()
-            self._models.append(model.fit(columns[learned], bits[learned]) if both else None)
-
-    def score(self, played: ScoredReplay) -> Floats:
-        """Return the log-odds of world 1 for each row, shape (m,); 0 if its fold had no training rows."""
-        columns = feature_columns(played.view, played.score)
-        odds = np.zeros(len(columns))
-        for part, model in enumerate(self._models):
-            rows = self._fold == part
-            if model is not None and rows.any():
-                odds[rows] = model.decision_function(columns[rows])
-        return odds
+    `rng` assigns the folds. Log-odds are 0 if a fold had no training rows.
+    """
+    fold = rng.permutation(len(rounds[0].bits)) % FOLDS
+    columns = np.concatenate([feature_columns(played.view, played.score) for played in rounds])
+    odds = learn(columns, np.concatenate([played.bits for played in rounds]), Folds(fold, rng))
+    return lambda played: odds(feature_columns(played.view, played.score))
 
 
 def feature_columns(view: CanaryView, score: Floats) -> Floats:
@@ -109,6 +86,6 @@ def replay_with_classifier(
     """Yield the scores of the same replays by a classifier that trains on further replays of other rows."""
     learning = seed.child("learning")
     learned = scored_replays(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
-    classifier = Distinguisher([played for _, played in learned], learning.child("parts").rng())
+    odds = learned_by_folds([played for _, played in learned], learning.child("parts").rng())
     for replay, played in scored_replays(rules, attack, replayed, design_seed, seed, range(first, last)):
-        yield scored(replay, played.bits, classifier.score(played))
+        yield scored(replay, played.bits, odds(played))

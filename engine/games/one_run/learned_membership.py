@@ -23,6 +23,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.attacks.learn import Shadow, learn
 from dpaudit.engine.games.one_run.answers import MembershipView, ShadowAnswers
 from dpaudit.errors import SpecError
 from dpaudit.registry import register
@@ -31,8 +32,6 @@ FLOOR = 1e-8
 """Probabilities are clipped here before a logarithm is taken, a tenth of the precision of the stored ones."""
 SMALLEST_VARIANCE = 1e-3
 """Smallest variance of a logit over shadow models, in nats squared."""
-MAX_LEARNED = 50_000
-"""Largest number of canaries of shadow models for training; more hardly change eleven coefficients."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -56,10 +55,6 @@ class LearnedMembership:
         """
         if view.shadows is None:
             raise SpecError("attack learned-membership needs a game with shadow models: use game membership")
-        from sklearn.linear_model import LogisticRegression  # slow to import
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
         answers, member = view.shadows.answers, view.shadows.member
         others = [np.arange(len(answers)) != model for model in range(len(answers))]
         # The audited model is compared with as many shadow models as each of them is.
@@ -67,16 +62,8 @@ class LearnedMembership:
         columns = np.concatenate(
             [statistics_of(answers[model], view, reference) for model, reference in enumerate(references)]
         )
-        coins = member.reshape(-1)
-        if coins.all() or not coins.any():
-            return np.zeros(len(view.labels))
-        learned = np.random.default_rng(0).permutation(coins.size)[:MAX_LEARNED]
-        classifier = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
-        classifier.fit(columns[learned], coins[learned])
-        log_odds = [
-            classifier.decision_function(statistics_of(view.target, view, reference)) for reference in references
-        ]
-        return np.asarray(np.mean(log_odds, axis=0))
+        odds = learn(columns, member.reshape(-1), Shadow(np.random.default_rng(0)))
+        return np.asarray(np.mean([odds(statistics_of(view.target, view, each)) for each in references], axis=0))
 
 
 def statistics_of(answers: NDArray[np.float32], view: MembershipView, shadows: ShadowAnswers) -> Floats:

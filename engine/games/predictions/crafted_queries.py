@@ -17,7 +17,7 @@ import numpy as np
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation, claim_under
 from dpaudit.claims.composition import two_answers
-from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.predictions.crafted_pairs import DecisivePair, crafted_pairs
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
