@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 import dpaudit
 from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_noise_multiplier
-from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
+from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 TOKENIZER = small_tokenizer()

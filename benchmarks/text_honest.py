@@ -23,7 +23,7 @@ import torch
 
 import dpaudit
 from benchmarks.text_defects import CASES, HONEST, base_model, play
-from tests.engine.small_language_models import domain_texts, small_tokenizer, trained
+from tests.language_models.small_language_models import domain_texts, small_tokenizer, trained
 from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CANARIES, DELTA = 200, 1e-5

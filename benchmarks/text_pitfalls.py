@@ -20,7 +20,7 @@ from scipy.stats import beta, binom
 import dpaudit
 from benchmarks.text_defects import adapted, base_model
 from benchmarks.text_honest import without_canaries
-from tests.engine.small_language_models import collated, domain_texts, small_tokenizer
+from tests.language_models.small_language_models import collated, domain_texts, small_tokenizer
 from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 DELTA, CANARIES = 1e-5, 200

@@ -26,7 +26,7 @@ from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
 from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
-from tests.engine.own_text_trainers import (
+from tests.language_models.own_text_trainers import (
     HalfNoise,
     MirroredNoise,
     NoiseOfFirstStep,

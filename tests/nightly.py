@@ -17,6 +17,8 @@ SWITCH = "DPAUDIT_NIGHTLY"
 """Set by `make nightly`: tests marked `nightly` run too, and simulations have their full number of games."""
 QUICK = 100
 """Games of a simulation in the quick run."""
+BASE = "DPAUDIT_BASE"
+"""Names the commit that `changed_since_base` compares with."""
 T = TypeVar("T")
 
 
@@ -68,6 +70,22 @@ def changed_files(root: Path = Path(__file__).parent.parent) -> Set[str]:
     for base in ("HEAD", "HEAD~1", *common):
         changed_files |= {*_git(root, "diff", "--name-only", "--no-renames", base)}
     return changed_files
+
+
+def changed_since_base(root: Path = Path(__file__).parent.parent) -> Set[str] | None:
+    """Return the paths of the files that changed since `DPAUDIT_BASE`; None if git knows no such commit.
+
+    Without that variable, the base is the commit where the branch left `origin/main`, or, on that commit itself, the
+    one before.
+    """
+    common = _git(root, "merge-base", "HEAD", "origin/main")
+    left_main = common and common != _git(root, "rev-parse", "HEAD")
+    base = os.environ.get(BASE) or (common[0] if left_main else "HEAD~1")
+    base_commit = _git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
+    if not base_commit:
+        return None
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard")
+    return {*untracked, *_git(root, "diff", "--name-only", "--no-renames", *base_commit)}
 
 
 def _git(root: Path, *arguments: str) -> list[str]:

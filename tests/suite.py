@@ -7,6 +7,9 @@ The linter comes first. The type checker then runs next to pytest, so that both 
 process runs `KERNEL_TESTS` first, which compile the kernels (Numba), so that each is compiled once. Afterwards the run
 is read: a day test that took more than `LONGEST_S` seconds of processor is named, and fails the run from `TOLERANCE`
 times as many on, unless it is in `LONG` or other programs kept the machine busy.
+
+By day the tests of a wing run where the wing, its tests or a module that the wing imports directly was changed
+(`nightly.changed_since_base`), or if git cannot tell. By night, and with DPAUDIT_ALL_WINGS=yes, all run.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from tests import nightly
+from tests.import_graph import imports, module_of, read_sources
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "build" / "test-times.json"
@@ -33,6 +37,11 @@ TOLERANCE = 3.0
 SHOWN = 40
 BUSY_CORES = 0.3
 """Cores in use by other programs from which processor seconds are not meaningful."""
+WINGS = ("language_models", "synthetic_tables")
+"""Packages of one domain each, whose tests are in folders of `tests` of the same names."""
+ALL_WINGS = "DPAUDIT_ALL_WINGS"
+OF_ALL_WINGS = ("pyproject.toml", "requirements/", "benchmarks/")
+"""Beginnings of paths whose change makes the tests of all wings run; so do the helpers of all tests."""
 KERNELS = ("engine", "estimators", "mechanisms", "synthetic_tables")
 """Floors with functions that Numba compiles and caches."""
 KERNEL_TESTS = (
@@ -117,11 +126,14 @@ def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
     busy_before, began = machine_busy_s(), time.monotonic()
     types = subprocess.Popen(command(["mypy"]), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     first: Sequence[str] = KERNEL_TESTS if uncompiled_kernels() and not pytest_arguments else ()
+    waiting = [] if pytest_arguments else waiting_wings(nightly.changed_since_base())
+    print(*(f"tests/{wing} waits for the night: nothing of it was changed" for wing in waiting), sep="\n", flush=True)
     tests = bool(first) and failed(["pytest", "-q", *first])
     tests |= failed(
         [
             *("pytest", "-n", jobs, "--dist", "loadgroup", "--durations", str(SHOWN), *pytest_arguments),
             *(f"--deselect={test}" for test in first),
+            *(f"--ignore=tests/{wing}" for wing in waiting),
         ],
         {RECORD_VARIABLE: str(RECORD)},
     )
@@ -132,6 +144,31 @@ def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
     too_long = [] if nightly.on() else long_tests(read_record(RECORD), others_s / (time.monotonic() - began))
     print(*too_long, sep="\n", end="\n" if too_long else "", flush=True)
     return int(tests or types.returncode != 0 or bool(too_long))
+
+
+def waiting_wings(changed: Set[str] | None) -> list[str]:
+    """Return the wings whose tests wait for the night, given the changed files; None if git cannot tell them."""
+    if nightly.on() or os.environ.get(ALL_WINGS) or changed is None:
+        return []
+    helpers = (path for path in changed if Path(path).parent == Path("tests") and not Path(path).match("test_*"))
+    if any(helpers) or any(path.startswith(OF_ALL_WINGS) for path in changed):
+        return []
+    return [wing for wing in WINGS if not _is_concerned(wing, changed)]
+
+
+def _is_concerned(wing: str, changed: Set[str]) -> bool:
+    """Return True if a wing, its tests, or a module that the wing imports directly was changed."""
+    if any(path.startswith((f"{wing}/", f"tests/{wing}/")) for path in changed):
+        return True
+    sources = read_sources(ROOT)
+    wing_sources = {module: text for module, text in sources.items() if module.startswith(f"dpaudit.{wing}.")}
+    imported = {module_of(entry.name, sources) for entry in imports(wing_sources)} - {None}
+    return any(_module(path) in imported for path in changed)
+
+
+def _module(path: str) -> str:
+    """Return the module of a path from the root of the repository: "dpaudit.engine.exits" of "engine/exits.py"."""
+    return "dpaudit." + path.removeprefix("dpaudit/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def command(tool: Sequence[str]) -> list[str]:

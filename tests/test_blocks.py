@@ -36,9 +36,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {
     "docs/developers/extending.md": "tests/test_extending.py",
-    "docs/guides/fine-tuning.md": "tests/mechanisms/test_text_fine_tuning.py",
-    "docs/guides/language-models.md": "tests/engine/test_estimate_text.py",
-    "docs/tutorials/lora.md": "tests/engine/test_tutorial.py",
+    "docs/guides/fine-tuning.md": "tests/language_models/test_text_fine_tuning.py",
+    "docs/guides/language-models.md": "tests/language_models/test_estimate_text.py",
+    "docs/tutorials/lora.md": "tests/language_models/test_tutorial.py",
     "docs/guides/python.md": "tests/engine/test_python_page.py",
     "docs/quickstart.md": "tests/engine/test_quickstart.py",
     "docs/reference/estimators.md": "tests/engine/test_documented.py",

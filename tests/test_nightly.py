@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import pytest_collection_modifyitems
-from tests.nightly import SWITCH, by_day, changed, changed_files, nightly_games
+from tests.nightly import BASE, SWITCH, by_day, changed, changed_files, changed_since_base, nightly_games
 
 ROOT = Path(__file__).parent
 
@@ -73,3 +73,29 @@ def test_changes_are_those_of_the_working_tree_and_of_the_last_commit(
     monkeypatch.setattr("tests.nightly.changed_files", lambda: {"docs/gone.md"})
     assert changed("mkdocs.yml", "docs/*")
     assert not changed("*.py", "gone.md")
+
+
+def test_the_base_is_stated_or_where_the_branch_left_main_or_the_commit_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.delenv(BASE, raising=False)
+    git("init", "-q")
+    for name in ("first", "second", "third"):
+        (tmp_path / name).write_text("a")
+        git("add", "-A")
+        git("commit", "-q", "-m", name)
+        if name == "first":
+            assert changed_since_base(tmp_path) is None, "a clone of one commit has no base"
+            git("update-ref", "refs/remotes/origin/main", "HEAD")
+    (tmp_path / "new").write_text("b")
+    assert changed_since_base(tmp_path) == {"second", "third", "new"}
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert changed_since_base(tmp_path) == {"third", "new"}
+    monkeypatch.setenv(BASE, "HEAD")
+    assert changed_since_base(tmp_path) == {"new"}
+    monkeypatch.setenv(BASE, "nowhere")
+    assert changed_since_base(tmp_path) is None

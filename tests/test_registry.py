@@ -69,7 +69,7 @@ NEEDED: dict[str, object] = {
     "delta": 1e-5,
     "function": "tests.mechanisms.user_code:noisy_count",
     "schema": {"age": [0, 100]},
-    "generator": "tests.mechanisms.own_generators:Resampled",
+    "generator": "tests.synthetic_tables.own_generators:Resampled",
     "data": "iris",
     "rate": 0.01,
 }

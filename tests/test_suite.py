@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import suite
+from tests import nightly, suite
 from tests.conftest import PROCESSOR_S, TimesRecorder
 from tests.suite import LONGEST_S, TOLERANCE, long_tests, read_record, slowest, uncompiled_kernels
 
@@ -53,6 +53,41 @@ def test_every_listed_test_exists() -> None:
         file, name = test.split("::", 1)
         assert f"def {name.partition('[')[0]}(" in (suite.ROOT / file).read_text(encoding="utf-8"), test
     assert all(len(reason) > 20 for reason in suite.LONG.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "waiting"),
+    [
+        ("docs/install.md", ["language_models", "synthetic_tables"]),
+        ("engine/run/driver.py", ["language_models", "synthetic_tables"]),
+        ("tests/engine/test_run.py", ["language_models", "synthetic_tables"]),
+        ("language_models/games/text_canaries.py", ["synthetic_tables"]),
+        ("tests/synthetic_tables/test_table_pairs.py", ["language_models"]),
+        ("synthetic_tables/front_door/page.html.j2", ["language_models"]),
+        ("requirements/constraints.txt", []),
+        ("tests/loops.py", []),
+        ("dpaudit/registry.py", []),
+    ],
+)
+def test_tests_of_a_wing_run_by_day_where_it_or_what_it_imports_was_changed(
+    path: str, waiting: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in (suite.ALL_WINGS, nightly.SWITCH):
+        monkeypatch.delenv(variable, raising=False)
+    assert suite.waiting_wings({path}) == waiting
+    assert suite.waiting_wings(None) == []
+    for variable in (suite.ALL_WINGS, nightly.SWITCH):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "yes")
+            assert suite.waiting_wings({path}) == []
+
+
+def test_a_module_that_a_wing_imports_is_one_of_its_files() -> None:
+    """An import of the text game, as its source has it."""
+    text = (suite.ROOT / "language_models" / "games" / "text_canaries.py").read_text(encoding="utf-8")
+    module = next(line.split()[1] for line in text.splitlines() if line.startswith("from dpaudit.engine."))
+    path = module.removeprefix("dpaudit.").replace(".", "/") + ".py"
+    assert "language_models" not in suite.waiting_wings({path})
 
 
 def test_a_kernel_is_compiled_again_after_a_change(tmp_path: Path) -> None:

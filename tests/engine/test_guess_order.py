@@ -19,7 +19,7 @@ from dpaudit.estimators.one_run.guess_band import (
 from dpaudit.estimators.scores import Scores
 from dpaudit.synthetic_tables.games.pair_features import PairFeatures
 from dpaudit.synthetic_tables.games.pairs import paired
-from tests.engine.test_table_pairs import rows
+from tests.synthetic_tables.test_table_pairs import rows
 
 Coins = NDArray[np.bool_]
 Order = Callable[[PairFeatures, Coins], Scores]

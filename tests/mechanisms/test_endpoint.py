@@ -25,8 +25,8 @@ from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
-from dpaudit.mechanisms.language_models import endpoint as endpoints
-from dpaudit.mechanisms.language_models import transport
+from dpaudit.mechanisms.predictors import endpoint as endpoints
+from dpaudit.mechanisms.predictors import transport
 from dpaudit.mechanisms.predictors.endpoint import AnswerStore, Endpoint, Pace
 from dpaudit.mechanisms.predictors.language_model import LanguageModel
 from dpaudit.mechanisms.predictors.transport import retry_after

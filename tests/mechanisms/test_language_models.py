@@ -16,9 +16,9 @@ import pytest
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_texts.source import TextSource
-from dpaudit.mechanisms.language_models import local
 from dpaudit.mechanisms.models import chat_templates
 from dpaudit.mechanisms.models.pretrained import load_pretrained, require_self_contained, texts_of
+from dpaudit.mechanisms.predictors import local
 from dpaudit.mechanisms.predictors.language_model import LanguageModel
 from dpaudit.mechanisms.predictors.local import LocalTransformer
 from dpaudit.mechanisms.predictors.prompts import UNREAD, Task, Teacher, read_class

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.language_models import transport
+from dpaudit.mechanisms.predictors import transport
 from dpaudit.mechanisms.predictors.transport import (
     PRIVATE_ADDRESS,
     HttpService,

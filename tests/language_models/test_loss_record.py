@@ -14,7 +14,7 @@ import torch
 import dpaudit
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_texts.canaries import Canaries
-from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer
+from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 
 TOKENIZER = small_tokenizer()

@@ -21,7 +21,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 
-HERE = "tests.engine.test_text_worlds"
+HERE = "tests.language_models.test_text_worlds"
 LORA = {"epsilon": 1.0, "rank": 4, "epochs": 4, "batch_size": 4, "learning_rate": 0.03}
 
 

@@ -28,7 +28,7 @@ from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from dpaudit.synthetic_tables.mechanisms.own_generator import OwnGenerator
-from tests.mechanisms.own_generators import Measured, Resampled
+from tests.synthetic_tables.own_generators import Measured, Resampled
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b"]}
 FAST = OutputSet(("laplace", "moved-laplace", "linear", "atoms"))

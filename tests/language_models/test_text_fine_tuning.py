@@ -29,7 +29,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
-from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
+from tests.language_models.small_language_models import domain_texts, small_model, small_tokenizer
 
 CPU = Compute()
 VOCABULARY = 40

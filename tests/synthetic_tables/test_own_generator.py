@@ -19,9 +19,9 @@ from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.synthetic_tables.mechanisms.own_generator import OwnGenerator
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableSummary
-from tests.mechanisms import own_generators
-from tests.mechanisms.own_generators import LosesColumn, Measured, NoSample, OneStep, Resampled, ReturnsNumber
 from tests.mechanisms.user_code import noisy_count
+from tests.synthetic_tables import own_generators
+from tests.synthetic_tables.own_generators import LosesColumn, Measured, NoSample, OneStep, Resampled, ReturnsNumber
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b"]}
 ROWS = pa.table({"age": [1, 1, 1], "city": ["b", "b", "b"]})

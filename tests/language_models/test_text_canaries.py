@@ -20,7 +20,7 @@ import dpaudit
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.source import TextSource
-from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
+from tests.language_models.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 
 TEXTS = domain_texts(60)

@@ -34,11 +34,11 @@ from dpaudit.language_models.mechanisms.base_models.tiny_transformer import Tiny
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel, training_texts
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
-from tests.engine.own_text_trainers import ByHeart
+from tests.language_models.own_text_trainers import ByHeart
 from tests.loops import Cases
 
 TINY = {"name": "tiny-transformer", "hidden": 32, "layers": 1, "steps": 20}
-BY_HEART = "tests.engine.own_text_trainers:ByHeart"
+BY_HEART = "tests.language_models.own_text_trainers:ByHeart"
 SPEC: dict[str, Any] = {
     "seed": 3,
     "data": {"name": "made-sentences", "rows": 100},

@@ -29,8 +29,8 @@ from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import canaries_needed, maximum_bound
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests import nightly
-from tests.engine.small_language_models import small_model, small_tokenizer
-from tests.engine.test_text_canaries import Characters
+from tests.language_models.small_language_models import small_model, small_tokenizer
+from tests.language_models.test_text_canaries import Characters
 from tests.loops import Cases
 
 ADDING = Relation.ADD_REMOVE

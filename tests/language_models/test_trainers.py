@@ -35,7 +35,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.front_door.text_audit import CANARIES, TextAudit, gathered
-from tests.engine.small_language_models import domain_texts, small_model, small_tokenizer
+from tests.language_models.small_language_models import domain_texts, small_model, small_tokenizer
 from tests.loops import Cases
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "language-models.md"

@@ -12,8 +12,8 @@ import torch
 from dpaudit.errors import InputError
 from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, sampled_tokens, token_statistics
-from tests.engine.small_language_models import small_model, small_tokenizer
 from tests.http_servers import Does, serving
+from tests.language_models.small_language_models import small_model, small_tokenizer
 
 MODEL = small_model(small_tokenizer(), hidden=32, layers=2).train()
 RNG = np.random.default_rng(0)

@@ -22,7 +22,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import UpdateProducts
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from dpaudit.mechanisms.compute import Compute
-from tests.engine.small_language_models import domain_texts, small_tokenizer, trained
+from tests.language_models.small_language_models import domain_texts, small_tokenizer, trained
 
 
 def view_of(products: UpdateProducts) -> TextView:

@@ -32,7 +32,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLos
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, token_statistics
 from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
 from tests.fake_gpu import out_of_memory
-from tests.mechanisms.test_text_fine_tuning import CPU, VOCABULARY, gpt2, llama, made_records
+from tests.language_models.test_text_fine_tuning import CPU, VOCABULARY, gpt2, llama, made_records
 
 RECORDS = made_records(14, texts=(1, 2, 1, 3))
 SIZE = 12

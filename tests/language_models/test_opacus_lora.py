@@ -17,7 +17,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.trainer import TextTrainer
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning, summed_loss
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute
-from tests.mechanisms.test_text_fine_tuning import llama, made_records, training
+from tests.language_models.test_text_fine_tuning import llama, made_records, training
 
 opacus = pytest.importorskip("opacus")
 CPU = Compute()

@@ -29,7 +29,7 @@ from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.texts import Texts
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
-from tests.engine.own_text_trainers import (
+from tests.language_models.own_text_trainers import (
     ByHeart,
     HalfNoise,
     MirroredNoise,
@@ -38,8 +38,8 @@ from tests.engine.own_text_trainers import (
     NoiseOnFactorB,
     with_defect,
 )
+from tests.language_models.test_text_fine_tuning import ConstantProbe
 from tests.loops import Cases
-from tests.mechanisms.test_text_fine_tuning import ConstantProbe
 
 SETTINGS: dict[str, Any] = {"epsilon": 8.0, "batch_size": 16, "epochs": 50}
 STEPS = {"name": "dp-sgd-steps", "trainings": 1}

@@ -24,7 +24,7 @@ from dpaudit.language_models.canary_texts.guesses import attack_scores
 from dpaudit.language_models.canary_texts.view import TextView
 from dpaudit.language_models.front_door.estimating import ATTACKS
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
-from tests.engine.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
+from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 from tests.loops import Cases
 
 TOKENIZER = small_tokenizer()
