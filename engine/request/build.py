@@ -172,8 +172,9 @@ def _construct(part_class: Any, values: Mapping[str, object]) -> Any:
 
 
 def init_fields(part_class: Any) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that a spec may set, by name."""
-    return {field.name: field for field in dataclasses.fields(part_class) if field.init}
+    """Return the fields of a dataclass that a spec may set, by name, in the order of its constructor."""
+    fields = sorted(dataclasses.fields(part_class), key=lambda field: bool(field.kw_only))
+    return {field.name: field for field in fields if field.init}
 
 
 @cache

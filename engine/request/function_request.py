@@ -16,7 +16,8 @@ from dpaudit.engine.data.table_files import ENDINGS
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import Form
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.registry import load
 
 SUFFIXES = (*ENDINGS, *PACKED)

@@ -32,7 +32,7 @@ from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.adapters.own_function import Form
+from dpaudit.mechanisms.adapters.code_on_rows import Form
 
 TRIAL_FACTOR = 4
 """Factor by which an undecided test gets more trials."""

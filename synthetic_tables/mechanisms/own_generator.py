@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dpaudit.claims import Claim
-from dpaudit.consent import PATH, require_code
-from dpaudit.errors import InputError, require, shortened
-from dpaudit.field_checks import check_fields
-from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
+from dpaudit.consent import require_code
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.adapters.code_on_rows import CodeOnRows, identity_elsewhere
 from dpaudit.mechanisms.adapters.other_python.generator_calls import (
     MAX_CELLS,
     MISSING,
@@ -26,14 +25,7 @@ from dpaudit.mechanisms.adapters.other_python.generator_calls import (
     is_generator,
 )
 from dpaudit.mechanisms.adapters.other_python.worker import GENERATOR
-from dpaudit.mechanisms.adapters.own_function import (
-    MAX_ALTERNATIVES,
-    CodeElsewhere,
-    Form,
-    combinations,
-    identity_elsewhere,
-)
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported
+from dpaudit.mechanisms.adapters.user_code import code_of, imported
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
@@ -45,7 +37,7 @@ from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableS
 
 @register("mechanism", "generator", source="one's own code, or a library's")
 @dataclass(frozen=True)
-class OwnGenerator(ClaimedByUser):
+class OwnGenerator(CodeOnRows):
     """A generator of synthetic tables: a class or an object with `fit(rows)` and `sample(count)`.
 
     Each call makes the generator, fits it and draws `count` rows, a number that does not depend on the rows. Instead of
@@ -59,38 +51,24 @@ class OwnGenerator(ClaimedByUser):
         schema: Columns of the rows: for each a range of numbers `[0, 100]` or words `[f, m]`.
         claimed: The claim about neighbouring tables.
         count: Number of synthetic rows of a call, >= 1.
-        form: The form of the rows that `fit` gets, as in `OwnFunction`.
         settings: Keyword arguments of the class, each a value or a list of values to try.
-        python, memory_mb, folder, time, code: As in `OwnFunction`.
     """
 
     generator: Any
     schema: Mapping[str, Any]
     claimed: Claim | None = None
     count: int = 100
-    form: Form = "frame"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    python: str = field(default="", metadata=PATH)
-    memory_mb: int | None = None
-    folder: str = field(default="", metadata=PATH)
-    time: bool = False
-    code: str = ""
 
     made_by = "dpaudit.check(generator, schema=...)"
+    role = "generator"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         columns = len(Schema.of(self.schema).columns)
         most = MAX_CELLS // columns
         require(1 <= self.count <= most, f"count must be in 1 .. {most:,} for {columns} columns", count=self.count)
-        require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
-        if not self.python:
-            self._take_code(imported(self.generator, field="generator"))
-        number = len(self.alternatives())
-        must = f"settings must come to 1 .. {MAX_ALTERNATIVES} combinations"
-        require(0 < number <= MAX_ALTERNATIVES, must, combinations=number)
-        if self.python:
-            self._take_code_elsewhere()
+        if self.python and not self.code.endswith(GENERATOR):
+            raise InputError(f"{_METHODS}: {self.generator} in {self.python} has not")
 
     @staticmethod
     def takes(code: Any, python: str = "", folder: str = "") -> bool:
@@ -110,48 +88,19 @@ class OwnGenerator(ClaimedByUser):
             require_methods(code)
         return False
 
-    def _take_code(self, code: Any) -> None:
-        """Check code of this Python; take settings from the keywords of a `functools.partial`."""
-        if isinstance(code, partial):
-            must = "a `functools.partial` must fix keyword arguments only"
-            require(not code.args, must, arguments=code.args)
-            fixed: dict[str, Any] = {name: [value] for name, value in code.keywords.items()}
-            object.__setattr__(self, "settings", fixed | dict(self.settings))
-            code = code.func
-        require_methods(code)
-        if not isinstance(code, type):
-            if not isinstance(self.generator, str):
-                raise InputError(
-                    f"generator must be a class, or the import path `module:name` of an object, got an object of "
-                    f"{type(code).__name__}; pass its class, and its arguments as settings"
-                )
-            require(
-                not self.settings, "settings must be empty for an object, which is made already", do="pass its class"
-            )
-            return
-        object.__setattr__(self, "generator", code_of(code, field="generator"))
-        _require_settings(code, self.settings)
-
-    def _take_code_elsewhere(self) -> None:
-        """Check code of another Python."""
-        require_code(f"{self.generator} in {self.python}")
+    def _checked(self, source: Any) -> Any:
+        require_methods(source)
+        if isinstance(source, type):
+            code = code_of(source, field="generator")
+            _require_settings(code, self.settings)
+            return code
         if not isinstance(self.generator, str):
             raise InputError(
-                "a generator for another Python must be given by its import path `module:name`, got "
-                f"{shortened(self.generator)}"
+                f"generator must be a class, or the import path `module:name` of an object, got an object of "
+                f"{type(source).__name__}; pass its class, and its arguments as settings"
             )
-        if not self.folder:
-            object.__setattr__(self, "folder", os.getcwd())
-        if not self.code:
-            object.__setattr__(self, "code", identity_elsewhere(self.python, self.generator, self.folder))
-        if not self.code.endswith(GENERATOR):
-            raise InputError(
-                f"a generator must have the methods fit(rows) and sample(count), or fit_sample(rows, count): "
-                f"{self.generator} in {self.python} has not"
-            )
-
-    def alternatives(self) -> Sequence[Mapping[str, Any]]:
-        return combinations(self.settings)
+        require(not self.settings, "settings must be empty for an object, which is made already", do="pass its class")
+        return self.generator
 
     def outcomes(
         self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
@@ -179,24 +128,7 @@ class OwnGenerator(ClaimedByUser):
             [name, list(column.values) if isinstance(column, Category) else None]
             for name, column in self._summary.schema.columns.items()
         ]
-        table = {"columns": columns, "count": count}
-        if self.python:
-            code = CodeElsewhere(
-                self.python, str(self.generator), self.folder, self.code, self.form, self.time, self.memory_mb, table
-            )
-            return code.outcomes(rows, seeds, settings, limits)
-        return call_in_process(
-            imported(self.generator, field="generator"),
-            rows,
-            seeds,
-            form=self.form,
-            settings=settings,
-            timed=self.time,
-            limit_s=limits.limit_s,
-            time_limit=limits.time_limit,
-            from_outside=limits.from_outside,
-            generator=table,
-        )
+        return self.calls(rows, seeds, settings, limits, {"columns": columns, "count": count})
 
     def _summarised(self, outcome: CallOutcome) -> CallOutcome:
         """Return the outcome of a call with the summary of its table in place of the cells."""
@@ -222,6 +154,9 @@ class OwnGenerator(ClaimedByUser):
         return TableBatch(values, words), outcome.numbers[end:]
 
 
+_METHODS = "a generator must have the methods fit(rows) and sample(count), or fit_sample(rows, count)"
+
+
 def require_methods(code: Any) -> None:
     """Raise InputError for code without the methods of a generator."""
     if is_generator(code):
@@ -230,10 +165,7 @@ def require_methods(code: Any) -> None:
         f"{name}({argument})" for name, argument in (("fit", "rows"), ("sample", "count")) if not hasattr(code, name)
     ]
     name = getattr(code, "__name__", type(code).__name__)
-    raise InputError(
-        "a generator must have the methods fit(rows) and sample(count), or fit_sample(rows, count): "
-        f"{name} has no {' and no '.join(lacking)}"
-    )
+    raise InputError(f"{_METHODS}: {name} has no {' and no '.join(lacking)}")
 
 
 def _require_settings(code: Callable[..., Any], settings: Mapping[str, Any]) -> None:

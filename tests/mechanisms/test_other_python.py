@@ -16,8 +16,9 @@ import pytest
 from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
 from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits
 from tests.mechanisms import audited_functions
 from tests.waiting import until
 
@@ -157,17 +158,20 @@ def test_in_process_failures_are_outcomes_but_signals_pass() -> None:
     def interrupts(rows: Any, rng: Any) -> None:
         raise KeyboardInterrupt
 
+    def sleeps(rows: Any, rng: Any) -> None:
+        time.sleep(100)
+
     def outside(err: BaseException) -> bool:
         return raised_externally(err) and not isinstance(err, KeyboardInterrupt)
 
-    ends = {"time_limit": time_limit, "from_outside": raised_externally}
-    (outcome,) = call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
+    (outcome,) = call_in_process(sleeps, TABLE, [0], limits=CallLimits(0.05, 1, time_limit, raised_externally))
     assert outcome.ending == "out of time"
-    assert call_in_process(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
+    (outcome,) = call_in_process(interrupts, TABLE, [0], limits=CallLimits(from_outside=outside))
+    assert outcome.ending == "raises KeyboardInterrupt"
     with pytest.raises(KeyboardInterrupt):
-        call_in_process(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
+        call_in_process(interrupts, TABLE, [0], limits=CallLimits(1.0, 1, time_limit, lambda err: True))
     with pytest.raises(TimeLimitExceeded), time_limit(0.05):  # of all calls together
-        call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
+        call_in_process(sleeps, TABLE, [0], limits=CallLimits(from_outside=raised_externally))
 
 
 def _peak_kb() -> int:
@@ -254,10 +258,10 @@ def test_invalid_functions_and_tables_are_refused(bare: str, tmp_path: Path) -> 
 
 def test_identity_names_versions_and_file_hash(bare: str) -> None:
     version = sys.version.split()[0]
-    words = identity(bare, "audited_functions:first", path=[HERE])
+    words = other(bare, "first").identity()
     assert words.startswith(f"Python {version}, audited_functions ")
-    assert words == identity(bare, "audited_functions:first", path=[HERE])
-    assert identity(sys.executable, "numpy:mean").endswith(f", numpy {np.__version__}")
+    assert words == other(bare, "first").identity()
+    assert OtherPython(sys.executable, "numpy:mean").identity().endswith(f", numpy {np.__version__}")
 
 
 def test_the_worker_needs_only_the_standard_library() -> None:

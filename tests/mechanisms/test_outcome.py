@@ -32,6 +32,7 @@ from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, call_in_process
 from dpaudit.mechanisms.adapters.other_python.worker import LOW_BIT_FLOATS, MAX_ENDING, MAX_NUMBERS, outcome_of
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
+from dpaudit.mechanisms.queries.row_function import CallLimits
 from tests.loops import Cases
 
 NOTHING = pa.table({"x": [0.0]})
@@ -511,8 +512,8 @@ def test_an_endless_coroutine_times_out() -> None:
         return called()
 
     def called() -> str:
-        limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": raised_externally}
-        return call_in_process(_endless, NOTHING, [0], form="list", **limits)[0].ending
+        limits = CallLimits(0.1, 1, time_limit, raised_externally)
+        return call_in_process(_endless, NOTHING, [0], form="list", limits=limits)[0].ending
 
     assert called() == OUT_OF_TIME
     assert asyncio.run(cell()) == OUT_OF_TIME

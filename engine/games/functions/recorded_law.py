@@ -175,16 +175,7 @@ def recorded_calls(
         return mechanism.function(rows, RecordingGenerator(rng.bit_generator, noises), **keywords)
 
     def call(chosen: Sequence[int]) -> list[CallOutcome]:
-        return call_in_process(
-            run,
-            table,
-            chosen,
-            form=mechanism.form,
-            settings=settings,
-            limit_s=limits.limit_s,
-            time_limit=limits.time_limit,
-            from_outside=limits.from_outside,
-        )
+        return call_in_process(run, table, chosen, form=mechanism.form, settings=settings, limits=limits)
 
     if widen:
         call(seeds[:1])

@@ -21,6 +21,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.adapters.other_python.worker import outcome_of
 from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits
 
 MAX_LINES = 50_000  # traced in one call
 MAX_NUMBERS = 5_000  # of a result, shared equally among its parts
@@ -94,8 +95,8 @@ def replay(
             place = f" ({_location(*frames[-1])})" if frames else ""
             raise
 
-    limits: dict[str, Any] = {"limit_s": limit_s, "time_limit": time_limit, "from_outside": raised_externally}
-    (outcome,) = call_in_process(run, table, [seed], form=form, settings=settings, **limits)
+    limits = CallLimits(limit_s, 1, time_limit, raised_externally)
+    (outcome,) = call_in_process(run, table, [seed], form=form, settings=settings, limits=limits)
     whole = replay_of(outcome)
     ending, _, warned = outcome.ending.partition("; warns ")
     if ending != "None":

@@ -15,7 +15,6 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,9 +23,10 @@ import pyarrow as pa
 from numpy.random import SeedSequence
 
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.mechanisms.adapters.other_python import generator_calls, worker
+from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.user_code import global_randomness
 from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits
 
 BATCH = 1_000  # calls in a request
 START_LIMIT_S = 300.0  # imports are slow on a busy machine
@@ -35,15 +35,8 @@ MAX_BODY = 8 * (worker.MAX_NUMBERS * 2)  # bytes of numbers in an answer
 MAX_HEADER = 1 << 20  # bytes of an answer's header
 OUTPUT_BYTES = 4_000  # of the worker's output, saved for messages
 CHUNK = 1 << 18  # bytes read at a time
+NO_LIMITS = CallLimits()
 OUT_OF_TIME = "out of time"  # ending of a call that exceeded its time limit
-
-
-def _no_limit(limit_s: float | None) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def _never(err: BaseException) -> bool:
-    return False
 
 
 def call_in_process(
@@ -54,9 +47,7 @@ def call_in_process(
     form: str = "frame",
     settings: Mapping[str, Any] | None = None,
     timed: bool = False,
-    limit_s: float | None = None,
-    time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
-    from_outside: Callable[[BaseException], bool] = _never,
+    limits: CallLimits = NO_LIMITS,
     generator: Mapping[str, Any] | None = None,
 ) -> list[CallOutcome]:
     """Call `function(rows, rng, **settings)` in this process, once for each seed.
@@ -65,25 +56,20 @@ def call_in_process(
         table: Columns of float64, int64 or string, with nulls; each call gets a separate copy in `form`.
         seeds: Whole numbers >= 0.
         timed: True to add the duration of each call in seconds to its numbers.
-        limit_s: Time limit of a call.
-        time_limit: Context manager that ends its block after a number of seconds by an exception.
-        from_outside: True for an exception that the function did not raise: a signal, which passes, or `time_limit`.
         generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
-    Raises: InputError if the form cannot hold the table.
+    Raises: InputError if the form cannot hold the table; signals, which are exceptions from outside, pass.
     """
-    outcome_reader = None if generator is None else generator_calls.with_outcome(worker.outcome_of)
-    code = function if generator is None else generator_calls.GeneratorCalls(function, **generator)
-    called = worker.AuditedFunction(code, _form(form), settings or {}, timed, outcome_reader)
-    rows = _row_copies(called, form, table)
+    called = worker.AuditedFunction(function, _form(form), settings or {}, timed, generator)
+    rows, limit_s = _row_copies(called, form, table), limits.limit_s
 
     def call(seed: int) -> CallOutcome:
         try:
-            with time_limit(limit_s):
-                ending, numbers, fault, low_bits, unread = called.call(rows, seed, from_outside)
+            with limits.time_limit(limit_s):
+                ending, numbers, fault, low_bits, unread = called.call(rows, seed, limits.from_outside)
         except BaseException as err:
-            if limit_s is None or not from_outside(err) or isinstance(err, KeyboardInterrupt):
+            if limit_s is None or not limits.from_outside(err) or isinstance(err, KeyboardInterrupt):
                 raise
-            return _out_of_time(limit_s)
+            return CallOutcome(OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
         return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits, _pairs(unread))
 
     with global_randomness(SeedSequence(0)):  # restores the global generators
@@ -105,10 +91,6 @@ def _row_copies(called: worker.AuditedFunction, form: str, table: pa.Table) -> C
         raise InputError(str(err)) from err
     _RECENT_ROWS[:] = [*_RECENT_ROWS[-1:], (form, table, copies)]
     return copies
-
-
-def _out_of_time(limit_s: float) -> CallOutcome:
-    return CallOutcome(OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
 
 
 def _form(form: str) -> str:
@@ -146,9 +128,23 @@ class OtherPython:
             generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
         Raises: InputError for arguments that cannot be sent to a worker.
         """
+        module, _, name = function.partition(":")
+        must = "a function in another Python must be given as `module:name`"
+        require(bool(module and name), must, function=function)
         self._python, self._limit_s = python, limit_s
-        self._request = _start(function, form, settings or {}, memory_bytes, path) | {"timed": timed}
-        self._request["generator"] = None if generator is None else dict(generator)
+        self._request = {
+            "function": function,
+            "form": _form(form),
+            "settings": worker.plain(dict(settings or {})),
+            "timed": timed,
+            "memory_bytes": memory_bytes,
+            "path": [str(folder) for folder in path],
+            "generator": generator,
+        }
+        try:
+            json.dumps(self._request)
+        except (TypeError, ValueError) as err:
+            raise InputError(f"settings must be numbers, words, and lists, tuples and dicts of these: {err}") from err
         self._process: WorkerProcess | None = None
         self._tables: dict[int, pa.Table] = {}  # tables that the worker holds, by number
         self._sent = 0
@@ -193,8 +189,34 @@ class OtherPython:
     def _running(self) -> WorkerProcess:
         if self._process is None:
             self._tables = {}
-            self._process, _ = start_worker(self._python, self._request)
+            self._process, _ = self._start()
         return self._process
+
+    def identity(self) -> str:
+        """Return the version of the Python, the hash of the function's file, and the distribution's version.
+
+        Raises: InputError if the function cannot be imported there.
+        """
+        process, words = self._start(identity=True)
+        process.end()
+        return words
+
+    def _start(self, *, identity: bool = False) -> tuple[WorkerProcess, str]:
+        """Start a worker, wait until it has imported its function, and return it with the text of its answer.
+
+        Raises: InputError if it fails to start.
+        """
+        process, python = WorkerProcess(self._python), shortened(repr(self._python))
+        try:
+            return process, process.prepare({**self._request, "identity": identity})
+        except WorkerEnded as err:
+            raise InputError(f"a worker cannot start in {python}: {err}") from err
+        except InputError as err:
+            process.end()
+            raise InputError(f"{err}; the Python is {python}") from err
+        except BaseException:
+            process.end()
+            raise
 
     def _number_of(self, process: WorkerProcess, table: pa.Table) -> int:
         """Return the number of a table in the worker; send the table if the worker lacks it."""
@@ -215,40 +237,8 @@ class OtherPython:
             process.end(patience_s)
 
 
-def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:
-    """Return the version of the other Python, the hash of the function's file, and the distribution's version.
-
-    Raises: InputError if the function cannot be imported there.
-    """
-    process, words = start_worker(python, {**_start(function, "list", {}, None, path), "identity": True})
-    process.end()
-    return words
-
-
-def _start(
-    function: str, form: str, settings: Mapping[str, Any], memory_bytes: int | None, path: Sequence[str]
-) -> dict[str, Any]:
-    module, _, name = function.partition(":")
-    require(bool(module and name), "a function in another Python must be given as `module:name`", function=function)
-    request = {
-        "function": function,
-        "form": _form(form),
-        "settings": worker.plain(dict(settings)),
-        "memory_bytes": memory_bytes,
-        "timed": False,
-        "generator": None,
-        "path": [str(folder) for folder in path],
-        "identity": False,
-    }
-    try:
-        json.dumps(request)
-    except (TypeError, ValueError) as err:
-        raise InputError(f"settings must be numbers, words, and lists, tuples and dicts of these: {err}") from err
-    return request
-
-
 def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
-    numbers = np.frombuffer(body, "<f8", count=len(body) // 8).astype(np.float64)
+    numbers = np.frombuffer(body, np.float64, count=len(body) // 8).copy()
     low_bits = min(int(answer.get("low_bits", 0)), len(numbers))
     ending, fault = str(answer.get("ending", "")), str(answer.get("fault", ""))
     return CallOutcome(ending, numbers, fault, max(0, low_bits), _pairs(answer.get("unread")))
@@ -270,7 +260,7 @@ def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
     """Encode a table for a worker: words in the header, numbers in the body."""
     columns: list[dict[str, Any]] = []
     body: list[bytes] = []
-    kinds = {pa.float64(): ("float", "<f8"), pa.int64(): ("whole", "<i8")}
+    kinds = {pa.float64(): ("float", np.float64), pa.int64(): ("whole", np.int64)}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.type in kinds:
             kind, sent_as = kinds[column.type]
@@ -408,10 +398,8 @@ class WorkerProcess:
         end = size + header_bytes + body_bytes
         if len(self._received) < end:
             return None
-        header, body = (
-            bytes(self._received[size : size + header_bytes]),
-            bytes(self._received[size + header_bytes : end]),
-        )
+        header = bytes(self._received[size : size + header_bytes])
+        body = bytes(self._received[size + header_bytes : end])
         if checksum != zlib.crc32(body, zlib.crc32(header)):
             raise self._garbled()
         del self._received[:end]
@@ -440,21 +428,3 @@ class WorkerProcess:
         ours, self._ours = self._ours, []
         for number in ours:
             os.close(number)
-
-
-def start_worker(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str]:
-    """Start a worker, wait until it has imported its function, and return it with the text of its answer.
-
-    Raises: InputError if it fails to start.
-    """
-    process = WorkerProcess(python)
-    try:
-        return process, process.prepare(request)
-    except WorkerEnded as err:
-        raise InputError(f"a worker cannot start in {shortened(repr(python))}: {err}") from err
-    except InputError as err:
-        process.end()
-        raise InputError(f"{err}; the Python is {shortened(repr(python))}") from err
-    except BaseException:
-        process.end()
-        raise

@@ -4,7 +4,7 @@
 
 The arguments are numbers of pipe descriptors. This process reads REQUESTS and writes ANSWERS. ALIVE is only held open:
 the system ends this process when the parent, which holds its other end, is gone. A message is a head (`HEAD`), a JSON
-header and a body of little-endian float64 or int64 numbers. No message holds pickles.
+header and a body of float64 or int64 numbers. No message holds pickles.
 
 The first request names the function. Further requests are numbered tables, and lists of seeds for a table. Function
 and tables are answered by `ready` or `refused`. Each call is answered by one message as soon as it ends, so that the
@@ -94,23 +94,6 @@ def message(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     return HEAD.pack(MARK, len(words), len(body), zlib.crc32(body, zlib.crc32(words))) + words + body
 
 
-def little_endian(numbers: array[Any]) -> bytes:
-    """Return the bytes of an array of 8-byte numbers; the inverse is `numbers_in`."""
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def numbers_in(kind: str, raw: bytes) -> array[Any]:
-    """Return the array of 8-byte numbers, of kind "d" or "q", in `raw`."""
-    numbers = array(kind)
-    numbers.frombytes(raw)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
 def plain(value: Any) -> Any:
     """Encode a setting for JSON, with tuples and dicts of any keys; the inverse is `unplain`."""
     if isinstance(value, tuple):
@@ -181,7 +164,7 @@ def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
             columns.append(Column(column["name"], column["words"]))
             continue
         end = start + 8 * header["rows"]
-        numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
+        numbers = array("d" if column["kind"] == "float" else "q", body[start:end])
         columns.append(Column(column["name"], [], numbers, column["missing"]))
         start = end
     return columns
@@ -260,14 +243,17 @@ class AuditedFunction:
         form: str,
         settings: Mapping[str, Any],
         timed: bool = False,
-        outcome_reader: Callable[[Any], Summarised] | None = None,
+        generator: Mapping[str, Any] | None = None,
     ) -> None:
         """With `timed`, the duration of a call in seconds is added to its numbers.
 
-        `outcome_reader` reads what a call returned; its default is `outcome_of`.
+        `generator` holds columns and count of the table of a generator (`GeneratorCalls`); it is None for a function.
         """
+        self._outcome_reader = outcome_of
+        if generator is not None:
+            calls = _next_to_this("generator_calls")
+            function, self._outcome_reader = calls.GeneratorCalls(function, **generator), calls.with_outcome(outcome_of)
         self._function, self._form, self._settings, self._timed = function, form, dict(settings), timed
-        self._outcome_reader = outcome_reader or outcome_of
         self._mutable_settings = not all(
             isinstance(value, (int, float, str, type(None))) for value in settings.values()
         )
@@ -1173,22 +1159,17 @@ def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
             function = getattr(function, part)
     except BaseException as err:  # a module may raise anything during its import
         raise Refused(f"{request['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
-    code, outcome_reader = function, None
-    if request["generator"] is not None:
-        calls = _next_to_this("generator_calls")
-        function, outcome_reader = calls.GeneratorCalls(code, **request["generator"]), calls.with_outcome(outcome_of)
-    elif not callable(function) and not request["identity"]:
+    if request["generator"] is None and not callable(function) and not request["identity"]:
         raise Refused(f"{request['function']} must be a function, got an object of {type(function).__name__}")
-    called = AuditedFunction(
-        function, request["form"], unplain(request["settings"]), bool(request["timed"]), outcome_reader
-    )
+    settings = unplain(request["settings"])
+    called = AuditedFunction(function, request["form"], settings, request["timed"], request["generator"])
     called.rows([Column("x", [], array("d", [0.0]))])  # imports the form's library, or raises Refused
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if request["memory_bytes"] is not None:
         most = _address_space() + request["memory_bytes"]
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    return code, called
+    return function, called
 
 
 def _next_to_this(file: str) -> Any:
@@ -1260,7 +1241,7 @@ def _serve(line: _Pipes, called: AuditedFunction) -> None:
         for seed in request["seeds"]:
             ending, numbers, fault, low_bits, unread = called.call(rows, seed)
             header = {"ending": ending, "fault": fault, "low_bits": low_bits, "unread": unread}
-            line.send(header, little_endian(array("d", numbers)))
+            line.send(header, array("d", numbers).tobytes())
 
 
 if __name__ == "__main__":
