@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import io
 import locale
 import operator
 import os
@@ -135,7 +134,10 @@ def _redirected_to(file: int) -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     os.dup2(file, 1)
     os.dup2(file, 2)
-    sys.stdout, sys.stderr = (_text_stream(number) for number in (1, 2))
+    sys.stdout, sys.stderr = (
+        open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        for number in (1, 2)
+    )
     try:
         yield
     finally:
@@ -165,11 +167,6 @@ def _restore_descriptor(number: int, copy: int | None) -> None:
         if null_device != number:
             os.dup2(null_device, number)
             os.close(null_device)
-
-
-def _text_stream(number: int) -> io.TextIOWrapper:
-    raw = io.FileIO(number, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _flush() -> None:
@@ -204,8 +201,7 @@ LIBRARIES = {
     *("builtins", "hashlib", "json", "math", "os", "pickle", "random", "time"),
     *("numpy", "numpy.linalg", "numpy.random", "pyarrow", "pyarrow.parquet", "scipy.special", "scipy.stats"),
 }
-_NUMBERS = tuple(signal.Signals)
-_STREAMS = ("stdin", "stdout", "stderr")
+_SIGNALS = {number.name: number for number in signal.Signals}
 
 
 @dataclass(frozen=True)
@@ -213,9 +209,9 @@ class _ProcessState:
     """Part of the state of a process that all its code shares."""
 
     name: str
-    current: Callable[[], Any]  # returns a comparable value
+    current: Callable[[], Any]  # returns a comparable value; of a mapping, remarks name the keys that changed
     restore: Callable[[Any], object] | None = None  # restores a value; None does not restore
-    # Returns the names of the parts that differ from a value; None compares the values.
+    # Returns the names of the parts that differ from a value; None compares the values
     changed: Callable[[Any], tuple[str, ...]] | None = None
     by_imports: bool = False  # True if importing libraries changes it too
 
@@ -238,10 +234,13 @@ def _guarded_state() -> Iterator[list[str]]:
 
 def _restore_if_changed(state: _ProcessState, before: Any, remarks: list[str], *, imported: bool) -> None:
     """Restore a state if it has changed, and add a remark."""
+    now = None if state.changed else _read_or_none(state.current)
     if state.changed is not None:
         changes = state.changed(before)
+    elif isinstance(before, dict) and now is not None:
+        changes = tuple(name for name in before if now[name] != before[name])
     else:
-        changes = () if _read_or_none(state.current) == before else ("",)
+        changes = () if now == before else ("",)
     if changes and state.restore is not None:
         state.restore(before)
     if changes and not (state.by_imports and imported):
@@ -334,29 +333,24 @@ def _umask() -> int:
     return mask
 
 
-def _handlers() -> dict[int, Any]:
-    return {number: _signal.getsignal(number) for number in _NUMBERS}
+def _handlers() -> dict[str, Any]:
+    return {name: _signal.getsignal(number) for name, number in _SIGNALS.items()}
 
 
-def _changed_handlers(before: dict[int, Any]) -> tuple[str, ...]:
-    return tuple(number.name for number in _NUMBERS if _signal.getsignal(number) != before[number])
+def _restore_handlers(before: dict[str, Any]) -> None:
+    for name, handler in before.items():
+        if _signal.getsignal(_SIGNALS[name]) != handler and handler is not None:
+            signal.signal(_SIGNALS[name], handler)
 
 
-def _restore_handlers(before: dict[int, Any]) -> None:
-    for number, handler in before.items():
-        if _signal.getsignal(number) != handler and handler is not None:
-            signal.signal(number, handler)
+def _limits() -> list[tuple[int, tuple[int, int]]]:
+    numbers = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+    return [(number, resource.getrlimit(number)) for number in numbers]
 
 
-def _limits() -> dict[str, tuple[int, int]]:
-    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
-
-
-def _restore_limits(before: dict[str, tuple[int, int]]) -> None:
-    for name, (soft, _) in before.items():
-        hard = resource.getrlimit(getattr(resource, name))[1]
-        resource.setrlimit(getattr(resource, name), (soft, hard))
+def _restore_limits(before: list[tuple[int, tuple[int, int]]]) -> None:
+    for number, (soft, _) in before:
+        resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
 
 
 def _open_files() -> dict[int, tuple[int, int] | None]:
@@ -386,37 +380,29 @@ def _new_threads(before: frozenset[threading.Thread]) -> tuple[str, ...]:
     )
 
 
-def _torch_state() -> tuple[Any, ...]:
+_TORCH_DEFAULTS = {"default dtype": "torch.float32", "deterministic algorithms": False, "gradients": True}
+"""State of torch after its import."""
+
+
+def _torch_state() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_default_dtype"):
-        return ()
-    return (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled())
+        return _TORCH_DEFAULTS
+    values = str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled()
+    return dict(zip(_TORCH_DEFAULTS, values, strict=True))
 
 
-def _changed_torch(before: tuple[Any, ...]) -> tuple[str, ...]:
-    names = ("default dtype", "deterministic algorithms", "gradients")
-    expected = before or _torch_defaults()
-    return tuple(name for name, old, new in zip(names, expected, _torch_state(), strict=False) if old != new)
-
-
-def _torch_defaults() -> tuple[Any, ...]:
-    """Return the state of torch after its import; () without torch."""
-    torch = sys.modules.get("torch")
-    return (torch.float32, False, True) if torch is not None else ()
-
-
-def _restore_torch(before: tuple[Any, ...]) -> None:
+def _restore_torch(before: dict[str, Any]) -> None:
     import torch
 
-    dtype, deterministic, gradients = before or _torch_defaults()
-    torch.set_default_dtype(dtype)
+    dtype, deterministic, gradients = before.values()
+    torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch.")))
     torch.use_deterministic_algorithms(deterministic)
     torch.set_grad_enabled(gradients)
 
 
 def _restore_streams(before: tuple[Any, ...]) -> None:
-    for name, stream in zip(_STREAMS, before, strict=True):
-        setattr(sys, name, stream)
+    sys.stdin, sys.stdout, sys.stderr = before
 
 
 def _restore_import_path(before: list[str]) -> None:
@@ -443,7 +429,7 @@ _PROCESS_STATES = (
     _ProcessState("the import path", lambda: list(sys.path), _restore_import_path),
     _ProcessState("the working folder", os.getcwd, os.chdir),
     _ProcessState("the umask", _umask, os.umask),
-    _ProcessState("signal handlers", _handlers, _restore_handlers, _changed_handlers),
+    _ProcessState("signal handlers", _handlers, _restore_handlers),
     _ProcessState("environment variables", _environment, _restore_environment, _changed_variables, True),
     _ProcessState("limits of the process", _limits, _restore_limits),
     _ProcessState("open files it closed", _open_files, None, _closed_files),
@@ -452,8 +438,8 @@ _PROCESS_STATES = (
     _ProcessState(
         "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda before: locale.setlocale(locale.LC_ALL, before)
     ),
-    _ProcessState("numpy.seterr", np.geterr, lambda before: np.seterr(**before)),
-    _ProcessState("torch", _torch_state, _restore_torch, _changed_torch),
+    _ProcessState("numpy.seterr", lambda: tuple(np.geterr().items()), lambda before: np.seterr(**dict(before))),
+    _ProcessState("torch", _torch_state, _restore_torch),
     _ProcessState("garbage collection", gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
     _ProcessState("tracing", lambda: (sys.gettrace(), sys.getprofile())),
     _ProcessState("the hook of errors", lambda: sys.excepthook, lambda before: setattr(sys, "excepthook", before)),
