@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,11 @@ def function_on_rows(
         "time": time,
     }
     generator = load("mechanism", "generator")  # of the wing for synthetic tables
-    mechanism: Any
-    if generator.takes(function, python, folder):
-        mechanism = generator(function, schema, **options)
-        code = mechanism.generator
-    else:
-        mechanism = OwnFunction(function, **options)
-        code = mechanism.function
+    is_generator = generator.takes(function, python, folder)
+    mechanism = generator(function, schema, **options) if is_generator else OwnFunction(function, **options)
     neighbours: Relation = checked_argument("relation", relation, Relation)
     if claim is None:
-        claim = stated_claim(code if isinstance(function, str) else function, mechanism.settings)
+        claim = stated_claim(mechanism.source if isinstance(function, str) else function, mechanism.settings)
     return replace(mechanism, claimed=parse_claim(claim, neighbours)), rows
 
 
@@ -98,19 +94,12 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
         return claim() if callable(claim) and not isinstance(claim, Claim) else claim
     values = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
     if callable(function):
-        parameters = _parameters(function)
-        values = {each.name: each.default for each in parameters if each.default is not each.empty} | values
+        with suppress(ValueError, TypeError):  # of some compiled functions Python knows no parameters
+            parameters = inspect.signature(function).parameters.values()
+            values = {each.name: each.default for each in parameters if each.default is not each.empty} | values
     if "epsilon" not in values:
         raise SpecError(
             "a function must have a claim: pass `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or `claim='mu=1'`, "
             "or add a parameter `epsilon` with a default to the function"
         )
     return values["epsilon"] if values.get("delta") is None else (values["epsilon"], values["delta"])
-
-
-def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function; none if Python cannot inspect them, as for some compiled functions."""
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (ValueError, TypeError):
-        return ()

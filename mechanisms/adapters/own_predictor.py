@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, global_randomness, take_code, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.predictors.prompts import UNREAD, read_class
@@ -53,14 +52,12 @@ class OwnPredictor(ClaimedByUser):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        code = code_of(self.predictor, field="predictor")
-        object.__setattr__(self, "predictor", code)
+        take_code(self, "predictor")
         method = "answer" if self.sigma is None else "votes"
         require(
-            callable(getattr(code, method, None)),
+            callable(getattr(self.predictor, method, None)),
             f"predictor must have a method `{method}` (`votes` goes with `sigma`, `answer` without)",
-            given=location(code),
+            given=location(self.predictor),
         )
         require_positive(self, "sigma")
 

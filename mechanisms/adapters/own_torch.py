@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
-from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness, take_code
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -90,7 +89,7 @@ class OwnTorch(ClaimedByUser):
     def __post_init__(self) -> None:
         import torch
 
-        check_fields(self)
+        take_code(self, "train", "module", "X", "y", "seed")
         module: Any = self.module
         match module:
             case _Copies():
@@ -99,9 +98,7 @@ class OwnTorch(ClaimedByUser):
                 module = _Copies(architecture, digest)
             case _:
                 module = code_of(module, field="module")
-        train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))
         object.__setattr__(self, "module", module)
-        object.__setattr__(self, "train", train)
         with global_randomness(SeedSequence(0)):
             try:
                 first = module(**self.parameters)
@@ -212,12 +209,11 @@ class OwnOpacus:
     steps: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        take_code(self, "train", "X", "y", "seed")
         if self.epsilon is not None:
             require_finite_epsilon(self.epsilon)
         require_delta(self.delta)
         require_packages(self)
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
         """Return (epsilon, delta)-DP for adding or removing one record. Raises: InputError if epsilon is not set."""

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
-from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, global_randomness, take_code
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import tabular_input
@@ -43,10 +42,7 @@ class _OwnFunction(ClaimedByUser):
     claimed: Claim | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        arguments = ("X", "y", "seed")
-        code = code_of(self.train, field="train", arguments=arguments, parameters=self.parameters)
-        object.__setattr__(self, "train", code)
+        take_code(self, "train", "X", "y", "seed", parameters=self.parameters)
 
 
 @register("mechanism", "callable", source="one's own code")
@@ -69,20 +65,17 @@ class OwnTraining(_OwnFunction):
         rows = _rows(train.features, train.categorical)
         with global_randomness(seed) as number, limited_threads(compute.threads):
             model = self.train(rows, train.labels.copy(), number, **self.parameters)
-        ask, classes, code = getattr(model, "predict_proba", None), None, location(self.train)
-        if callable(ask):
-            classes = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
-        elif callable(model):
-            ask = model
-        else:
+        ask, classes = getattr(model, "predict_proba", None), getattr(model, "classes_", None)
+        code = location(self.train)
+        if not callable(ask):
+            ask, classes = model, None
+        if not callable(ask):
             raise InputError(
                 f"{code} must return an object with predict_proba(X), or a function of X, got {type(model).__name__}"
             )
-        answer, classes = (
-            partial(_answer, ask, train.categorical),
-            None if classes is None else np.asarray(classes, np.int64),
-        )
-        return ModelOfUserCode(answer, train.classes, f"the model of {code}", classes)
+        columns = None if classes is None else np.asarray(classes, np.int64)
+        answer = partial(_answer, ask, train.categorical)
+        return ModelOfUserCode(answer, train.classes, f"the model of {code}", columns)
 
 
 def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features: Features) -> object:
@@ -167,12 +160,10 @@ class OwnSteps:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        take_code(self, "train", "X", "y", "seed", "canary")
         require_positive(self, "noise_multiplier")
         require_delta(self.delta)
         self.claimed_steps(0)  # checks the others
-        arguments = ("X", "y", "seed", "canary")
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=arguments))
 
     def claim(self) -> Claim:
         curve = SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
@@ -183,7 +174,6 @@ class OwnSteps:
         return ClaimedSteps(private, self.steps, self.divisor)
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-
         with global_randomness(seed) as number, limited_threads(compute.threads):
             self.train(np.array(as_array(train.features)), train.labels.copy(), number, canary)
 

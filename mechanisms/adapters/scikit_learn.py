@@ -17,13 +17,13 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
     ClaimedByUser,
     ModelOfUserCode,
     code_of,
     global_randomness,
+    take_code,
     whole_number,
 )
 from dpaudit.mechanisms.compute import Compute, spawned
@@ -161,8 +161,8 @@ class SklearnClassifier(ClaimedByUser):
     claimed: Claim | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        estimator = code_of(self.estimator, field="estimator")
+        take_code(self, "estimator")
+        estimator = self.estimator
         require(
             isinstance(estimator, type)
             and all(hasattr(estimator, word) for word in ("fit", "get_params", "set_params")),
@@ -171,7 +171,6 @@ class SklearnClassifier(ClaimedByUser):
             estimator=getattr(estimator, "__qualname__", estimator),
         )
         parameters = {name: _as_settings(value, f"parameters.{name}") for name, value in self.parameters.items()}
-        object.__setattr__(self, "estimator", estimator)
         object.__setattr__(self, "parameters", parameters)
         _check(self.make())
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, import_object, location
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.examples import Features
@@ -76,6 +77,13 @@ def code_of(
             "Create that object inside the function"
         ) from err
     return code  # type: ignore[no-any-return]
+
+
+def take_code(mechanism: Any, field: str, *arguments: str, parameters: Collection[str] = ()) -> None:
+    """Check the fields of a new mechanism, and replace the import path in `field` by the code; see `code_of`."""
+    check_fields(mechanism)
+    code = code_of(getattr(mechanism, field), field=field, arguments=arguments or None, parameters=parameters)
+    object.__setattr__(mechanism, field, code)
 
 
 def imported(source: object, *, field: str) -> Any:

@@ -1128,7 +1128,10 @@ def main(requests: int, answers: int, alive: int) -> None:
     """Serve requests until the pipe is closed."""
     for number in (requests, answers, alive):
         os.set_inheritable(number, False)
-    _end_with_parent(alive)
+    # The system ends this process when the other end of the pipe is closed.
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
     worker_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != worker_folder]
     line = _Pipes(requests, answers)
@@ -1140,13 +1143,6 @@ def main(requests: int, answers: int, alive: int) -> None:
         return
     line.send({"ready": _identity(request["function"], loaded) if request["identity"] else ""})
     _serve(line, called)
-
-
-def _end_with_parent(alive: int) -> None:
-    """Have the system end this process when the other end of the pipe is closed."""
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
