@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import tempfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,52 @@ from pathlib import Path
 from tests.import_graph import Sources, cycles, grouped, import_graph, imports, module_of, read_sources
 
 ROOT = Path(__file__).parent.parent
-SMALL_AUDIT = """
-import sys
+WALKS = """
+import sys, tempfile
+from itertools import groupby
+import numpy as np
 import dpaudit
-from dpaudit import Audit, AuditSpec, RunOptions, audit
 
-entry = Audit({"name": "randomized-response", "epsilon": 1.0}, {"name": "digits"}, {"name": "label-canaries"})
-audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=sys.argv[1], quiet=True)
-print(*(name for name in sys.modules if name.partition(".")[0] == "dpaudit"))
+def loaded():
+    return [name for name in sys.modules if name.partition(".")[0] == "dpaudit"]
+
+def walked(call, *arguments, **options):
+    entered = {}
+    def note(frame, event, argument):
+        if event == "call" and str(frame.f_globals.get("__name__")).startswith("dpaudit."):
+            entered.setdefault(frame.f_code, frame.f_globals["__name__"])
+    sys.setprofile(note)
+    try:
+        return call(*arguments, **options), [module for module, _ in groupby(entered.values())]
+    finally:
+        sys.setprofile(None)
+
 """
+ESTIMATE = """
+score = np.random.default_rng(0).normal(size=200)
+scores = {"score": score, "member": np.arange(200) % 2 == 0}
+str(dpaudit.estimate(scores, claim=1.0))
+print("estimate", *loaded())
+"""
+AUDIT_WALK = """
+from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit.engine.run import policy
+
+read, walks = policy.read_audit, []
+
+def reading(*arguments, **options):
+    result, walk = walked(read, *arguments, **options)
+    walks.append(walk)
+    return result
+
+policy.read_audit = reading
+entry = Audit({"name": "randomized-response", "epsilon": 1.0}, {"name": "digits"}, {"name": "label-canaries"})
+run = RunOptions(runner="in-process", figures=False)
+audit(AuditSpec((entry,), run=run), output=tempfile.mkdtemp() + "/run", quiet=True)
+print("audit", *loaded())
+print("read_audit", *walks[-1])
+"""
+"""Programs that print the modules that an estimate and a small audit load, and those that the latter walks through."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +95,29 @@ def main() -> None:
 
 
 def small_audit(sources: Sources) -> list[Figure]:
-    """Count the modules and lines that an audit of randomised labels imports, in a fresh process."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", SMALL_AUDIT, f"{folder}/run"]
-        process = subprocess.run(command, cwd=ROOT / "editable", capture_output=True, text=True, check=False)
+    """Count the modules that an estimate and an audit of randomised labels import and walk through.
+
+    A walk is the order in which functions are entered for the first time: a stay is a visit of a module, a return a
+    visit of one that was visited before.
+    """
+    loaded = _printed(WALKS + ESTIMATE)
+    audit = _printed(WALKS + AUDIT_WALK)
+    walk = audit["read_audit"]
+    return [
+        Figure("modules that an estimate of two arrays imports", len(loaded["estimate"]), limit=50),
+        Figure("modules that a small label audit imports", len(audit["audit"]), limit=130),
+        Figure("lines of them", sum(lines(sources[name]) for name in audit["audit"]), limit=16_000),
+        Figure("stays from `read_audit` to its result", len(walk), f"{len(walk) - len({*walk})} returns"),
+    ]
+
+
+def _printed(program: str) -> dict[str, list[str]]:
+    """Return the words after the first one of each line that a program prints, in a fresh process."""
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, cwd=ROOT / "editable", capture_output=True, text=True, check=False)
     if process.returncode != 0:
         raise RuntimeError(process.stderr)
-    loaded = process.stdout.splitlines()[-1].split()
-    return [
-        Figure("modules that a small label audit imports", len(loaded), limit=130),
-        Figure("lines of them", sum(lines(sources[name]) for name in loaded), limit=16_000),
-    ]
+    return {first: words for first, *words in map(str.split, process.stdout.splitlines())}
 
 
 def rooms_in_cycles(sources: Sources) -> list[Figure]:

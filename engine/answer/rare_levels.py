@@ -1,7 +1,7 @@
 """Sensitivity of an audit with rare coins: laws of the scores of planted and other canaries, and those for less noise.
 
 Noise that is c times too small multiplies the log-likelihood ratio of a canary by c, as for fair coins
-(`gather.detectable_factor`). The levels of scores keep their shares of an equal mixture of both worlds.
+(`sensitivity.detectable_factor`). The levels of scores keep their shares of an equal mixture of both worlds.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
-from dpaudit.engine.answer.shift import ShiftControl
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding
 
 if TYPE_CHECKING:
+    from dpaudit.engine.answer.shift import ShiftControl
     from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 
 STATED_NOISE_P = 1e-6

@@ -554,7 +554,7 @@ def _power(
     """
     if bound.validity in NEVER_REJECT:
         return {"blind": NO_VERDICT.format(bound.validity)}
-    from dpaudit.engine.answer.gather import p_value_of  # slow to import, needs a claim
+    from dpaudit.engine.answer.sensitivity import p_value_of  # slow to import, needs a claim
 
     is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS
     power = {"p_value": p_value_of(estimator, tallies, bound, claim.curve) if is_small else None}
@@ -570,7 +570,7 @@ def _power(
 
 def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
     """Return the bound for as many rows in perfect order, and the detectable reduction of the noise."""
-    from dpaudit.engine.answer.gather import detectable_factor  # slow to import
+    from dpaudit.engine.answer.sensitivity import detectable_factor  # slow to import
 
     most = _maximum(replays, estimator)
     if blind := _blind(most, claim):

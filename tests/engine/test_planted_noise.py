@@ -14,7 +14,7 @@ from benchmarks.wide_vectors import patients
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
-from dpaudit.engine.answer.gather import planted_factor
+from dpaudit.engine.answer.sensitivity import planted_factor
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.data.partition import Partition

@@ -19,7 +19,7 @@ from scipy.stats import binom, norm
 import dpaudit
 from dpaudit import Canaries, Claim, Estimate, Relation, TextEstimate, Verdict
 from dpaudit.claims import GaussianDP
-from dpaudit.engine.answer.gather import detectable_factor
+from dpaudit.engine.answer.sensitivity import detectable_factor
 from dpaudit.engine.cli.main import main
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
