@@ -17,8 +17,8 @@ from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.answer.gather import p_value_of
 from dpaudit.engine.answer.record import Confirmation, Sensitivity, Test
+from dpaudit.engine.answer.sensitivity import p_value_of
 from dpaudit.engine.attacks.guess_order import learned_order
 from dpaudit.engine.data.cells import group_codes, read_as_line
 from dpaudit.errors import DataError, InputError, require
