@@ -26,9 +26,9 @@ from scipy.stats import binom
 
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
-from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette

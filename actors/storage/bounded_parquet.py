@@ -6,10 +6,8 @@ Repeated values compress so well that a kilobyte may unpack to billions of rows.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -124,8 +122,7 @@ _TEXT, _FIXED = 6, 7
 _SCHEMA, _ROWS, _GROUPS = 2, 3, 4  # field numbers of the file metadata
 
 
-@dataclass(frozen=True)
-class ColumnSize:
+class ColumnSize(NamedTuple):
     """Size of one column of one row group."""
 
     path: str  # names of the enclosing columns and the column, joined by dots
@@ -135,41 +132,40 @@ class ColumnSize:
     text: bool  # True if it holds text
 
 
-@dataclass(frozen=True)
-class Footer:
+class Footer(NamedTuple):
     """Sizes in the footer of a Parquet file."""
 
     rows: int
-    columns: tuple[ColumnSize, ...]  # of all row groups
+    columns: list[ColumnSize]  # of all row groups
 
 
 def read_footer(file: IO[bytes]) -> Footer:
+    """Return the sizes in a footer without pyarrow, which some damaged footers crash. Raises: ValueError."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 8))
+    end = file.read(8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or not 0 < length <= min(MAX_BYTES, size - 8):
+        raise ValueError("it has no footer, or its footer is too long")
+    file.seek(size - 8 - length)
     try:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - 8))
-        length, magic = struct.unpack("<I4s", file.read(8))
-        if magic != b"PAR1" or not 0 < length <= min(MAX_BYTES, size - 8):
-            raise ValueError("it has no footer, or its footer is too long")
-        file.seek(size - 8 - length)
-        return _footer(_Thrift(file.read(length)).struct())
-    except (IndexError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as err:
+        metadata = _Thrift(file.read(length)).struct()
+        leaves = [element for element in metadata[_SCHEMA] if not element.get(5)]  # elements without children
+        columns = [
+            _column_size(chunk[3], leaf, rows=group[3])
+            for group in metadata[_GROUPS]
+            for chunk, leaf in zip(group[1], leaves, strict=True)
+        ]
+        return Footer(_nonnegative(metadata[_ROWS]), columns)
+    except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise ValueError("its footer is invalid") from err
 
 
-def _footer(metadata: dict[int, Any]) -> Footer:
-    leaves = [element for element in metadata[_SCHEMA] if not element.get(5)]  # elements without children
-    columns = tuple(column for group in metadata[_GROUPS] for column in _columns(group, leaves))
-    return Footer(_nonnegative(metadata[_ROWS]), columns)
-
-
-def _columns(group: dict[int, Any], leaves: list[dict[int, Any]]) -> Iterator[ColumnSize]:
-    for chunk, leaf in zip(group[1], leaves, strict=True):
-        column_metadata = chunk[3]
-        kind = column_metadata[1]
-        width = _nonnegative(leaf.get(2, 0)) if kind == _FIXED else _WIDTHS[kind]
-        path = b".".join(column_metadata[3]).decode()
-        values = max(_nonnegative(column_metadata[5]), _nonnegative(group[3]))
-        yield ColumnSize(path, values, width, _nonnegative(column_metadata[6]), kind == _TEXT)
+def _column_size(chunk: dict[int, Any], leaf: dict[int, Any], *, rows: int) -> ColumnSize:
+    kind, path = chunk[1], b".".join(chunk[3]).decode()
+    width = _nonnegative(leaf.get(2, 0)) if kind == _FIXED else _WIDTHS[kind]
+    values = max(_nonnegative(chunk[5]), _nonnegative(rows))
+    return ColumnSize(path, values, width, _nonnegative(chunk[6]), kind == _TEXT)
 
 
 def _nonnegative(number: int) -> int:

@@ -24,6 +24,9 @@ Column: TypeAlias = "NDArray[np.float64] | pa.Array"
 Refuse: TypeAlias = Callable[[int | None, str, str, str], DataError]
 """Function of (row from 0 or None for all, column, problem, remedy) that returns an error naming the place."""
 
+Convert: TypeAlias = Callable[[pa.ChunkedArray, str, Refuse], Column]
+"""Function of (cells, column, refuse) that returns numbers or categories."""
+
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 MIN_NUMERIC_SHARE = 0.9
 SAMPLE = 200
@@ -157,7 +160,7 @@ def features_of(columns: Mapping[str, Column], *, keep_missing: bool = False) ->
 
 def examples_of(
     table: pa.Table,
-    convert: Callable[[pa.ChunkedArray, str, Refuse], Column],
+    convert: Convert,
     refuse: Refuse,
     *,
     place: object,

@@ -353,22 +353,21 @@ def _column(records: Sequence[Mapping[str, Any]], name: str) -> pa.Array:
 
 def _array(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
     """Return the columns of a `.npy`: score and member, or the fields of a structured array."""
-    header = _Header.of(file)
-    header.require_held(name, size_of(file))
-    if header.dtype.names:
-        fields = header.dtype.names
-        require_width(name, len(fields))
-        wanted = [field for field in fields if field in set(used(fields))]
+    kind, shape = _array_type(name, file, size_of(file))
+    file.seek(0)
+    if kind.names:
+        require_width(name, len(kind.names))
+        wanted = [field for field in kind.names if field in set(used(kind.names))]
         for field in wanted:
-            _require_column(f"{name}: column {field}", header.dtype[field], header.shape)
+            _require_column(f"{name}: column {field}", kind[field], shape)
         records = np.lib.format.read_array(file, allow_pickle=False)
-        return _of_arrays(name, {field: np.ascontiguousarray(records[field]) for field in wanted}, fields, rows)
-    if len(header.shape) != 2 or header.shape[1] != 2:
+        return _of_arrays(name, {field: np.ascontiguousarray(records[field]) for field in wanted}, kind.names, rows)
+    if len(shape) != 2 or shape[1] != 2:
         raise DataError(
             f"{name} must hold two columns, score and member, or be a structured array with named fields, got an array "
-            f"of shape {shortened(header.shape)}"
+            f"of shape {shortened(shape)}"
         )
-    _require_column(name, header.dtype, header.shape[:1])
+    _require_column(name, kind, shape[:1])
     array = np.lib.format.read_array(file, allow_pickle=False)
     return _of_arrays(name, {"score": array[:, 0], "member": array[:, 1]}, ("score", "member"), rows)
 
@@ -391,12 +390,11 @@ def _archive(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTa
             sum(member.file_size for member in chosen.values()), size, name, max_ratio=MAX_TIMES_ZIPPED
         )
         for column, member in chosen.items():
+            place = f"{name}: array {shortened(column)}"
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise DataError(f"{name}: array {shortened(column)} must be packed as NumPy packs it")
+                raise DataError(f"{place} must be packed as NumPy packs it")
             with archive.open(member) as unpacked:
-                header = _Header.of(unpacked)
-            header.require_held(f"{name}: array {shortened(column)}", member.file_size)
-            _require_column(f"{name}: array {shortened(column)}", header.dtype, header.shape)
+                _require_column(place, *_array_type(place, unpacked, member.file_size))
         columns = {}
         for column, member in chosen.items():
             with archive.open(member) as unpacked:
@@ -436,36 +434,26 @@ def _require_directory(name: str, file: BinaryIO, size: int) -> None:
     file.seek(0)
 
 
-@dataclass(frozen=True)
-class _Header:
-    """Header of a NumPy array file."""
+def _array_type(name: str, file: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return the type and the shape that the header of an array file of `size` bytes states.
 
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    length: int  # bytes of the header itself
-
-    @classmethod
-    def of(cls, file: IO[bytes]) -> _Header:
-        version = np.lib.format.read_magic(file)
-        width = 2 if version == (1, 0) else 4
-        length = int.from_bytes(file.read(width), "little")
-        if length > MAX_HEADER:
-            raise ValueError(f"the header of an array must have at most {MAX_HEADER:,} bytes")
-        about = ast.literal_eval(file.read(length).decode("utf-8" if version >= (3, 0) else "latin-1"))
-        shape = about["shape"]
-        if not isinstance(shape, tuple) or not all(type(end) is int and end >= 0 for end in shape):
-            raise ValueError("the shape of an array must be whole numbers >= 0")
-        return cls(np.lib.format.descr_to_dtype(about["descr"]), shape, length + width + 8)
-
-    def require_held(self, name: str, size: int) -> None:
-        """Raise DataError if a file of `size` bytes cannot hold the array's values."""
-        unpacked = math.prod(self.shape) * self.dtype.itemsize
-        if unpacked > size - self.length:
-            raise DataError(
-                f"{name} must hold what its header says, {unpacked:,} bytes of shape {shortened(self.shape)}, it has "
-                f"{size - self.length:,}"
-            )
-        require_fits_memory(unpacked, name)
+    Raises: DataError if the file cannot hold so many values; ValueError for another header.
+    """
+    version = np.lib.format.read_magic(file)
+    width = 2 if version == (1, 0) else 4
+    length = int.from_bytes(file.read(width), "little")
+    if length > MAX_HEADER:
+        raise ValueError(f"the header of an array must have at most {MAX_HEADER:,} bytes")
+    header = ast.literal_eval(file.read(length).decode("utf-8" if version >= (3, 0) else "latin-1"))
+    kind, shape = np.lib.format.descr_to_dtype(header["descr"]), header["shape"]
+    if not isinstance(shape, tuple) or not all(type(end) is int and end >= 0 for end in shape):
+        raise ValueError("the shape of an array must be whole numbers >= 0")
+    unpacked, held = math.prod(shape) * kind.itemsize, size - length - width - 8
+    if unpacked > held:
+        states = f"{unpacked:,} bytes of shape {shortened(shape)}"
+        raise DataError(f"{name} must hold what its header says, {states}, it has {held:,}")
+    require_fits_memory(unpacked, name)
+    return kind, shape
 
 
 def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:

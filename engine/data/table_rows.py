@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.engine.data.cells import MISSING_WORDS, read_as_line
@@ -117,88 +119,106 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
     if not len(table):
         raise DataError(f"{name}: must have rows, has none")
     columns = {column: plain(table[column]) for column in table.column_names}
-    described = (
-        Schema.of(schema)
-        if schema is not None
-        else Schema({column: _inferred(table[column], column, name) for column in columns})
-    )
+    places = {column: f"{name}, column {column!r}" for column in columns}
+
+    @cache
+    def spelled(column: str) -> tuple[NDArray[np.float64] | None, str]:
+        return spelled_numbers(columns[column], places[column])
+
+    def inferred(column: str) -> Number | Category:
+        numbers = None if _is_code(table[column]) else spelled(column)[0]
+        return _inferred(columns[column], numbers, places[column])
+
+    def typed(column: str, kind: Number | Category) -> pa.ChunkedArray:
+        if isinstance(kind, Category):
+            return _as_category(columns[column], kind)
+        return _as_number(spelled(column)[0], kind, places[column])
+
+    described = Schema({column: inferred(column) for column in columns}) if schema is None else Schema.of(schema)
     lacking = [column for column in described.columns if column not in columns]
     if lacking:
         have = ", ".join(shortened(column, 60) for column in table.column_names[:20])
         raise DataError(f"{name}: must have the column {lacking[0]!r} of the schema; its columns are {have}")
-    typed = {column: _typed(columns[column], kind, column, name) for column, kind in described.columns.items()}
-    cells = pa.table(typed, schema=described.arrow())
+    cells = pa.table(
+        {column: typed(column, kind) for column, kind in described.columns.items()}, schema=described.arrow()
+    )
     outside = described.outside(cells)
     if outside:
         column = outside[0]
         value = next(cell for cell in cells[column].to_pylist() if not described.columns[column].allows(cell))
         raise DataError(
-            f"{name}, column {column!r}: all cells must fit the schema, {_words_of(described.columns[column])}; got "
+            f"{places[column]}: all cells must fit the schema, {_words_of(described.columns[column])}; got "
             f"{shortened(value)}. Correct the cell or widen the schema"
         )
-    numbers = [column for column, kind in described.columns.items() if isinstance(kind, Number)]
-    hows = {column: spelled_numbers(columns[column], column)[1] for column in numbers}
+    hows = {column: spelled(column)[1] for column, kind in described.columns.items() if isinstance(kind, Number)}
     read_as = read_as_line([f"{column}: {how}" for column, how in hows.items() if how])
     words = ", ".join([f"{len(cells):,} rows of {name}", *([INFERRED] if schema is None else []), *read_as])
     return TableRows(cells.combine_chunks(), described, words, inferred=schema is None)
 
 
-def _inferred(cells: pa.ChunkedArray, column: str, name: str) -> Number | Category:
-    """Return the narrowest description of a column; a pandas category is words."""
-    is_code = pa.types.is_dictionary(cells.type) or (
-        is_text(cells.type) and pc.any(pc.match_substring_regex(cells.cast(pa.string()), LEADING_ZERO)).as_py()
-    )
-    numbers = None if is_code else spelled_numbers(cells, f"{name}, column {column!r}")[0]
-    cells = plain(cells)
+def _is_code(cells: pa.ChunkedArray) -> bool:
+    """Return True for a pandas category and for texts such as 01234, which are words if the schema is inferred."""
+    if not is_text(cells.type):
+        return bool(pa.types.is_dictionary(cells.type))
+    return bool(pc.any(pc.match_substring_regex(cells.cast(pa.string()), LEADING_ZERO)).as_py())
+
+
+def _inferred(cells: pa.ChunkedArray, numbers: NDArray[np.float64] | None, place: str) -> Number | Category:
+    """Return the narrowest description of a column, whose numbers are None if it holds words."""
     missing = bool(np.asarray(pc.is_null(cells, nan_is_null=True) if numbers is None else np.isnan(numbers)).any())
     if numbers is not None and not np.isnan(numbers).all():
         present = numbers[~np.isnan(numbers)]
         if not np.isfinite(present).all():
-            raise DataError(f"{name}, column {column!r}: numbers must be finite. Correct the cell or drop the column")
+            raise DataError(f"{place}: numbers must be finite. Correct the cell or drop the column")
         whole = bool((present == np.floor(present)).all() and np.abs(present).max() < 2**53)
         return Number(float(present.min()), float(present.max()), whole=whole, nullable=missing)
     words = sorted(word for word in _as_words(cells).unique().to_pylist() if word is not None)
     if not words:
-        raise DataError(f"{name}, column {column!r}: must hold a value in some row, has none. Name it in `drop`")
+        raise DataError(f"{place}: must hold a value in some row, has none. Name it in `drop`")
     if len(words) > MAX_INFERRED_WORDS:
         raise DataError(
-            f"{name}, column {column!r}: has {len(words):,} different words, at most {MAX_INFERRED_WORDS:,} can be "
+            f"{place}: has {len(words):,} different words, at most {MAX_INFERRED_WORDS:,} can be "
             "inferred as a category. Drop the column, or give a schema"
         )
     return Category(tuple(words), nullable=missing)
 
 
-def _typed(cells: pa.ChunkedArray, kind: Number | Category, column: str, name: str) -> pa.ChunkedArray:
-    if isinstance(kind, Category):
-        words = _as_words(cells)
-        unlisted = [word for word in words.unique().to_pylist() if word and word not in kind.values]
-        missing = [word for word in unlisted if word.lower() in MISSING_WORDS and kind.nullable and not kind.any]
-        is_missing = pc.is_in(words, value_set=pa.array(missing, pa.string()))
-        return pc.if_else(is_missing, pa.scalar(None, pa.string()), words)
-    numbers, _ = spelled_numbers(cells, f"{name}, column {column!r}")
+def _as_category(cells: pa.ChunkedArray, kind: Category) -> pa.ChunkedArray:
+    """Return the words of a column; words such as NA are missing if the schema allows that and does not list them."""
+    words = _as_words(cells)
+    unlisted = [word for word in words.unique().to_pylist() if word and word not in kind.values]
+    missing = [word for word in unlisted if word.lower() in MISSING_WORDS and kind.nullable and not kind.any]
+    is_missing = pc.is_in(words, value_set=pa.array(missing, pa.string()))
+    return pc.if_else(is_missing, pa.scalar(None, pa.string()), words)
+
+
+def _as_number(numbers: NDArray[np.float64] | None, kind: Number, place: str) -> pa.ChunkedArray:
     if numbers is None:
-        raise DataError(f"{name}, column {column!r}: must hold numbers, as the schema says; list its words instead")
-    if not kind.whole:
-        return pa.chunked_array([pa.array(numbers, from_pandas=True)])
-    present = numbers[~np.isnan(numbers)]
-    if not (present == np.floor(present)).all():
+        raise DataError(f"{place}: must hold numbers, as the schema says; list its words instead")
+    if kind.whole and not _is_whole(numbers):
         raise DataError(
-            f"{name}, column {column!r}: must hold whole numbers, as the schema says. Write its range as real numbers, "
+            f"{place}: must hold whole numbers, as the schema says. Write its range as real numbers, "
             f"[{kind.low:.1f}, {kind.high:.1f}]"
         )
-    return pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
+    return _column(numbers, whole=kind.whole)
 
 
 def _as_words(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return texts, null where missing; whole numbers without a point."""
     if pa.types.is_floating(cells.type):
         numbers = np.asarray(cells, np.float64)
-        present = numbers[~np.isnan(numbers)]
-        if (present == np.floor(present)).all():
-            cells = pa.chunked_array([pa.array(numbers, pa.int64(), from_pandas=True, safe=False)])
-        else:
-            cells = pa.chunked_array([pa.array(numbers, from_pandas=True)])
+        cells = _column(numbers, whole=_is_whole(numbers))
     return pc.utf8_trim_whitespace(as_texts(cells))
+
+
+def _is_whole(numbers: NDArray[np.float64]) -> bool:
+    return bool(((numbers == np.floor(numbers)) | np.isnan(numbers)).all())
+
+
+def _column(numbers: NDArray[np.float64], *, whole: bool) -> pa.ChunkedArray:
+    """Return numbers as an Arrow column, null where missing."""
+    kind = pa.int64() if whole else pa.float64()
+    return pa.chunked_array([pa.array(numbers, kind, from_pandas=True, safe=False)])
 
 
 def _words_of(kind: Number | Category) -> str:

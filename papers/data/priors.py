@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.engine.data.drawn_priors import PriorData
-from dpaudit.engine.data.files import existing_file, fault, reading
+from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.engine.data.size import require_size
+from dpaudit.engine.data.table_files import read_table
 from dpaudit.errors import require
 
 
@@ -43,7 +43,7 @@ class OnePrior(PriorData):
 
 @dataclass(frozen=True)
 class OwnPriors(PriorData):
-    """P[label = 1] from a column of your CSV file; labels are drawn from it.
+    """P[label = 1] from a column of your table; labels are drawn from it.
 
     Attributes:
         path: The file.
@@ -57,8 +57,7 @@ class OwnPriors(PriorData):
         """Return the priors in the order of the file."""
         path = existing_file(self.path)
         try:
-            with reading(path) as file:
-                table = pyarrow.csv.read_csv(file)
+            table = read_table(path, lambda names: {self.column}).columns
             priors = np.asarray(table[self.column].cast(pa.float64()).to_numpy(), np.float64)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
             raise fault(

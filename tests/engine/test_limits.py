@@ -13,10 +13,9 @@ import yaml
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.data import size
-from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, read_idx
-from dpaudit.engine.data.parquet import Parquet
+from dpaudit.engine.data.labelled_files import Csv, Parquet
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import make_plan, planning_announcement
 from dpaudit.errors import AuditError, DataError, InputError, SpecError

@@ -22,9 +22,8 @@ import yaml
 from dpaudit import audit
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo
-from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.images import Cifar10, Mnist
-from dpaudit.engine.data.parquet import Parquet
+from dpaudit.engine.data.labelled_files import Csv, Parquet
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.loading import load_spec

@@ -26,7 +26,7 @@ import dpaudit
 from dpaudit.actors.storage import bounded_parquet
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data import delimited, files, table_files
-from dpaudit.engine.data.csv import Csv
+from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import DataError

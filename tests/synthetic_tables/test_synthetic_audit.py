@@ -364,7 +364,7 @@ def test_bad_input_gets_a_sentence(tmp_path: Path) -> None:
         "empty": ((tmp_path / "empty.csv", holdout, synth), {}, "is empty"),
         "wide": ((tmp_path / "wide.csv", holdout, synth), {}, "must have 2 columns"),
         "twice": ((tmp_path / "twice.csv", holdout, synth), {}, "must name each column once"),
-        "broken": ((tmp_path / "broken.parquet", holdout, synth), {}, "its footer is invalid"),
+        "broken": ((tmp_path / "broken.parquet", holdout, synth), {}, "it has no footer"),
         "number": ((3, holdout, synth), {}, "the training table must be a path"),
         "no synthetic table": ((train, holdout, []), {}, "at least one synthetic table"),
         "no rows": ((train.iloc[:0], holdout, synth), {}, "must have rows"),

@@ -14,8 +14,8 @@ import pytest
 
 import dpaudit
 from dpaudit.engine.data.bundled import Wine
-from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.in_memory import InMemory
+from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.data.table_rows import ExampleRows, RowsFile
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.function_request import rows_with_schema

@@ -1,0 +1,106 @@
+"""Files of a table with a column of class labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpaudit.consent import PATH
+from dpaudit.engine.data.columns import Convert, detect, examples_of, typed
+from dpaudit.engine.data.files import existing_file, fault
+from dpaudit.engine.data.table_files import NamedTable, Text, read_parquet, read_table
+from dpaudit.errors import DataError, RunError, require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """Base of files with a column of class labels.
+
+    Attributes:
+        path: The file.
+        label: Name of the label column.
+        rows: Largest number of rows, from the start; None for all.
+        categorical: Numeric columns that hold codes.
+        drop: Columns to ignore, such as row numbers.
+    """
+
+    path: str = field(metadata=PATH)
+    label: str
+    rows: int | None = None
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+
+    def _examples(self, read: Callable[[Path], NamedTable], convert: Convert) -> Examples:
+        path = existing_file(self.path)
+        table = read(path)
+        if not len(table.columns):
+            raise fault(path, "has no rows")
+        return examples_of(
+            table.columns,
+            convert,
+            table.refuse,
+            place=path,
+            label=self.label,
+            categorical=self.categorical,
+            drop=self.drop,
+            name=Path(self.path).name,
+        )
+
+
+@register("data", "csv", source="RFC 4180, any delimiter")
+@dataclass(frozen=True)
+class Csv(LabelledFile):
+    """A CSV or TSV file with a column of class labels, or any other file of a table that `rows` reads.
+
+    A column is numeric if all its cells in the whole file are numbers, otherwise categorical. A missing number becomes
+    its column's mean, a missing category 'unknown'. This imputation uses the features of all rows that are read. If all
+    features are numeric, they are a float32 array, unscaled; otherwise an Arrow table. Labels become 0 .. K - 1 in
+    numeric or alphabetic order.
+
+    Attributes:
+        delimiter: Separator of the cells of a text; another usual one if the first line does not hold it.
+        header: True if the first line names the columns; otherwise they are column-1, column-2, ...
+        missing: Cells of a text that stand for a missing value, as for `rows`.
+    """
+
+    delimiter: str = ","
+    header: bool = True
+    missing: tuple[str, ...] = ("", "?")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.delimiter) == 1, "delimiter must be one character", delimiter=self.delimiter)
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """Return the rows in the order of the file; `seed` is not used.
+
+        Raises: DataError that names the file and, if known, the line and column.
+        """
+        text = Text(self.delimiter, self.header, self.missing)
+        return self._examples(lambda path: read_table(path, text=text, rows=self.rows), detect)
+
+
+@register("data", "parquet", source="Apache Parquet")
+@dataclass(frozen=True)
+class Parquet(LabelledFile):
+    """A Parquet file with a column of class labels.
+
+    Number columns are numeric; text, dictionary and boolean columns are categorical. Missing values, the type of the
+    features and the order of classes are as for `csv`.
+    """
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """Return the rows in the order of the file; `seed` is not used.
+
+        Raises: DataError that names the file and, if known, the row and column.
+        """
+        try:
+            return self._examples(lambda path: NamedTable(str(path), read_parquet(path, self.rows)), typed)
+        except RunError as err:
+            raise DataError(f"{err}; ask for fewer `rows`") from err
