@@ -142,7 +142,8 @@ def _data(words: str) -> dict[str, object]:
     path = Path(words)
     if not path.is_file():
         raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)}")
-    from dpaudit.engine.data.table_files import Text, read_table  # imports Arrow
+    from dpaudit.engine.data.delimited import Text  # imports Arrow
+    from dpaudit.engine.data.table_files import read_table
 
     columns = read_table(path, text=Text(), rows=1).columns.column_names
     return {"name": "csv", "path": str(path), "label": columns[-1]}

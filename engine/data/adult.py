@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpaudit.engine.data import delimited
 from dpaudit.engine.data.columns import examples_of, numbers
-from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.delimited import Layout, first_record, read_texts
 from dpaudit.engine.data.files import PublishedParts
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -55,16 +54,18 @@ class Adult(PublishedParts):
         """
         path = self.file()
         layout = _layout(path)
-        table = delimited.read_texts(path, layout, rows=self.rows)
+        adults = read_texts(path, layout, rows=self.rows)
+        table = adults.columns
         # The labels of the official test part end in a full stop.
         income = pc.utf8_rtrim(table["income"], characters=".")
-        refuse = delimited.refusal(path, layout)
         odd = pc.index(pc.is_in(income, value_set=pa.array(["<=50K", ">50K"])), False).as_py()
         if odd >= 0:
-            raise refuse(odd, "income", f"must be '<=50K' or '>50K', got {income[odd].as_py()!r}", "correct the cell")
+            raise adults.refuse(
+                odd, "income", f"must be '<=50K' or '>50K', got {income[odd].as_py()!r}", "correct the cell"
+            )
         table = table.set_column(len(COLUMNS), "income", income)
         words = set(COLUMNS) - set(NUMERIC)
-        return examples_of(table, numbers, refuse, place=path, label="income", categorical=words, name="adult")
+        return examples_of(table, numbers, adults.refuse, place=path, label="income", categorical=words, name="adult")
 
 
 def _layout(path: Path) -> Layout:

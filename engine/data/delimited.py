@@ -7,14 +7,15 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from dpaudit.engine.data.columns import Refuse, require_distinct
-from dpaudit.engine.data.files import Source, fault, reading, seekable, size_of
+from dpaudit.engine.data.columns import require_distinct
+from dpaudit.engine.data.files import NamedTable, Source, fault, reading, seekable, size_of
 from dpaudit.errors import DataError, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 
@@ -40,36 +41,43 @@ class Layout:
     missing: tuple[str, ...] = ("",)  # cells that stand for a missing value
 
 
-def layout_of(
-    source: Source,
-    *,
-    delimiter: str = ",",
-    header: bool = True,
-    missing: Sequence[str] = ("",),
-    delimiters: str = DELIMITERS,
-) -> Layout:
+@dataclass(frozen=True)
+class Text:
+    """Layout of a text whose cells stay texts.
+
+    Attributes:
+        delimiter: Separator of cells; another usual one if the first line does not hold it.
+        header: False if the first line is a row.
+        missing: Texts that stand for a missing value in every column.
+    """
+
+    delimiter: str = ","
+    header: bool = True
+    missing: Sequence[str] = ("",)
+
+
+def layout_of(source: Source, text: Text = Text(), *, delimiters: str = DELIMITERS) -> Layout:
     """Return the layout of a text by its first line; blank lines and lines that begin with "#" above it are skipped.
 
     Args:
-        delimiter: Separator of cells; the most frequent one of `delimiters` if the first line does not hold it.
-        header: False if the first line is a row.
+        delimiters: Separators of which the most frequent one is taken if the first line does not hold the stated one.
 
     Raises: DataError for a header of numbers, unless a comment above it names the columns.
     """
     line, skip, comment = _first_line(source)
     unquoted = re.sub('"[^"]*"', "", line).strip(" \r\n")
-    mark = delimiter if delimiter in unquoted else max((delimiter, *delimiters), key=unquoted.count)
+    mark = text.delimiter if text.delimiter in unquoted else max((text.delimiter, *delimiters), key=unquoted.count)
     cells, end = first_record(source, delimiter=mark, quoted=True, after=skip)
-    names = cells if header else [f"column-{place}" for place in range(1, len(cells) + 1)]
+    names = cells if text.header else [f"column-{place}" for place in range(1, len(cells) + 1)]
     numbered = list(map(str, range(len(cells))))  # names that pandas gives
-    if header and cells != numbered and all(map(_NUMBER.fullmatch, cells)):
+    if text.header and cells != numbered and all(map(_NUMBER.fullmatch, cells)):
         names, end = [name.strip() for name in comment.split(mark)], skip
         if len(names) != len(cells) or not comment or any(map(_NUMBER.fullmatch, names)):
             usual = shortened(repr(mark.join(("score", "member")))) if len(cells) == 2 else "their names"
             must = f"{source} must name its columns in its first line, got numbers"
             raise DataError(f"{must}; write {usual} above them")
     require_distinct(str(source), names)
-    return Layout(tuple(names), mark, skip=end if header else skip, missing=tuple(missing))
+    return Layout(tuple(names), mark, skip=end if text.header else skip, missing=tuple(text.missing))
 
 
 def first_record(source: Source, *, delimiter: str, quoted: bool, after: int = 0) -> tuple[list[str], int]:
@@ -99,7 +107,7 @@ def tables(source: Source, layout: Layout) -> Iterator[pa.Table]:
         raise _located(source, layout, err) from err
 
 
-def read_texts(source: Source, layout: Layout, *, rows: int | None) -> pa.Table:
+def read_texts(source: Source, layout: Layout, *, rows: int | None) -> NamedTable:
     """Return the first `rows` rows, or all if None; see `tables`."""
     parts, row_count, size = [], 0, 0
     for table in tables(source, layout):
@@ -110,7 +118,8 @@ def read_texts(source: Source, layout: Layout, *, rows: int | None) -> pa.Table:
             break
     if not row_count:
         raise fault(source, "has no rows")
-    return pa.concat_tables(parts).slice(0, rows).combine_chunks()
+    table = pa.concat_tables(parts).slice(0, rows).combine_chunks()
+    return NamedTable(str(source), table, line=partial(line_of, source, layout))
 
 
 def read_numbers(source: Source, layout: Layout) -> pa.Table:
@@ -136,16 +145,6 @@ def read_numbers(source: Source, layout: Layout) -> pa.Table:
             )
         except pa.ArrowInvalid as err:
             raise _located(source, layout, err) from err
-
-
-def refusal(source: Source, layout: Layout) -> Refuse:
-    """Return a function that returns an error with the line of a row."""
-
-    def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
-        line = None if row is None else line_of(source, layout, row)
-        return fault(source, problem, line=line, column=column, do=do)
-
-    return refuse
 
 
 def line_of(source: Source, layout: Layout, row: int) -> int:

@@ -1,4 +1,4 @@
-"""Opening of data files, plain or compressed, and errors that name a place in a file."""
+"""Opening of data files, plain or compressed, and tables and errors that name a place in a file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeAlias
+
+import pyarrow as pa
 
 from dpaudit.actors.storage.bounded_parquet import ALWAYS_ALLOWED
 from dpaudit.consent import PATH
@@ -73,6 +75,34 @@ def fault(
     place += f", row {row:,}" if row is not None else ""
     place += f", column {column!r}" if column else ""
     return DataError(f"{place}: {problem}" + (f"; {do}" if do else ""))
+
+
+@dataclass(frozen=True, eq=False)
+class NamedTable:
+    """Table with the name of its source.
+
+    Attributes:
+        name: Name in messages: the file's name, "standard input", "the table".
+        columns: Used columns.
+        unread: Names of the other columns of the file.
+        line: Function from a row of a text to its line, counted from 1; None if rows are only counted.
+        two_samples: True if the columns are the scores of members and of non-members; null below the shorter one.
+    """
+
+    name: str
+    columns: pa.Table
+    unread: tuple[str, ...] = ()
+    line: Callable[[int], int] | None = None
+    two_samples: bool = False
+
+    def row(self, index: int) -> str:
+        """Return the line of a row, counted from 0, or the number of the row."""
+        return f"row {index + 1}" if self.line is None else f"line {self.line(index)}"
+
+    def refuse(self, row: int | None, column: str, problem: str, do: str) -> DataError:
+        """Return the error for a cell, or for a column if `row` is None."""
+        place = {} if row is None else {"row": row + 1} if self.line is None else {"line": self.line(row)}
+        return fault(self.name, problem, column=column, do=do, **place)
 
 
 def existing(path: str) -> Path:

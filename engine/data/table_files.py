@@ -17,7 +17,6 @@ import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -34,8 +33,8 @@ from dpaudit.actors.storage.bounded_parquet import (
     require_unpacked_size,
 )
 from dpaudit.engine.data.columns import require_distinct
-from dpaudit.engine.data.delimited import DELIMITERS, layout_of, line_of, read_numbers, read_texts
-from dpaudit.engine.data.files import PACKED, Piped, Source, content_of, fault, reading, seekable, size_of
+from dpaudit.engine.data.delimited import DELIMITERS, Text, layout_of, line_of, read_numbers, read_texts
+from dpaudit.engine.data.files import PACKED, NamedTable, Piped, Source, content_of, fault, reading, seekable, size_of
 from dpaudit.engine.data.frames import column, frame
 from dpaudit.errors import AuditError, DataError, shortened
 from dpaudit.plain_files import require_fits_memory
@@ -64,49 +63,6 @@ Used = Callable[[Sequence[str]], Collection[str]]
 def every(names: Sequence[str]) -> Collection[str]:
     """Return all columns."""
     return names
-
-
-@dataclass(frozen=True)
-class Text:
-    """Layout of a text whose cells stay texts.
-
-    Attributes:
-        delimiter: Separator of cells; another usual one if the first line does not hold it.
-        header: False if the first line is a row.
-        missing: Texts that stand for a missing value in every column.
-    """
-
-    delimiter: str = ","
-    header: bool = True
-    missing: Sequence[str] = ("",)
-
-
-@dataclass(frozen=True, eq=False)
-class NamedTable:
-    """Table with the name of its source.
-
-    Attributes:
-        name: Name in messages: the file's name, "standard input", "the table".
-        columns: Used columns.
-        unread: Names of the other columns of the file.
-        line: Function from a row of a text to its line, counted from 1; None if rows are only counted.
-        two_samples: True if the columns are the scores of members and of non-members; null below the shorter one.
-    """
-
-    name: str
-    columns: pa.Table
-    unread: tuple[str, ...] = ()
-    line: Callable[[int], int] | None = None
-    two_samples: bool = False
-
-    def row(self, index: int) -> str:
-        """Return the line of a row, counted from 0, or the number of the row."""
-        return f"row {index + 1}" if self.line is None else f"line {self.line(index)}"
-
-    def refuse(self, row: int | None, column: str, problem: str, do: str) -> DataError:
-        """Return the error for a cell, or for a column if `row` is None."""
-        place = {} if row is None else {"row": row + 1} if self.line is None else {"line": self.line(row)}
-        return fault(self.name, problem, column=column, do=do, **place)
 
 
 def read_table(source: object, used: Used = every, *, text: Text | None = None, rows: int | None = None) -> NamedTable:
@@ -249,14 +205,11 @@ def _folder_of_parquet(path: Path) -> pa.Table:
 
 
 def _text(source: Source, text: Text | None, rows: int | None) -> NamedTable:
-    if text is None:
-        layout = layout_of(source, delimiters=DELIMITERS + " ")
-        require_width(str(source), len(layout.columns))
-        table = read_numbers(source, layout).slice(0, rows)
-    else:
-        layout = layout_of(source, delimiter=text.delimiter, header=text.header, missing=text.missing)
-        table = read_texts(source, layout, rows=rows)
-    return NamedTable(str(source), table, line=partial(line_of, source, layout))
+    if text is not None:
+        return read_texts(source, layout_of(source, text), rows=rows)
+    layout = layout_of(source, delimiters=DELIMITERS + " ")
+    require_width(str(source), len(layout.columns))
+    return NamedTable(str(source), read_numbers(source, layout).slice(0, rows), line=partial(line_of, source, layout))
 
 
 def _parquet(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dpaudit.consent import PATH
 from dpaudit.engine.data.cells import MISSING_WORDS, read_as_line
 from dpaudit.engine.data.columns import as_texts, is_text, plain, spelled_numbers
+from dpaudit.engine.data.delimited import Text
 from dpaudit.engine.data.files import existing_file
-from dpaudit.engine.data.table_files import Text, read_table
+from dpaudit.engine.data.table_files import read_table
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Examples

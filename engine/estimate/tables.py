@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,13 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.cells import group_codes
-from dpaudit.engine.data.columns import require_distinct
+from dpaudit.engine.data.columns import is_numeric, is_text, require_distinct
+from dpaudit.engine.data.files import NamedTable
 from dpaudit.engine.data.frames import column, refusing, require_one_index
-from dpaudit.engine.data.table_files import NamedTable, Used, every, line_of_error, read_table, require_width
+from dpaudit.engine.data.table_files import Used, every, line_of_error, read_table, require_width
 from dpaudit.errors import DataError, shortened
+
+T = TypeVar("T", np.float64, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,30 +125,22 @@ class SourceTable(NamedTable):
         Raises: DataError for values that are not numbers, NaN included.
         """
         column = self.columns.column(name)
-        if not _may_be_numbers(column.type):
+        must = f"{self.name}: column {name} must hold numbers, got"
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (is_numeric(kind) or is_text(kind) or pa.types.is_null(kind)):
+            raise DataError(f"{must} {shortened(column.type, 60)}; write one number in each row")
+        try:
+            numbers = _joined([_floats(chunk) for chunk in column.chunks], np.float64)
+        except pa.ArrowException as err:
+            do = "write numbers such as 1234.5"
+            if pa.types.is_integer(kind):
+                do = "subtract the least score from all, since floats cannot tell such large numbers apart"
+            raise DataError(f"{must} {shortened(column.type, 60)}: {line_of_error(err)}; {do}") from err
+        missing = np.flatnonzero(np.isnan(numbers))
+        if missing.size:
             raise DataError(
-                f"{self.name}: column {name} must hold numbers, got {_short(column.type)}; write one number in each row"
-            )
-        numbers = np.empty(len(column), np.float64)
-        bad, first = 0, None
-        for begin, chunk in _pieces(column):  # avoids a second array of the column's size
-            piece = numbers[begin : begin + len(chunk)]
-            try:
-                piece[:] = numpy_array(_floats(chunk))
-            except pa.ArrowException as err:
-                do = "write numbers such as 1234.5"
-                if pa.types.is_integer(column.type):
-                    do = "subtract the least score from all, since floats cannot tell such large numbers apart"
-                must = f"{self.name}: column {name} must hold numbers, got {_short(column.type)}"
-                raise DataError(f"{must}: {line_of_error(err)}; {do}") from err
-            missing = np.flatnonzero(np.isnan(piece))
-            if missing.size and first is None:
-                first = begin + missing[0]
-            bad += missing.size
-        if first is not None:
-            raise DataError(
-                f"{self.name}: column {name} must hold numbers, got NaN or nothing in {bad} of {len(numbers)} "
-                f"rows (first: {self.row(first)}). Score a failed trial as the attack's worst guess, do not drop it"
+                f"{must} NaN or nothing in {missing.size} of {len(numbers)} rows (first: {self.row(missing[0])}). "
+                "Score a failed trial as the attack's worst guess, do not drop it"
             )
         return numbers
 
@@ -180,9 +176,9 @@ class SourceTable(NamedTable):
         column = self.columns.column(name)
         different = column.unique()
         values = [_BITS_IN_WORDS.get(word.strip().lower()) for word in different.to_pylist()]
-        if None in values and _are_numbers(different):
-            return pa.chunked_array([_floats(chunk) for chunk in column.chunks], pa.float64())
         if None in values:
+            with contextlib.suppress(pa.ArrowException):
+                return pa.chunked_array([_floats(chunk) for chunk in column.chunks], pa.float64())
             words = ", ".join(repr(shortened(word)) for word in different[:3].to_pylist())
             raise DataError(
                 f"{self.name}: column {name} must be 0 or 1 (1: a member), got the texts {words}; write 1 for members "
@@ -194,9 +190,7 @@ class SourceTable(NamedTable):
         """Return a column of integers >= 0, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_signed_integer(column.type) and not column.null_count:
-            whole = np.empty(len(column), np.int64)
-            for begin, chunk in _pieces(column):
-                whole[begin : begin + len(chunk)] = numpy_array(chunk)
+            whole = _joined(column.chunks, np.int64)
             if not whole.size or whole.min() >= 0:
                 return whole
         numbers = self.numbers(name)
@@ -212,7 +206,7 @@ class SourceTable(NamedTable):
         """Return an integer for each distinct value of a column of any plain type, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_nested(column.type):
-            raise DataError(f"{self.name}: column {name} must hold one value a row, got {_short(column.type)}")
+            raise DataError(f"{self.name}: column {name} must hold one value a row, got {shortened(column.type, 60)}")
         codes = group_codes(column.to_pylist())
         if (codes < 0).any():
             raise DataError(f"{self.name}: column {name} must name a group in each row, got nothing in some")
@@ -225,7 +219,6 @@ def _by_size(value: object) -> tuple[bool, float, str]:
     return (False, float(value), "") if is_number else (True, 0.0, str(value))  # type: ignore[arg-type]
 
 
-ROWS_AT_ONCE = 1 << 20
 _BITS_IN_WORDS = {
     **dict.fromkeys(("0", "0.0", "false", "np.false_"), 0.0),
     **dict.fromkeys(("1", "1.0", "true", "np.true_"), 1.0),
@@ -237,14 +230,6 @@ _WRAPPED_FLOATS = (
     rf"^\s*{_TYPE}\(\s*\[*\s*{_FLOAT}\s*\]*\s*(?:,\s*\w+=.*)?\)\s*$",
 )
 """A number in brackets, and one as other libraries print it: `np.float64(0.5)`, `tensor([0.5], device='cpu')`."""
-
-
-def _are_numbers(texts: pa.Array) -> bool:
-    try:
-        _floats(texts)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _floats(chunk: pa.Array) -> pa.Array:
@@ -262,31 +247,6 @@ def _floats(chunk: pa.Array) -> pa.Array:
         return pc.cast(texts, pa.float64())
 
 
-def _pieces(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
-    """Yield parts of a column of at most a million rows, each with the index of its first row."""
-    begin = 0
-    for chunk in column.chunks:
-        for first in range(0, len(chunk), ROWS_AT_ONCE):
-            piece = chunk.slice(first, ROWS_AT_ONCE)
-            yield begin, piece
-            begin += len(piece)
-
-
-def _may_be_numbers(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    plain = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_boolean,
-        pa.types.is_decimal,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_null,
-    )
-    return any(fits(kind) for fits in plain)
-
-
-def _short(kind: pa.DataType) -> str:
-    text = str(kind)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _joined(chunks: Sequence[pa.Array], kind: type[T]) -> NDArray[T]:
+    """Return the values of all chunks as one array that may be changed."""
+    return np.concatenate([np.empty(0, kind), *map(numpy_array, chunks)], dtype=kind)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from dpaudit.engine.data.delimited import Text
 from dpaudit.engine.data.frames import is_frame
-from dpaudit.engine.data.table_files import FORMATS, Text, read_table
+from dpaudit.engine.data.table_files import FORMATS, read_table
 from dpaudit.errors import DataError
 from dpaudit.variables import expand_path
 

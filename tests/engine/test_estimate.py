@@ -24,7 +24,6 @@ from scipy.stats import binom
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.estimating import Question, natural_method
 from dpaudit.engine.estimate.slices import estimates_by
 from dpaudit.engine.estimate.tables import SourceTable
@@ -519,8 +518,7 @@ def test_measures_in_chunks_equal_those_of_all_pairs_and_thresholds(monkeypatch:
         assert measured.upper == max(measured.value, 1.0 if upper is None else upper)
 
 
-def test_missing_number_in_any_chunk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 3)
+def test_missing_number_in_any_chunk_is_named() -> None:
     table = SourceTable.of(pa.table({"score": pa.chunked_array([[0.5, 1.5], [2.5] * 8 + [None, math.nan]])}))
     with pytest.raises(DataError, match=r"nothing in 2 of 12 rows \(first: row 11\)"):
         table.numbers("score")

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpaudit.engine.data import delimited
-from dpaudit.engine.data.delimited import Layout, first_record, line_of
+from dpaudit.engine.data.delimited import Layout, first_record, read_texts
 from dpaudit.engine.data.files import PublishedParts, fault
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -67,7 +66,8 @@ class LabelledTexts(PublishedParts, ABC):
         self, path: Path, layout: Layout, text: str, label: str, class_codes: Sequence[str], rule_for_labels: str
     ) -> tuple[pa.Table, pa.ChunkedArray]:
         """Return the rows, and their classes as indices in `class_codes`; DataError for other labels or empty texts."""
-        table, names = delimited.read_texts(path, layout, rows=self.rows), pa.array(class_codes)
+        rows, names = read_texts(path, layout, rows=self.rows), pa.array(class_codes)
+        table = rows.columns
         for column, good, rule in (
             (text, pc.is_valid(table[text]), "must be a text, is empty"),
             (label, pc.is_in(table[label], value_set=names), rule_for_labels),
@@ -75,7 +75,7 @@ class LabelledTexts(PublishedParts, ABC):
             odd = pc.index(good, False).as_py()
             if odd >= 0:
                 got = "" if column == text else f", got {table[label][odd].as_py()!r}"
-                raise fault(path, f"{rule}{got}", line=line_of(path, layout, odd), column=column, do="correct the row")
+                raise rows.refuse(odd, column, f"{rule}{got}", "correct the row")
         return table, pc.index_in(table[label], value_set=names)
 
 
