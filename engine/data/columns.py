@@ -146,18 +146,6 @@ def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArr
     return labels.astype(np.int64), names
 
 
-def features_of(columns: Mapping[str, Column], *, keep_missing: bool = False) -> tuple[Features, tuple[str, ...]]:
-    """Return float32 of shape (n, columns) if all are numbers, else an Arrow table; and the names of its text columns.
-
-    A missing number becomes its column's mean and a missing category 'unknown', unless `keep_missing` is True.
-    """
-    categorical = tuple(name for name, column in columns.items() if not isinstance(column, np.ndarray))
-    filled = {name: _with_missing(column) if keep_missing else _filled(column) for name, column in columns.items()}
-    if categorical:
-        return pa.table(filled), categorical
-    return np.column_stack(cast("list[NDArray[np.float32]]", list(filled.values()))), ()
-
-
 def examples_of(
     table: pa.Table,
     convert: Convert,
@@ -170,7 +158,9 @@ def examples_of(
     name: str,
     keep_missing: bool = False,
 ) -> Examples:
-    """Return the examples of a table.
+    """Return the examples of a table: float32 of shape (n, columns) if all are numbers, else an Arrow table.
+
+    A missing number becomes its column's mean and a missing category 'unknown', unless `keep_missing` is True.
 
     Args:
         convert: Function that converts a column: `typed`, `detect` or `numbers`.
@@ -181,15 +171,22 @@ def examples_of(
     """
     check_names(table.column_names, label=label, named={"categorical": categorical, "drop": drop}, place=place)
     labels, class_names = labels_of(plain(table[label]), label, refuse)
-    columns: dict[str, Column] = {}
+    columns: dict[str, NDArray[np.float32] | pa.Array] = {}
     for column in table.column_names:
         if column == label or column in drop:
             continue
         cells = plain(table[column])
-        columns[column] = as_texts(cells).combine_chunks() if column in categorical else convert(cells, column, refuse)
-        if _is_empty(columns[column]):
+        values = as_texts(cells).combine_chunks() if column in categorical else convert(cells, column, refuse)
+        missing = np.isnan(values) if isinstance(values, np.ndarray) else np.asarray(values.is_null())
+        if missing.all():
             raise refuse(None, column, "must hold a value in some row, has none", "name the column in `drop`")
-    features, texts = features_of(columns, keep_missing=keep_missing)
+        if isinstance(values, np.ndarray):
+            filled = values if keep_missing else np.where(missing, np.nanmean(values), values)
+            columns[column] = filled.astype(np.float32)
+        else:
+            columns[column] = values if keep_missing else pc.fill_null(values, UNKNOWN)
+    texts = tuple(name for name, values in columns.items() if not isinstance(values, np.ndarray))
+    features: Features = pa.table(columns) if texts else np.column_stack(list(columns.values()))
     return Examples(features, labels, len(class_names), name, texts, class_names)
 
 
@@ -227,18 +224,3 @@ def _first_not_number(column: pa.ChunkedArray | pa.Array) -> int:
         except pa.ArrowInvalid:
             high = middle
     return low
-
-
-def _is_empty(column: Column) -> bool:
-    missing = np.isnan(column) if isinstance(column, np.ndarray) else np.asarray(column.is_null())
-    return bool(missing.all())
-
-
-def _with_missing(column: Column) -> NDArray[np.float32] | pa.Array:
-    return column.astype(np.float32) if isinstance(column, np.ndarray) else column
-
-
-def _filled(column: Column) -> NDArray[np.float32] | pa.Array:
-    if not isinstance(column, np.ndarray):
-        return pc.fill_null(column, UNKNOWN)
-    return np.where(np.isnan(column), np.nanmean(column), column).astype(np.float32)
