@@ -37,9 +37,9 @@ class LabelledFile:
     def __post_init__(self) -> None:
         require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
-    def _examples(self, read: Callable[[Path], NamedTable], convert: Convert) -> Examples:
+    def _examples(self, reader: Callable[[Path], NamedTable], convert: Convert) -> Examples:
         path = existing_file(self.path)
-        table = read(path)
+        table = reader(path)
         if not len(table.columns):
             raise fault(path, "has no rows")
         return examples_of(

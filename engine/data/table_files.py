@@ -401,10 +401,10 @@ def _array_type(name: str, file: IO[bytes], size: int) -> tuple[np.dtype[Any], t
     kind, shape = np.lib.format.descr_to_dtype(header["descr"]), header["shape"]
     if not isinstance(shape, tuple) or not all(type(end) is int and end >= 0 for end in shape):
         raise ValueError("the shape of an array must be whole numbers >= 0")
-    unpacked, held = math.prod(shape) * kind.itemsize, size - length - width - 8
-    if unpacked > held:
+    unpacked, available = math.prod(shape) * kind.itemsize, size - length - width - 8
+    if unpacked > available:
         states = f"{unpacked:,} bytes of shape {shortened(shape)}"
-        raise DataError(f"{name} must hold what its header says, {states}, it has {held:,}")
+        raise DataError(f"{name} must hold what its header says, {states}, it has {available:,}")
     require_fits_memory(unpacked, name)
     return kind, shape
 

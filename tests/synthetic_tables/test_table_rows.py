@@ -161,9 +161,9 @@ def read_in_five_ways(path: Path, frame: pd.DataFrame) -> dict[str, Callable[[],
         return {**cells, "member": [int(examples.class_names[label]) for label in examples.labels]}
 
     def synthetic() -> dict[str, list[Any]]:
-        (read, plain, _), notes = read_as(data_frame(path, "training"), frame, frame)
+        (table, plain, _), notes = read_as(data_frame(path, "training"), frame, frame)
         assert notes == () or "decimal commas" in notes[0]
-        assert (read.numbers.tolist(), read.words.tolist()) == (plain.numbers.tolist(), plain.words.tolist())
+        assert (table.numbers.tolist(), table.words.tolist()) == (plain.numbers.tolist(), plain.words.tolist())
         return frame.to_dict("list")
 
     def estimate() -> dict[str, list[Any]]:
@@ -186,12 +186,12 @@ def read_in_five_ways(path: Path, frame: pd.DataFrame) -> dict[str, Callable[[],
 def test_all_ways_in_read_all_files_alike(ending: str, frame: pd.DataFrame, tmp_path: Path) -> None:
     """A file that one way in refuses is refused by all, with the remedy."""
     WRITTEN[ending](frame, path := tmp_path / f"table.{ending}")
-    for way, read in read_in_five_ways(path, frame).items():
+    for way, cells_of in read_in_five_ways(path, frame).items():
         if ending == "feather":
             with pytest.raises(DataError, match=r"its first bytes are those of an Arrow file \(Feather\); write"):
-                read()
+                cells_of()
             continue
-        cells = read()
+        cells = cells_of()
         for column, expected in frame.to_dict("list").items():
             exact = pytest.approx(expected, rel=1e-7) if way == "csv" and column == "score" else expected  # 32 bits
             assert cells[column] == exact, (way, column)
