@@ -126,7 +126,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "outcomes", "search", "two_worlds"),
+        *("reference", "protocol", "trials", "taught", "outcomes", "search", "two_worlds", "coins"),
         *(
             "proxies",
             "one_run",
@@ -330,10 +330,10 @@ PLANTED = [
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.learners"),
     ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.request.build"),
     ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
-    ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.one_run.game"),
+    ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.coins"),
     (
         "order of dpaudit.engine.games",
-        "dpaudit.engine.games.one_run.rules",
+        "dpaudit.engine.games.one_run.labelled",
         "dpaudit.engine.games.labels.label_repeats",
     ),
     ("order of dpaudit.engine", "dpaudit.engine.answer.verdict", "dpaudit.engine.run.driver"),

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit import Audit, Bound, Claim, Examples, Relation, Validity
-from dpaudit.engine.games.one_run.rules import Design
+from dpaudit.engine.games.coins import Design
 from dpaudit.engine.games.protocol import Candidates, GameTraits
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import ScoreEstimator, Scores

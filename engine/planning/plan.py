@@ -21,7 +21,7 @@ from dpaudit.actors.work import Call, Work, inlined, unit, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import endpoints
 from dpaudit.engine.data.partition import Parts, loaded_rows
-from dpaudit.engine.games.one_run.rules import OneRunRules
+from dpaudit.engine.games.coins import Coins
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
@@ -305,7 +305,7 @@ def _plan_audit(
     )
     work = Work()
     game: Played = audit.game.play(setting, work)
-    if spec.sweep is not None and not isinstance(audit.game, OneRunRules):
+    if spec.sweep is not None and not isinstance(audit.game, Coins):
         game = _with_utility(game, setting, work)
     counts = {unit.key: audit.estimator for unit in (*game.evidence, *game.ceiling)}
     counts |= {unit.key: control_estimator(audit.estimator, len(game.control)) for unit in game.control}
@@ -345,7 +345,7 @@ def _with_utility(game: Played, setting: Setting, work: Work) -> Played:
         return game
     if not len(setting.parts.target) or not len(setting.parts.test):
         return game
-    from dpaudit.engine.games.one_run.proxy_game import add_utility  # only sweeps need it
+    from dpaudit.engine.games.one_run.labelled import add_utility  # only sweeps need it
 
     measured = add_utility(setting, work, "utility, a training on the target part")
     return dataclasses.replace(game, trainings=(measured, *game.trainings))

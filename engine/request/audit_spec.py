@@ -19,7 +19,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
-from dpaudit.engine.games.one_run.rules import OneRunRules
+from dpaudit.engine.games.coins import Coins
 from dpaudit.engine.games.protocol import Game, GameTraits, StopRule
 from dpaudit.engine.request.build import build, with_absolute_paths
 from dpaudit.engine.request.describe import describe
@@ -439,7 +439,7 @@ def _require_size(game: Game, at: str) -> None:
 
     Settings with the metadata `held: False` are limited elsewhere.
     """
-    if isinstance(game, OneRunRules):
+    if isinstance(game, Coins):
         return
     for part in fields(game):  # type: ignore[arg-type]
         value = getattr(game, part.name)
@@ -449,7 +449,7 @@ def _require_size(game: Game, at: str) -> None:
 
 def _confirmation_of(audit: Audit, at: str) -> Audit:
     """Return the audit of the same mechanism with planted labels; other parts stay or become defaults."""
-    if not isinstance(audit.game, OneRunRules):
+    if not isinstance(audit.game, Coins):
         raise SpecError(
             f"{at}.confirm is for games with one training, {_part_name(audit.game)} has many; remove `confirm`"
         )

@@ -24,7 +24,7 @@ from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sweep_summary import Reaudit, SweepSummary
 from dpaudit.engine.answer.verdict import COLOURS
 from dpaudit.engine.figures.finding_figures import finding_figures
-from dpaudit.engine.games.one_run.proxy_game import utility
+from dpaudit.engine.games.one_run.labelled import utility
 from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page

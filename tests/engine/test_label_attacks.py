@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.coins import CanarySetup, Design
 from dpaudit.engine.games.one_run.answers import CanaryView, LabelRelease, ReleaseView
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, LabelInferenceScore, LikelihoodRatio, PlantedLabel
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference, sample_classes
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy import special, stats
 
 from dpaudit import Audit, AuditSpec, Claim
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.coins import CanarySetup
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership
-from dpaudit.engine.games.one_run.rules import CanarySetup
 from dpaudit.engine.games.reference import CoinResponse, PlantedLabels, ProxyLabels, Reference, Response
 from dpaudit.engine.planning import power
 from dpaudit.engine.planning.plan import make_plan
@@ -70,7 +71,8 @@ def test_the_levels_of_a_label_game_match_simulation(game: LabelCanaries | Label
     draw = game.draw(setup, design, rng)
     reveal = game.hint(setup, design, draw).labels
     guesses_true = reveal == released
-    levels = game.response(canaries).levels(epsilon)
+    setting: Any = SimpleNamespace(parts=SimpleNamespace(target=canaries, reference=None))
+    levels = game.response(setting).levels(epsilon)
     right = levels.share * special.expit(np.abs(levels.log_odds))
     for guess in (True, False):
         rows_guessed = (levels.log_odds > 0) == guess

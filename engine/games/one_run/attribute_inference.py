@@ -14,7 +14,8 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Played, Setting, every_row
+from dpaudit.engine.games.one_run.labelled import Prepared
+from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -71,9 +72,9 @@ class AttributeInference(LabelInference):
     def rests_on_proxy(self, setting: Setting) -> bool:
         return True
 
-    def play(self, setting: Setting, work: Work) -> Played:
+    def prepared(self, setting: Setting, work: Work) -> Prepared:
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
-        return super().play(setting, work)
+        return super().prepared(setting, work)
 
     def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
         """Return records without the protected columns, with the label as a feature and the attribute as label."""

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
 from dpaudit.engine.attacks.learn import Folds, learn
+from dpaudit.engine.games.coins import Coins, Replayed, RowsT, ScoredReplay, scored_replays
 from dpaudit.engine.games.one_run.answers import CanaryView
-from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
-from dpaudit.engine.games.one_run.rules import OneRunRules, Replayed, RowsT
 from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
@@ -74,7 +73,7 @@ def feature_columns(view: CanaryView, score: Floats) -> Floats:
 
 @unit
 def replay_with_classifier(
-    rules: OneRunRules[RowsT],
+    game: Coins[RowsT],
     attack: Any,
     replayed: Replayed[RowsT],
     *,
@@ -85,7 +84,7 @@ def replay_with_classifier(
 ) -> Iterator[Scores]:
     """Yield the scores of the same replays by a classifier that trains on further replays of other rows."""
     learning = seed.child("learning")
-    learned = scored_replays(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
+    learned = scored_replays(game, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
     odds = learned_by_folds([played for _, played in learned], learning.child("parts").rng())
-    for replay, played in scored_replays(rules, attack, replayed, design_seed, seed, range(first, last)):
+    for replay, played in scored_replays(game, attack, replayed, design_seed, seed, range(first, last)):
         yield scored(replay, played.bits, odds(played))

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
+from dpaudit.engine.games.coins import CanarySetup, Design, Reveal, TrialRandomness
 from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
-from dpaudit.engine.games.one_run.proxy_game import ProxyGame
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
+from dpaudit.engine.games.one_run.labelled import LabelledCoins
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, GameTraits, Setting, every_row
 from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
@@ -21,7 +21,7 @@ from dpaudit.registry import register
 
 @register("game", "label-inference", source="arXiv:2511.14084, Algorithm 2")
 @dataclass(frozen=True)
-class LabelInference(ProxyGame):
+class LabelInference(LabelledCoins):
     """Observational: shows each training point with its true label or a proxy label; training data are unchanged.
 
     Attributes:
@@ -68,8 +68,9 @@ class LabelInference(ProxyGame):
         assert setup.proxy_cdf is not None
         return TrialRandomness(bits, sample_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
-    def response(self, canaries: Examples) -> Response:
+    def response(self, setting: Setting) -> Response:
         """Return the response for proxy labels as frequent as those of the canaries."""
+        canaries = self.proxy_task(self.canaries_of(setting.parts.target), setting.parts.reference)
         counts = np.bincount(canaries.labels, minlength=canaries.classes)
         return ProxyLabels(tuple((counts / counts.sum()).tolist()))
 
@@ -82,7 +83,7 @@ class LabelInference(ProxyGame):
 
 @register("game", "label-canaries", source="Malek et al. (2021), arXiv:2106.03408; one-run as in arXiv:2511.14084")
 @dataclass(frozen=True)
-class LabelCanaries(ProxyGame):
+class LabelCanaries(LabelledCoins):
     """Interventional: trains canaries with uniformly random labels; shows each with that label or another one.
 
     The other label is drawn from the classes that were not planted. Given the shown label, the planted label is equally
@@ -124,9 +125,9 @@ class LabelCanaries(ProxyGame):
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
 
-    def response(self, canaries: Examples) -> Response:
+    def response(self, setting: Setting) -> Response:
         """Return the response for a uniform other label."""
-        return PlantedLabels(canaries.classes)
+        return PlantedLabels(setting.parts.target.classes)
 
     def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
         """Show every canary, with its planted label if the bit is True, else with the other one."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
+from dpaudit.engine.data.partition import shared_name
+from dpaudit.engine.games.coins import CanarySetup, Design, IncludedByCoin, Replayed, Reveal, TrialRandomness
 from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView
-from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs, add_training
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Replayed, Reveal, TrialRandomness
+from dpaudit.engine.games.one_run.labelled import LabelledCoins, Prepared
 from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
@@ -29,7 +30,7 @@ def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
 
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
-class Membership(IncludedByCoin[Examples], ProxyGame):
+class Membership(IncludedByCoin[Examples], LabelledCoins):
     """Interventional: each canary is trained on with probability 1/2. One training has one replay.
 
     The attacker may train shadow models: the same mechanism on the same rows, with canaries that separate fair coins
@@ -40,6 +41,8 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
         replays: Always 1, because the bits decide the training data.
         shadows: Number of shadow models, >= 2; trained only if the attack needs them. All `trainings` share them.
     """
+
+    counts: ClassVar[tuple[str, ...]] = ("replays", "trainings", "shadows")
 
     shadows: int = 4
 
@@ -65,20 +68,17 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
             shadows=self.shadows,
         )
 
-    def without_counts(self) -> Self:
-        return replace(super().without_counts(), shadows=Membership.shadows)
-
-    def _inputs(self, setting: Setting, work: Work) -> ProxyGameInputs:
-        """Return the points of the game, the proxy's predictions, and shadow models if the attack needs them."""
-        inputs = super()._inputs(setting, work)
+    def prepared(self, setting: Setting, work: Work) -> Prepared:
+        """Return what all trainings share, with shadow models if the attack needs them."""
+        prepared = super().prepared(setting, work)
         if "shadows" not in getattr(setting.attack, "needs", ()):
-            return inputs
+            return prepared
         seeds = tuple(setting.seed.child("shadow design", number) for number in range(self.shadows))
         shadows = tuple(
-            add_training(
+            self.model_training(
                 setting,
                 work,
-                inputs,
+                prepared,
                 None,
                 design_seed=seed,
                 seed=setting.seed.child("shadow training", number),
@@ -86,7 +86,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
             )
             for number, seed in enumerate(seeds)
         )
-        return replace(inputs, shadows=shadows, shadow_seeds=seeds)
+        return replace(prepared, shadows=shadows, shadow_seeds=seeds)
 
     def view(self, replayed: Replayed[Examples], reveal: Reveal) -> MembershipView:
         """Return the answers of the audited model, the proxy and the shadow models at the canaries."""
@@ -96,7 +96,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
 
 @register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
-class ObservationalMembership(ProxyGame):
+class ObservationalMembership(LabelledCoins):
     """Observational: shows each training point or a fresh point instead; training data are unchanged.
 
     It is attribute inference with the whole record protected. The source of fresh points is the proxy. If the audit
@@ -122,7 +122,6 @@ class ObservationalMembership(ProxyGame):
         helps="more `canaries`, with a row in the test part for each",
     )
 
-    needs_fresh_points: ClassVar[bool] = True
     controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
 
     fresh: Any = field(default=None, metadata={"kind": "data"})
@@ -131,20 +130,28 @@ class ObservationalMembership(ProxyGame):
         """Return False if a random split by the audit decided which point of a pair is trained on."""
         return self.fresh is not None or not setting.split_at_random
 
-    def control_replays(self, setting: Setting, inputs: ProxyGameInputs, trained: Unit) -> list[tuple[str, Any]]:
+    def control_replays(self, setting: Setting, prepared: Prepared, trained: Unit) -> list[tuple[str, Any]]:
         """Return the game with the reference only."""
         if not self.rests_on_proxy(setting):
             return []
-        return [("reference alone", inputs.canaries(inputs.silence()))]
+        return [("reference alone", self.replayed(setting, prepared, self.silence(setting, prepared)))]
 
-    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """Return points of the user-defined source, if there is one."""
+    def fresh_points(self, setting: Setting, work: Work) -> Any:
+        """Return a placeholder for the test part, or for points of the user-defined source if there is one."""
+        count = self.canary_count(setting.parts.target)
         if self.fresh is None:
-            return None
-        if not hasattr(self.fresh, "sample"):
+            points, placeholder = setting.parts.test, setting.part_argument("test")
+        elif hasattr(self.fresh, "sample"):
+            points = self.fresh.sample(count, setting.seed.child("fresh").rng())
+            placeholder = work.share(shared_name("fresh", points), points)
+        else:
             raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
-        sampled: Examples = self.fresh.sample(count, rng)
-        return sampled
+        if len(points) < count:
+            raise SpecError(
+                f"this game shows a fresh point for each canary: the test part must have at least {count} rows, got "
+                f"{len(points)}. Give `split.test` a larger share or ask for fewer `canaries`"
+            )
+        return placeholder
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """Draw a fair bit for each canary; True shows the training point."""

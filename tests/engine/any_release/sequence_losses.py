@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Relation
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.one_run.game import ReleaseGame
-from dpaudit.engine.games.one_run.rules import IncludedByCoin
+from dpaudit.engine.games.coins import IncludedByCoin
 from dpaudit.engine.games.protocol import Candidates, Capability, GameTraits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
@@ -36,7 +35,7 @@ class SmallLoss:
 
 @register("game", "sequence-canaries", source="test")
 @dataclass(frozen=True)
-class SequenceCanaries(IncludedByCoin[Sequences], ReleaseGame[Sequences]):
+class SequenceCanaries(IncludedByCoin[Sequences]):
     """Infer which sequences a model was trained on from the losses it states."""
 
     traits: ClassVar[GameTraits] = GameTraits(

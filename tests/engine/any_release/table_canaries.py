@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Relation
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.one_run.game import ReleaseGame
-from dpaudit.engine.games.one_run.rules import IncludedByCoin
+from dpaudit.engine.games.coins import IncludedByCoin
 from dpaudit.engine.games.protocol import Candidates, Capability, GameTraits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
@@ -39,7 +38,7 @@ class NearestRecord:
 
 @register("game", "table-canaries", source="test")
 @dataclass(frozen=True)
-class TableCanaries(IncludedByCoin[Records], ReleaseGame[Records]):
+class TableCanaries(IncludedByCoin[Records]):
     """Infer which records a generator was fitted on from the table that it releases."""
 
     traits: ClassVar[GameTraits] = GameTraits(
