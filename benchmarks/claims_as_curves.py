@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.two_sample import Band
 
@@ -71,7 +72,7 @@ def cases(rows: int) -> list[Case]:
     return cases
 
 
-ESTIMATORS: dict[str, ScoreEstimator[Any]] = {
+ESTIMATORS: dict[str, Estimator[Any, Any]] = {
     "band": Band(delta=DELTA),
     "fair-coins": FairCoins(delta=DELTA),
     "one-run": OneRun(delta=DELTA, guess="both-tails"),

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 from dpaudit.estimators.two_world.two_sample import Band
@@ -40,7 +41,7 @@ ATTACKS: Mapping[str, Attack] = {
 
 RATES = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 
-TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
+TWO_SAMPLES: Mapping[str, Estimator] = {
     "band, low (default)": Band(selection=SimultaneousBand("low")),
     "band, flat": Band(selection=SimultaneousBand("flat")),
     "band, tails": Band(selection=SimultaneousBand("tails")),
@@ -51,7 +52,7 @@ TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
     "uncorrected (invalid)": ClopperPearson(selection=AsPublished()),
 }
 
-ONE_RUN: Mapping[str, ScoreEstimator] = {
+ONE_RUN: Mapping[str, Estimator] = {
     "guess band (default)": SimultaneousGuessCount(),
     "guess band, both tails": SimultaneousGuessCount(guess="both-tails"),
     "grid": OneRun(selection=Grid()),
@@ -88,7 +89,7 @@ def one_run_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
     return Scores(attack(truth, rng), truth)
 
 
-def _table(estimators: Mapping[str, ScoreEstimator], game: Callable[[Attack, int, np.random.Generator], Scores]) -> str:
+def _table(estimators: Mapping[str, Estimator], game: Callable[[Attack, int, np.random.Generator], Scores]) -> str:
     rows = [["attack", "n", *estimators], ["---"] * (2 + len(estimators))]
     for name, attack in ATTACKS.items():
         for size, games in GAMES.items():
@@ -98,7 +99,7 @@ def _table(estimators: Mapping[str, ScoreEstimator], game: Callable[[Attack, int
 
 
 def _mean_bounds(
-    estimators: Mapping[str, ScoreEstimator], game: Callable[[np.random.Generator], Scores], games: int
+    estimators: Mapping[str, Estimator], game: Callable[[np.random.Generator], Scores], games: int
 ) -> Sequence[float]:
     bounds = []
     for seed in range(games):

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value, guess_looks, look_weights
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
 from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
@@ -123,7 +124,7 @@ APPROXIMATE = (
     worst_case(1.0, 1e-2),
 )
 
-Make = Callable[[float], ScoreEstimator]
+Make = Callable[[float], Estimator]
 
 TWO_SAMPLES: Mapping[str, Make] = {
     "band": lambda delta: Band(delta),

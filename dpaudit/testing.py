@@ -30,8 +30,9 @@ from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
@@ -227,7 +228,8 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     simulated.
     """
     name = type(estimator).__name__
-    must(isinstance(estimator, ScoreEstimator), f"{name} must be a ScoreEstimator to be checked here")
+    reads_scores = isinstance(estimator, Estimator) and estimator.evidence is Scores
+    must(reads_scores, f"{name} must be an Estimator of Scores to be checked here")
     for part in ("evidence", "tally_type"):
         must(dataclasses.is_dataclass(getattr(estimator, part, None)), f"{name}.{part} must be a dataclass")
     check_part(estimator, "estimator")

@@ -93,6 +93,12 @@ def unboxed(values: Floats) -> float | Floats:
     return float(values) if np.ndim(values) == 0 else values
 
 
+def require_levels(delta: float, confidence: float) -> None:
+    """Raise InputError unless an estimator's delta is in [0, 1) and its confidence in (0, 1)."""
+    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
+    require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
+
+
 def require_one_of(name: str, value: str, choices: Collection[str]) -> None:
     """Raise InputError, listing the choices, if `value` is not one of them."""
     require(value in choices, f"{name} must be one of {', '.join(choices)}", given=value)

@@ -162,7 +162,9 @@ class _RowEstimator(Protocol):
     def delta(self) -> float: ...
     @property
     def confidence(self) -> float: ...
+    @property
     def method(self) -> str: ...
+    @property
     def validity(self) -> Validity: ...
 
 
@@ -183,8 +185,8 @@ def bound_rows(
             upper=None if high is None else float(high[row]),
             delta=estimator.delta,
             confidence=estimator.confidence,
-            method=estimator.method(),
-            validity=estimator.validity(),
+            method=estimator.method,
+            validity=estimator.validity,
             counts=tuple((name, int(column[row])) for name, column in counts.items()),
             notes=notes[row] if notes else (),
         )

@@ -1,21 +1,15 @@
-"""Evidence from attack scores, and the base class of estimators that read them."""
+"""Evidence from attack scores."""
 
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Series
-from dpaudit.estimators.replays import median_rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,62 +132,3 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
     inverse = np.empty_like(order)
     inverse[order] = np.arange(order.size)
     return inverse
-
-
-def replay_series(
-    replays: Sequence[int] | NDArray[np.int64],
-    epsilon: NDArray[np.float64],
-    alone: NDArray[np.float64],
-    *,
-    failed_replays: int,
-    mean: bool,
-) -> Series:
-    """Return the bounds of replays as columns: as they enter the combination, and as if each were the only replay.
-
-    Failed replays come last with a bound of 0. `mean` selects the running mean, as published, instead of the median
-    rule.
-    """
-    bounds = np.concatenate([epsilon, np.zeros(failed_replays)])
-    combined: NDArray[np.float64]
-    if mean:
-        combined = np.cumsum(bounds) / np.arange(1, bounds.size + 1)
-    else:
-        combined = np.array([median_rule(bounds[:count]) for count in range(1, bounds.size + 1)])
-    numbers = np.array(replays, dtype=np.int64)
-    return {"replay": numbers, "epsilon": bounds, "alone": alone, "combined": combined}
-
-
-T = TypeVar("T")
-
-
-class ScoreEstimator(Estimator[Scores, T]):
-    """Estimator that turns scores into a bound on epsilon.
-
-    Attributes:
-        independent_trials: True if it treats scores as independent trials, one training each.
-        anytime_valid: True if it may be evaluated while trials arrive.
-        delta: Delta at which the bound is stated, in [0, 1).
-        confidence: Stated confidence of the bound, in (0, 1).
-    """
-
-    delta: float
-    confidence: float
-
-    evidence: ClassVar[type[Any]] = Scores
-    independent_trials: ClassVar[bool] = False
-    anytime_valid: ClassVar[bool] = False
-
-    @abstractmethod
-    def bound(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
-        """Return the bound without series; a failed replay counts as a bound of 0."""
-
-    @abstractmethod
-    def series(self, tallies: Sequence[T], *, failed_replays: int = 0) -> dict[str, Series]:
-        """Return the series to draw for these tallies, by name."""
-
-    def find(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
-        """Return the bound with its series; `bound` alone is faster."""
-        return replace(
-            self.bound(tallies, failed_replays=failed_replays),
-            series=self.series(tallies, failed_replays=failed_replays),
-        )

@@ -130,7 +130,7 @@ class AtTheBestThreshold:
             (counts == 0) | (counts >= RAREST * trials)  # Katz-log is undefined at a count of 0
             for counts, trials in ((alarms, tally.non_members), (misses, tally.members))
         ]
-        bounds = np.where(usable[0] & usable[1], katz.epsilon(tally, 1 - CONFIDENCE), -1.0)
+        bounds = np.where(usable[0] & usable[1], katz.lower(tally, 1 - CONFIDENCE), -1.0)
         scores: NDArray[np.float64] = self.of.score(view) - tally.threshold[bounds.argmax()]
         return scores
 

@@ -37,4 +37,4 @@ def uncorrected(estimator: OneRunEstimator, replays: Sequence[OneRunTally]) -> M
         replays: Tallies of an audit by any one-run estimator; at least one.
     """
     sweeps = [replace(tally, guesses=tally.sweep_guesses, correct=tally.sweep_correct) for tally in replays]
-    return mean_and_deviation(estimator.bounds_of_replays(sweeps, 1).alone)
+    return mean_and_deviation(estimator.best(sweeps, 1)[0])

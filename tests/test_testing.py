@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit import Audit, Bound, Claim, Examples, Relation, Validity
+from dpaudit import Audit, Bound, Claim, Examples, Relation
 from dpaudit.engine.games.coins import Design
 from dpaudit.engine.games.protocol import Candidates, GameTraits
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.proportions.binomial import clopper_pearson
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.testing import check_attack, check_estimator, check_game, check_mechanism
 from tests.engine.any_release.audited import Copier, Grams, People, Secrets
@@ -246,10 +247,11 @@ class Right:
 
     right: int
     guesses: int
+    replay: int
 
 
 @dataclass(frozen=True)
-class RightGuesses(ScoreEstimator[Right]):
+class RightGuesses(Estimator[Scores, Right]):
     """Guesses every coin by the sign of its score: exact binomial, at delta 0."""
 
     tally_type: ClassVar[type[Any]] = Right
@@ -258,25 +260,21 @@ class RightGuesses(ScoreEstimator[Right]):
     confidence: float = 0.9
 
     def tally(self, scores: Scores) -> Right:
-        return Right(int(((scores.score > 0) == scores.truth).sum()), scores.score.size)
+        return Right(int(((scores.score > 0) == scores.truth).sum()), scores.score.size, scores.replay)
 
-    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
-        share = 0.0 if failed_replays else self.share(tallies[0])
-        epsilon = max(0.0, math.log(share / (1 - share))) if share > 0 else 0.0
-        return Bound(epsilon, self.delta, self.confidence, "right-guesses", Validity.FINITE_SAMPLE)
+    def lower(self, tally: Right, error: float) -> NDArray[np.float64]:
+        share = self.share(tally, error)
+        return np.array([max(0.0, math.log(share / (1 - share))) if share > 0 else 0.0])
 
-    def share(self, tally: Right) -> float:
-        return float(clopper_pearson(tally.right, tally.guesses, confidence=self.confidence, side="lower").lower)
-
-    def series(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Any:
-        return {}
+    def share(self, tally: Right, error: float) -> float:
+        return float(clopper_pearson(tally.right, tally.guesses, confidence=1 - error, side="lower").lower)
 
 
 @dataclass(frozen=True)
 class PointEstimate(RightGuesses):
     """Uses the observed share of right guesses without a confidence limit."""
 
-    def share(self, tally: Right) -> float:
+    def share(self, tally: Right, error: float) -> float:
         return tally.right / tally.guesses
 
 
@@ -290,7 +288,7 @@ class RaisedByFailures(RightGuesses):
 class FirstRowsOnly(RightGuesses):
     def tally(self, scores: Scores) -> Right:
         half = scores.score.size // 2
-        return Right(int(((scores.score > 0) == scores.truth)[:half].sum()), half)
+        return Right(int(((scores.score > 0) == scores.truth)[:half].sum()), half, scores.replay)
 
 
 @dataclass(frozen=True)
@@ -302,8 +300,8 @@ class SortsScores(RightGuesses):
 
 @dataclass(frozen=True)
 class InvertedConfidence(RightGuesses):
-    def share(self, tally: Right) -> float:
-        return float(clopper_pearson(tally.right, tally.guesses, confidence=1 - self.confidence, side="lower").lower)
+    def share(self, tally: Right, error: float) -> float:
+        return super().share(tally, 1 - error)
 
 
 @dataclass(frozen=True)
@@ -334,8 +332,8 @@ class NotStored(RightGuesses):
         object.__setattr__(tally, "extra", 1)
         return tally
 
-    def share(self, tally: Any) -> float:
-        return super().share(tally) if tally.extra else 0.0
+    def share(self, tally: Any, error: float) -> float:
+        return super().share(tally, error) if tally.extra else 0.0
 
 
 def check_view(attack: Any) -> None:
@@ -388,7 +386,7 @@ def test_correct_parts_pass() -> None:
         (check_played, FixedSeed(), "seeds of the mechanism's runs from the audit's seed"),
         (check_played, RandomRelease(), "must give the same for the same arguments"),
         (check_played, UnfairCoins(), "coins of UnfairCoins must be fair"),
-        (check_simulated, Honest(), "must be a ScoreEstimator"),
+        (check_simulated, Honest(), "must be an Estimator of Scores"),
         (check_simulated, PointEstimate(), "above the true epsilon in at most"),
         (check_simulated, RaisedByFailures(), "must not rise with failed replays"),
         (check_simulated, FirstRowsOnly(), "must not depend on the order of rows"),

@@ -54,11 +54,8 @@ def p_value_of(
     def exceeds(error: float) -> bool:
         if math.isclose(error, 1 - estimator.confidence):
             return finding.violation_point(curve) is not None
-        at_confidence = replace(estimator, confidence=1 - error)
-        bound = (
-            at_confidence.bound if hasattr(at_confidence, "bound") else at_confidence.find
-        )  # `bound` skips the series for charts
-        return bound(tallies, failed_replays=failed_replays).violation_point(curve) is not None
+        bound = replace(estimator, confidence=1 - error).bound(tallies, failed_replays=failed_replays)
+        return bound.violation_point(curve) is not None
 
     low, high = 0, len(P_VALUES)
     while low < high:

@@ -77,7 +77,7 @@ class SequentialReader:
             for trials in decode(self._store.read(key), self._estimator.tally_type):
                 self._state = self._estimator.update(self._state, trials)
             self.tallies += (key,)
-            lower = self._estimator.lower(self._state)
+            lower = self._state.lower
             self.reason = self._rule.reached(lower, self._state.trials, self._claimed)
             if not self.reason and self._rule.hopeless and not self.entry.confirms and self._hopeless():
                 self.reason = "the remaining trials are unlikely to reject the claim"

@@ -43,7 +43,7 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
 from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.field_checks import check_fields, checked_argument, require_yaml_values
@@ -436,7 +436,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
-    if missing or not isinstance(estimator, ScoreEstimator):
+    if missing or not _reads_scores(estimator):
         raise DataError(_missing_columns(table, None if question.method is None else estimator, question))
     if getattr(estimator, "sharing", None) is not None and "canary" not in table.names:
         raise DataError(
@@ -750,6 +750,10 @@ def _worthless(replays: Sequence[Scores], backwards: bool) -> str:
     return REVERSED if backwards else ""
 
 
+def _reads_scores(estimator: object) -> bool:
+    return getattr(estimator, "evidence", None) is Scores
+
+
 def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
     return isinstance(estimator, CountEstimator) and has_columns(estimator.columns, names)
 
@@ -769,7 +773,7 @@ def _missing_columns(table: SourceTable, estimator: Any, question: Question) -> 
     got = f"got {table.listed}"
     counts = list(COUNTS) if estimator is None else [estimator.columns] if isinstance(estimator, CountEstimator) else []
     listed = ", or ".join(",".join(columns) for columns in counts)
-    if estimator is not None and not isinstance(estimator, ScoreEstimator):
+    if estimator is not None and not _reads_scores(estimator):
         return f"{table.name} must have the columns {listed} for {estimator.registered_name}, {got}"
     needed = f"{question.score_column},{question.member_column}" + (f" (or counts: {listed})" if listed else "")
     return f"{table.name} must have the columns {needed}, {got}; name yours with --score-column and --member-column"

@@ -20,7 +20,7 @@ from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER, factor
 from dpaudit.errors import require
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound, format_lower
-from dpaudit.estimators.scores import ScoreEstimator
+from dpaudit.estimators.estimator import Estimator
 
 MOST_FOR_FACTOR = 40_000  # rows up to which the detectable factor is computed: a second or two
 MORE = 4  # factor on the number of trials for which the sensitivity is printed too
@@ -84,7 +84,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 
-def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
+def outlook(estimator: Estimator[Any, Any], reference: Reference, claimed: float) -> Outlook:
     """Return the outlook of an audit of a claimed epsilon, in nats, at the delta of the estimator."""
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
@@ -101,13 +101,13 @@ def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float
     )
 
 
-def ceiling_bound(estimator: ScoreEstimator[Any], reference: Reference) -> Bound:
+def ceiling_bound(estimator: Estimator[Any, Any], reference: Reference) -> Bound:
     """Return the bound of a mechanism with no privacy."""
     return _bound(estimator, reference, math.inf, reference.rows)
 
 
 def expected_bound(
-    estimator: ScoreEstimator[Any],
+    estimator: Estimator[Any, Any],
     reference: Reference,
     spent: float,
     *,
@@ -129,7 +129,7 @@ def expected_bound(
     return float(np.median(bounds))
 
 
-def detectable_scaling(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, rows: int) -> float | None:
+def detectable_scaling(estimator: Estimator[Any, Any], reference: Reference, claimed: float, rows: int) -> float | None:
     """Return the smallest factor on the noise, to 5 %, at which the claim is rejected with probability `POWER`.
 
     Noise that is c times too small spends c times the claim. Returns inf if `MOST_SCALED` times is not enough, None for
@@ -149,7 +149,7 @@ def detectable_scaling(estimator: ScoreEstimator[Any], reference: Reference, cla
     return min(MOST_SCALED, below / (1 - width))
 
 
-def rows_to_reject(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
+def rows_to_reject(estimator: Estimator[Any, Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
     """Return the smallest number of canaries or trials that rejects the claim with probability `POWER`, to 2 %.
 
     Returns: None if `MAX_ROWS` are too few.
@@ -176,7 +176,7 @@ _ORDERS, _ROWS_OF_ORDERS = 5, 100_000  # with many rows, their order matters lit
 
 
 def _bound(
-    estimator: ScoreEstimator[Any], reference: Reference, spent: float, rows: int, *, z: float = 0.0, order: int = 0
+    estimator: Estimator[Any, Any], reference: Reference, spent: float, rows: int, *, z: float = 0.0, order: int = 0
 ) -> Bound:
     tally = estimator.tally(reference.response.levels(spent).typical(rows, z=z, order=order))
     # All replays have the same bound here, and the median of two equal bounds is that of any number of them.

@@ -29,7 +29,7 @@ from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.protocols import Claiming, LabelMechanism, StepLearner
@@ -535,7 +535,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator must read {evidence.words}, got {_part_name(estimator)}, which reads {evidence_read}; use "
             "`dpaudit estimate` for those"
         )
-    if isinstance(estimator, ScoreEstimator) and estimator.delta < claim.delta:
+    if estimator.evidence is Scores and estimator.delta < claim.delta:
         raise SpecError(
             f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: the "
             "claim makes no statement at a smaller delta"

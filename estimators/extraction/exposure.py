@@ -58,6 +58,7 @@ from dpaudit.estimators.arguments import (
     Ints,
     as_confidence,
     as_reals,
+    require_levels,
     require_one_of,
     successes_of_trials,
     unboxed,
@@ -299,8 +300,7 @@ class Exposure(CountEstimator):
     relation: SecretRelation = "add-remove"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_levels(self.delta, self.confidence)
         require(self.top >= 1, "top must be >= 1", top=self.top)
         require_one_of("relation", self.relation, STEPS)
 

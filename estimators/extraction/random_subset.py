@@ -44,7 +44,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, require_one_of
+from dpaudit.estimators.arguments import Floats, require_levels, require_one_of
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.extraction.exposure import STEPS, SecretRelation
 from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
@@ -194,13 +194,14 @@ class RandomSubset(HighestScores):
         relation: Neighbouring step of the bound: a canary is added or removed, or replaced.
     """
 
+    selection = "several numbers of guesses, which share the error"
+
     delta: float = 0.0
     confidence: float = 0.95
     relation: SecretRelation = "add-remove"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_levels(self.delta, self.confidence)
         require_one_of("relation", self.relation, STEPS)
 
     def tally(self, scores: Scores) -> HighestTally:
@@ -213,23 +214,22 @@ class RandomSubset(HighestScores):
         guess_counts = np.unique(np.maximum(1, np.rint(members * np.array(FRACTIONS)).astype(np.int64)))
         return HighestTally.of(scores, guess_counts)
 
-    def epsilon(self, tally: HighestTally, *, confidence: float, few: bool) -> float:
-        share = (1 - confidence) / tally.guess_counts.size
-        return max(
-            random_subset_epsilon(
-                hits,
-                guesses,
-                members=tally.members,
-                others=tally.others,
-                confidence=1 - share,
-                delta=self.delta,
-                relation=self.relation,
-            )
-            for hits, guesses in zip(tally.right.tolist(), tally.guess_counts.tolist(), strict=True)
+    def candidates_sharing(self, tally: HighestTally) -> int:
+        return tally.guess_counts.size
+
+    def lower(self, tally: HighestTally, error: float) -> Floats:
+        """Return the limit of the odds ratio at each number of guesses."""
+        counts = zip(tally.right.tolist(), tally.guess_counts.tolist(), strict=True)
+        about = {"members": tally.members, "others": tally.others}
+        return np.array(
+            [
+                random_subset_epsilon(
+                    hits, guesses, **about, confidence=1 - error, delta=self.delta, relation=self.relation
+                )
+                for hits, guesses in counts
+            ]
         )
 
-    def selection(self) -> str:
-        return "several numbers of guesses, which share the error"
-
+    @property
     def assumption(self) -> str:
         return "assumes that the members are a uniformly drawn subset of the canaries, of a fixed size"

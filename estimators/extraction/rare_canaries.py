@@ -27,8 +27,9 @@ import numpy as np
 from scipy.special import bdtr, bdtrc, logit
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, require_levels
 from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
-from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.guess_band import FEW_LOOKS, OneTraining, guess_band_epsilon, guess_looks
 from dpaudit.estimators.one_run.right_guesses import informative_looks
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
@@ -50,14 +51,15 @@ class RareCanaries(HighestScores):
         confidence: Stated confidence of the bound, in (0, 1).
     """
 
+    selection = "all numbers of guesses at once"
+
     rate: float
     delta: float = 0.0
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
         require(0 < self.rate < 1, "rate must be in (0, 1)", rate=self.rate)
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_levels(self.delta, self.confidence)
 
     def tally(self, scores: Scores) -> HighestTally:
         """Count the members among the highest scores.
@@ -78,20 +80,20 @@ class RareCanaries(HighestScores):
         guess_counts = informative_looks(guess_looks(canaries), scores.score, "member-only")
         return HighestTally.of(scores, guess_counts[: max(1, np.count_nonzero(guess_counts <= most))])
 
-    def epsilon(self, tally: HighestTally, *, confidence: float, few: bool) -> float:
+    def lower(self, tally: HighestTally, error: float) -> Floats:
+        """Return the bound of the guess band; tests/twins/guess_band_twin.py is the slow form."""
         prior = float(logit(self.rate))
         planted = (tally.members + tally.others) * self.rate
-        return guess_band_epsilon(
+        epsilon = guess_band_epsilon(
             tally.right,
             tally.guess_counts,
-            significance=1 - confidence,
+            significance=error,
             delta_allowance=OneTraining(planted, self.delta, prior),
-            in_numpy=few,
+            in_numpy=tally.guess_counts.size <= FEW_LOOKS,
             prior_log_odds=prior,
         )
+        return np.array([epsilon])
 
-    def selection(self) -> str:
-        return "all numbers of guesses at once"
-
+    @property
     def assumption(self) -> str:
         return f"assumes that a separate coin made each canary a member with probability {self.rate:g}"

@@ -215,7 +215,9 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
             error=error,
         )
 
-    def find(self, tallies: Sequence[AdvantageTally], *, failed_replays: int = 0) -> AdvantageDistribution:
+    def find(
+        self, tallies: Sequence[AdvantageTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()
+    ) -> AdvantageDistribution:
         """Return the distribution over all examples of all releases; those of a failed release count as 0.
 
         Raises: InputError for additive advantages if the posteriors do not include them.

@@ -27,21 +27,19 @@ Source: the one-run proof of Steinke et al. (2023) for one number of guesses; si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, expit, ndtri
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import Cell, CellBounds, ReplayBounds, cell_bounds, in_order
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.estimator import share_of
-from dpaudit.estimators.finding import Series, Validity
+from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
+from dpaudit.estimators.estimator import Cell, CellBounds, Estimator, Replays, cell_bounds, in_order, share_of
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
     GuessRule,
@@ -54,8 +52,8 @@ from dpaudit.estimators.one_run.right_guesses import (
     right_in_fullest,
 )
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.replays import median_rule, per_replay_confidence, replay_note
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_series
+from dpaudit.estimators.replays import per_replay_confidence, replay_note
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import PERCENTS
 from dpaudit.registry import register
 
@@ -95,16 +93,6 @@ class Guesses(Protocol):
     @property
     def sides(self) -> SideGuesses | None:
         """Guesses of one side alone, which share the error with these; None if there are none."""
-
-
-_T = TypeVar("_T", bound=Guesses)
-
-
-def check_fields(delta: float, confidence: float, guess: str) -> None:
-    """Raise InputError if a field of an estimator of guesses is out of range."""
-    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
-    require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    require_one_of("guess", guess, GUESS_RULES)
 
 
 def guess_looks(canaries: int) -> Ints:
@@ -346,51 +334,41 @@ def _orders(tally: Guesses) -> list[tuple[Ints, Ints, float]]:
     ]
 
 
-def bounds_of_guesses(
-    tallies: Sequence[_T],
-    delta_allowance: Callable[[_T], DeltaAllowance],
+def guess_bounds(
+    tally: Guesses,
+    delta_allowance: DeltaAllowance,
     significance: float,
     *,
-    replays: int | None = None,
+    replays: int = 1,
     prior_log_odds: Sequence[float] = NO_PRIOR,
+    orders: Sequence[int] = (0, 1, 2),
 ) -> Floats:
-    """Return each replay's `guess_band_epsilon`, the largest one over the orders of guesses that share the error.
+    """Return a replay's `guess_band_epsilon` by each order of guesses, at its share of the error; shape (orders,).
 
     Args:
-        tallies: Right guesses of the replays.
-        delta_allowance: Maps a tally to its allowance.
-        significance: Probability that the bound of a replay exceeds the true epsilon, in (0, 1).
-        replays: Number of all replays if `tallies` are only some of them.
+        tally: Right guesses of the replay.
+        delta_allowance: Right guesses that delta may add.
+        significance: Probability that any of the bounds exceeds the true epsilon, in (0, 1).
+        replays: Number of all replays, for which compiled code may be worth loading.
         prior_log_odds: Log-odds of a right guess without any leak, for each order of guesses.
+        orders: The orders wanted: both tails, members alone, non-members alone.
     """
-    require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+    known = _orders(tally)
+    in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in known) <= FEW_LOOKS
     return np.array(
         [
-            max(
-                _bound_of_order(
-                    tally, order, delta_allowance(tally), significance, replays or len(tallies), prior_log_odds[order]
-                )
-                for order in range(len(_orders(tally)))
+            guess_band_epsilon(
+                right,
+                guess_counts,
+                significance=share * significance,
+                delta_allowance=delta_allowance,
+                in_numpy=in_numpy,
+                prior_log_odds=prior_log_odds[order],
             )
-            for tally in tallies
-        ]
-    )
-
-
-def _bound_of_order(
-    tally: Guesses, order: int, delta_allowance: DeltaAllowance, significance: float, replays: int, prior: float
-) -> float:
-    """Return a replay's `guess_band_epsilon` by one order of guesses, at its share of the error."""
-    orders = _orders(tally)
-    in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in orders) <= FEW_LOOKS
-    right, guess_counts, share = orders[order]
-    return guess_band_epsilon(
-        right,
-        guess_counts,
-        significance=share * significance,
-        delta_allowance=delta_allowance,
-        in_numpy=in_numpy,
-        prior_log_odds=prior,
+            for order, (right, guess_counts, share) in enumerate(known)
+            if order in orders
+        ],
+        np.float64,
     )
 
 
@@ -407,27 +385,24 @@ def selection_in_words(guess: GuessRule) -> str:
     return f"all numbers of guesses at once{sides}"
 
 
-def deciding_counts(
-    tallies: Sequence[Guesses], bounds: Floats, failed_replays: int, *, of: str
-) -> tuple[tuple[str, int], ...]:
+def deciding_counts(replays: Replays[Any], *, of: str) -> tuple[tuple[str, int], ...]:
     """Return the counts to print with the median of the bounds: those of the middle replay at its deciding look.
 
     At the deciding look, over all orders of guesses, the right guesses have the smallest weighted tail under the walk
-    of the bound. `of` names the guesses: "canaries", "trials" or "steps".
+    of the bound. `of` names the guesses: "canaries" or "trials".
     """
-    middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
-    tally = tallies[middle]
+    tally, _ = replays.middle
+    guesses, right = deciding_look(tally, float(np.sort(replays.best)[(replays.best.size - 1) // 2]))
+    return replays.counted({"guesses": guesses, "correct": right, of: int(tally.looks[-1])})
+
+
+def deciding_look(tally: Guesses, epsilon: float) -> tuple[int, int]:
+    """Return guesses and right guesses at the look that decides about a bound `epsilon`."""
     orders = _orders(tally)
     right, guesses = np.concatenate([order[0] for order in orders]), np.concatenate([order[1] for order in orders])
     weights = np.concatenate([look_weights(guess_counts) * share for _, guess_counts, share in orders])
-    index = int(np.argmin(_upper_tails(right, guesses, float(expit(float(bounds[middle])))) / weights))
-    counts = {
-        "guesses": int(guesses[index]),
-        "correct": int(right[index]),
-        of: int(tally.looks[-1]),
-        "replays": len(tallies) + failed_replays,
-    }
-    return tuple((counts | ({"lost replays": failed_replays} if failed_replays else {})).items())
+    index = int(np.argmin(_upper_tails(right, guesses, float(expit(epsilon))) / weights))
+    return int(guesses[index]), int(right[index])
 
 
 @dataclass
@@ -649,7 +624,7 @@ class GuessTally(OneRunTally):
 
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
 @dataclass(frozen=True)
-class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
+class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
     """Signed scores of one training or of independent trials: all numbers of guesses at once, exact at delta = 0.
 
     Attributes:
@@ -666,7 +641,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """
 
     tally_type: ClassVar[type[Any]] = GuessTally
-    part_type: ClassVar[type[Any]] = CellBounds
+    part_type: ClassVar[type[Any] | None] = CellBounds
     part_s: ClassVar[float] = 3.0
 
     delta: float = 0.0
@@ -676,7 +651,8 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     member_log_odds: float = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self.delta, self.confidence, self.guess)
+        require_levels(self.delta, self.confidence)
+        require_one_of("guess", self.guess, GUESS_RULES)
         require(math.isfinite(self.member_log_odds), "member_log_odds must be finite", got=self.member_log_odds)
         require(self.sharing is None or self.sharing >= 1, "sharing must be >= 1", sharing=self.sharing)
 
@@ -715,40 +691,44 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             side_guesses(scores, ranks, side_shares),
         )
 
-    def find(
-        self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[CellBounds] = ()
-    ) -> Bound:
-        """Return the bound with its series; `parts` are results of `part` for some of the tallies."""
-        bounds = ReplayBounds.completed(tallies, parts, len(tallies) + failed_replays, self.bounds_of_replays)
-        bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
-        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds))
+    def lower(self, tally: GuessTally, error: float) -> Floats:
+        """Return the bound by each order of guesses; tests/twins/guess_band_twin.py is the slow form."""
+        return self._by_orders(tally, error, replays=1, orders=(0, 1, 2))
 
-    def bound(
-        self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
-    ) -> Bound:
-        """Return the median of the replays' bounds; `counts` are those of the middle replay at its deciding look."""
-        ordered = in_order(tallies)
-        bounds = bounds or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
-        best = np.concatenate([bounds.best, np.zeros(failed_replays)])
-        return Bound(
-            lower=float(median_rule(best)),
-            delta=self.delta,
-            confidence=self.confidence,
-            method="simultaneous-guess-count",
-            selection=selection_in_words(self.guess),
-            validity=Validity.FINITE_SAMPLE,
-            counts=deciding_counts(ordered, best, failed_replays, of="canaries"),
-            notes=replay_note(bounds.alone, self.confidence),
-        )
+    def best(self, tallies: Sequence[GuessTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
+        """Return the largest `lower` of each replay; compiled code computes many replays."""
+        error = 1 - (self.confidence if alone else per_replay_confidence(self.confidence, replays))
+        best = [self._by_orders(tally, error, replays=replays, orders=(0, 1, 2)).max() for tally in tallies]
+        return np.array(best, np.float64), np.zeros(len(tallies), np.int64)
 
-    def series(
-        self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
-    ) -> dict[str, Series]:
+    def _by_orders(self, tally: GuessTally, error: float, *, replays: int, orders: Sequence[int]) -> Floats:
+        allowance, prior = self._delta_allowance(tally), self._prior_log_odds
+        return guess_bounds(tally, allowance, error, replays=replays, prior_log_odds=prior, orders=orders)
+
+    def _delta_allowance(self, tally: GuessTally) -> DeltaAllowance:
+        if self.sharing is None:
+            return OneTraining(tally.canaries, self.delta)
+        fullest = tuple(map(tuple, tally.fullest.tolist()))
+        return SeveralTrainings(tally.canaries, self.sharing, self.delta, fullest)
+
+    @property
+    def _prior_log_odds(self) -> tuple[float, float, float]:
+        """Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins."""
+        members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
+        alone = {"signed": members + others, "member-only": members, "non-member-only": others}
+        return alone.get(self.guess, 0.0), members, others
+
+    def details(self, replays: Replays[GuessTally]) -> dict[str, Any]:
+        """Return the counts of the middle replay at its deciding look, and the spread of the replays."""
+        return {
+            "selection": selection_in_words(self.guess),
+            "counts": deciding_counts(replays, of="canaries"),
+            "notes": replay_note(replays.alone, self.confidence),
+        }
+
+    def figures(self, replays: Replays[GuessTally]) -> dict[str, Series]:
         """Return the bounds of the guess fractions by `one-run`, and of single replays."""
-        ordered = in_order(tallies)
-        bounds = bounds or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
-        replays = replay_series(bounds.replay, bounds.best, bounds.alone, failed_replays=failed_replays, mean=False)
-        return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
+        return {"fractions": self.unshifted().sweep(replays.tallies), **super().figures(replays)}
 
     def seconds(self, pieces: int, rows: int) -> float:
         orders = 3 if self.guess == "any-tail" else 1
@@ -760,7 +740,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         Replays with bounds close to each other share most of their walks, so they come to one part.
         """
         cells = [
-            Cell(tally, order, len(_orders(tally)))
+            Cell(tally, share=order, shares=len(_orders(tally)))
             for tally in in_order(tallies)
             for order in range(len(_orders(tally)))
         ]
@@ -768,45 +748,9 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         some = share_of(cells, share, shares)
         best, alone = (
             np.array(
-                [
-                    _bound_of_order(
-                        cell.tally,
-                        cell.share,
-                        self._delta_allowance(cell.tally),
-                        1 - confidence,
-                        pieces,
-                        self._prior_log_odds[cell.share],
-                    )
-                    for cell in some
-                ],
+                [self._by_orders(cell.tally, 1 - confidence, replays=pieces, orders=(cell.share,))[0] for cell in some],
                 np.float64,
             )
             for confidence in (per_replay_confidence(self.confidence, pieces), self.confidence)
         )
         return cell_bounds(some, pieces, best, np.zeros(len(some), dtype=np.int64), alone)
-
-    def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
-        """Return the bounds of some of `replays` replays, ascending by number."""
-        ordered = in_order(tallies)
-        numbers = np.array([tally.replay for tally in ordered], dtype=np.int64)
-        best = self._bounds(ordered, per_replay_confidence(self.confidence, replays), replays)
-        alone = self._bounds(ordered, self.confidence, replays)
-        return ReplayBounds(numbers, best, np.zeros(len(ordered), dtype=np.int64), alone)
-
-    def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
-        return bounds_of_guesses(
-            tallies, self._delta_allowance, 1 - confidence, replays=replays, prior_log_odds=self._prior_log_odds
-        )
-
-    @property
-    def _prior_log_odds(self) -> tuple[float, float, float]:
-        """Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins."""
-        members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
-        alone = {"signed": members + others, "member-only": members, "non-member-only": others}
-        return alone.get(self.guess, 0.0), members, others
-
-    def _delta_allowance(self, tally: GuessTally) -> DeltaAllowance:
-        if self.sharing is None:
-            return OneTraining(tally.canaries, self.delta)
-        fullest = tuple(map(tuple, tally.fullest.tolist()))
-        return SeveralTrainings(tally.canaries, self.sharing, self.delta, fullest)

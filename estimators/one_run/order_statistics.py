@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,10 +46,10 @@ from dpaudit.estimators.arguments import (
     elementwise,
     require_one_of,
 )
-from dpaudit.estimators.best_candidate import ReplayBounds
 from dpaudit.estimators.bound import format_lower, format_upper
+from dpaudit.estimators.estimator import Replays
 from dpaudit.estimators.family_bound import FamilyBound, FamilyName, NamedFamily
-from dpaudit.estimators.finding import CurveEvidence, Series, Validity
+from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.guessing_game import checked_counts
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
@@ -385,6 +385,7 @@ class OneRunOrderStatistics(OneRunEstimator):
 
     candidate_s: ClassVar[float] = 0.01
     delta_s: ClassVar[float] = 0.01
+    validity = Validity.CONDITIONAL_ON_FAMILY
 
     delta: float = 1e-5
     selection: Selection = field(default_factory=lambda: Grid(FRACTIONS))
@@ -407,11 +408,9 @@ class OneRunOrderStatistics(OneRunEstimator):
         """The family with its numbers."""
         return family_named(NamedFamily(self.family, self.sample_rate, self.steps))
 
+    @property
     def method(self) -> str:
         return f"one-run-order-statistics ({self.members.name})"
-
-    def validity(self) -> Validity:
-        return Validity.CONDITIONAL_ON_FAMILY
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = order_statistics_epsilon(
@@ -425,11 +424,13 @@ class OneRunOrderStatistics(OneRunEstimator):
         )
         return [self._assumptions(value) for value in np.atleast_1d(np.asarray(parameters)).tolist()]
 
-    def _notes(self, bounds: ReplayBounds, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
-        replays = 1 if np.array_equal(bounds.best, bounds.alone) else 2  # a median of several halves the error
+    def details(self, replays: Replays[OneRunTally]) -> dict[str, Any]:
+        """Return counts and assumptions, and no evidence: this bound rejects no claim."""
+        tally, candidate = replays.middle
         counts = tally.canaries, int(tally.guesses[candidate]), int(tally.correct[candidate])
-        parameter = _largest_rejected(self.members, (*counts, self._candidate_error(tally.guesses.size, replays)))
-        return *self._assumptions(parameter), *super()._notes(bounds, tally, candidate)
+        parameter = _largest_rejected(self.members, (*counts, self._error_of_each(tally, replays.every.size)))
+        details = super().details(replays)
+        return {**details, "notes": (*self._assumptions(parameter), *details["notes"]), "evidence": ()}
 
     def _assumptions(self, parameter: float) -> tuple[str, ...]:
         """Return the rejected member and the assumptions in words."""
@@ -443,7 +444,3 @@ class OneRunOrderStatistics(OneRunEstimator):
             for tally in ordered
         ]
         return super().sweep(at_candidates)
-
-    def _curve_evidence(self, ordered: Sequence[OneRunTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """Return none: this bound rejects no claim."""
-        return ()

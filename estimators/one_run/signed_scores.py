@@ -12,18 +12,18 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import BestCandidate, CellBounds, ReplayBounds, in_order
+from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
 from dpaudit.estimators.bound import Bound, curve_comparison, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.estimator import CellBounds, Estimator, Replays, in_order
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
@@ -38,7 +38,16 @@ from dpaudit.estimators.one_run.right_guesses import (
 )
 from dpaudit.estimators.replays import replay_note
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import PERCENTS, AsPublished, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.selection import (
+    PERCENTS,
+    AsPublished,
+    Fixed,
+    Grid,
+    Selection,
+    SimultaneousBand,
+    Split,
+    parse_selection,
+)
 from dpaudit.registry import register
 
 Family = Literal["gaussian", "laplace", "approx-dp"]
@@ -57,7 +66,7 @@ class Shiftable(Guessing, Protocol):
 
 
 @dataclass(frozen=True)
-class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
+class OneRunEstimator(Estimator[Scores, OneRunTally], CountEstimator):
     """Base of the one-run estimators: guesses, choice of the guess fraction, combination of replays.
 
     The default selection, a grid of guess fractions, is valid at every delta. At delta = 0 a split is valid too. It
@@ -65,21 +74,30 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     strongly (docs/statistics/calibration.md).
 
     Attributes:
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+        selection: How the number of guesses is chosen, as a `Selection` or in the form that a spec uses.
         guess: Order of the canaries and rule of the guesses. With "any-tail" each side alone is tried at numbers of
             guesses up to a quarter of the canaries, which share the error; a split chooses in the main order alone.
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
+    part_type: ClassVar[type[Any] | None] = CellBounds
     candidate_s: ClassVar[float] = 4e-6  # seconds for the bound at a candidate at delta = 0
     part_s: ClassVar[float] = 1.0
     # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
     delta_s: ClassVar[float] = 7e-6
+    tau = 0.0  # total variation between the shown labels and their proxy that the bound allows for
 
+    delta: float = 0.0
+    confidence: float = 0.95
+    selection: Selection = field(default_factory=Grid)
     guess: GuessRule = "signed"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_levels(self.delta, self.confidence)
+        object.__setattr__(self, "selection", parse_selection(self.selection))
         require_one_of("guess", self.guess, GUESS_RULES)
         chosen = self.selection
         require(
@@ -104,12 +122,45 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         """Return the bound for each pair of counts, shape as `guesses`; both broadcast."""
 
-    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        """Return the candidate with each replay's largest bound; counts have the shape (replays, candidates)."""
-        return np.asarray(self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1))
+    @property
+    def searched(self) -> Family | None:
+        """Family by whose Algorithm 3 the best candidate is searched; None if each candidate is bounded by itself."""
+        return None
 
-    def validity(self) -> Validity:
-        return Validity.FINITE_SAMPLE
+    def best_of_each(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        """Return the candidate with each replay's largest bound; counts have the shape (replays, candidates)."""
+        if self.searched is None:
+            return np.asarray(self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1))
+        from dpaudit.estimators.one_run.f_dp import best_f_dp  # only needed by Algorithm 3
+
+        return best_f_dp(
+            guesses,
+            correct,
+            canaries=canaries,
+            confidence=confidence,
+            family=self.searched,
+            tau=self.tau,
+            delta=self.delta if self.searched == "approx-dp" else None,
+        ).candidate
+
+    def lower(self, tally: OneRunTally, error: float) -> Floats:
+        return self.epsilon(tally.guesses, tally.correct, tally.canaries, 1 - error)
+
+    def candidates_sharing(self, tally: OneRunTally) -> int:
+        return tally.guesses.size
+
+    def best(self, tallies: Sequence[OneRunTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
+        """Return the largest `lower` of each replay: equal counts are bounded once, and by a search where it pays."""
+        best, candidate = np.empty(len(tallies)), np.empty(len(tallies), dtype=np.int64)
+        for canaries in sorted({tally.canaries for tally in tallies}):
+            rows = [index for index, tally in enumerate(tallies) if tally.canaries == canaries]
+            guesses = np.stack([tallies[row].guesses for row in rows])
+            correct = np.stack([tallies[row].correct for row in rows])
+            confidence = 1 - self._error_of_each(tallies[rows[0]], 1 if alone else replays)
+            candidate[rows] = self.best_of_each(guesses, correct, canaries, confidence)
+            at = np.arange(len(rows)), candidate[rows]
+            best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, confidence)
+        return best, candidate
 
     def seconds(self, pieces: int, rows: int) -> float:
         """Return the approximate seconds on one core.
@@ -119,8 +170,8 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         """
         if not rows:
             return 0.0
-        each, guesses = self.delta_s if self.delta or self._shift() else self.candidate_s, self.candidates(rows)
-        bounds = float(np.minimum(pieces, 3 * np.sqrt(guesses)).sum()) if self._bounds_candidates_singly() else 0.0
+        each, guesses = self.delta_s if self.delta or self.tau else self.candidate_s, self.candidates(rows)
+        bounds = 0.0 if self.searched else float(np.minimum(pieces, 3 * np.sqrt(guesses)).sum())
         return 2 * each * (bounds or pieces * guesses.size)  # as part of the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
@@ -191,53 +242,34 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
             case _:
                 return np.unique(guesses_at_fractions(PERCENTS, canaries))
 
-    def counts_at(self, tally: OneRunTally, candidate: int) -> dict[str, int]:
+    def details(self, replays: Replays[OneRunTally]) -> dict[str, Any]:
+        """Return counts, the spread of replays, and evidence against whole curves if guesses were fixed beforehand."""
+        tally, candidate = replays.middle
+        counts = {name: int(getattr(tally, name)[candidate]) for name in ("guesses", "correct")}
+        evidence: tuple[CurveEvidence, ...] = ()
+        if not isinstance(self.selection, Split | AsPublished):
+            most = max(replays.tallies, key=lambda tally: tally.guesses.size)
+            error = self._error_of_each(most, replays.every.size)
+            evidence = (_GuessCountEvidence(tuple(replays.tallies), error, self.tau, replays.failed),)
         return {
-            "guesses": int(tally.guesses[candidate]),
-            "correct": int(tally.correct[candidate]),
-            "canaries": tally.canaries,
+            "counts": replays.counted({**counts, "canaries": tally.canaries}),
+            "notes": replay_note(replays.alone, self.confidence, self.published),
+            "evidence": evidence,
         }
 
-    def _notes(self, bounds: ReplayBounds, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
-        return replay_note(bounds.alone, self.confidence, self._published)
-
-    def _curve_evidence(self, ordered: Sequence[OneRunTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """Return the counts as evidence against whole curves, if the numbers of guesses were fixed beforehand."""
-        if isinstance(self.selection, Split | AsPublished):
-            return ()
-        error = self._candidate_error(max(tally.guesses.size for tally in ordered), len(ordered) + failed_replays)
-        return (_GuessCountEvidence(tuple(ordered), error, self._shift(), failed_replays),)
-
-    def _shift(self) -> float:
-        """Return the total variation between the shown labels and their proxy that the bound allows for."""
-        return 0.0
-
-    def best_candidates(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
-        best, candidate = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
-        for canaries in sorted({tally.canaries for tally in ordered}):
-            rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
-            guesses = np.stack([ordered[row].guesses for row in rows])
-            correct = np.stack([ordered[row].correct for row in rows])
-            error = self._candidate_error(guesses.shape[1], replays)
-            candidate[rows] = self.best(guesses, correct, canaries, 1 - error)
-            at = np.arange(len(rows)), candidate[rows]
-            best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
-        return best, candidate
+    def figures(self, replays: Replays[OneRunTally]) -> dict[str, Series]:
+        return {"fractions": self.sweep(replays.tallies), **super().figures(replays)}
 
     def unshifted(self) -> OneRunEstimator:
-        return self
-
-    def _bounds_candidates_singly(self) -> bool:
-        """Return True if `best` computes the bound of each candidate by itself."""
-        return True
+        return cast(OneRunEstimator, replace(cast(Any, self), tau=0.0)) if self.tau else self
 
     def part(self, tallies: Sequence[OneRunTally], *, pieces: int, share: int, shares: int) -> CellBounds:
         """Return the bounds of some replays, or if possible of single candidates.
 
         Equal counts come to one part, which computes their bound once.
         """
-        if not self._bounds_candidates_singly():
-            return super().part(tallies, pieces=pieces, share=share, shares=shares)
+        if self.searched:
+            return cast(CellBounds, super().part(tallies, pieces=pieces, share=share, shares=shares))
         ordered = in_order(tallies)
         sizes = [tally.guesses.size for tally in ordered]
         about = np.array([(tally.replay, tally.canaries, tally.guesses.size) for tally in ordered], np.int64)
@@ -254,12 +286,13 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         first, last = (np.searchsorted(number, distinct * cut // shares) for cut in (share, share + 1))
         cells = order[first:last]
         best, alone = np.empty(cells.size), np.empty(cells.size)
+        of_size = {tally.guesses.size: tally for tally in ordered}
         for size, count in np.unique(columns[:2, cells], axis=1).T.tolist():
             some = np.flatnonzero((candidates[cells] == size) & (canaries[cells] == count))
             counts = guesses[cells[some]], correct[cells[some]]
             for bounds, replays in ((best, pieces), (alone, 1)):
-                error = self._candidate_error(size, replays)
-                bounds[some] = self.unique_epsilon(*counts, count, 1 - error)
+                confidence = 1 - self._error_of_each(of_size[size], replays)
+                bounds[some] = self.unique_epsilon(*counts, count, confidence)
         return CellBounds(pieces, replay[cells], candidate[cells], candidates[cells], best, candidate[cells], alone)
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
@@ -267,12 +300,6 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
-
-    def series(
-        self, tallies: Sequence[OneRunTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
-    ) -> dict[str, Series]:
-        bounds = bounds or self.bounds_of_replays(tallies, len(tallies) + failed_replays)
-        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(bounds, failed_replays)}
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
         """Return the bound at each guess fraction as if it were the only one: median replay and outer deciles."""
@@ -286,44 +313,9 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return {"fraction": guesses / canaries, "epsilon": bounds[1], "low": bounds[0], "high": bounds[2]}
 
 
-@dataclass(frozen=True)
-class _ShiftedOneRun(OneRunEstimator):
-    """Base of the one-run estimators that allow for a shift of the proxy, by Algorithm 3 with Theorem 10."""
-
-    tau: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
-
-    def unshifted(self) -> OneRunEstimator:
-        return replace(self, tau=0.0)
-
-    def _shift(self) -> float:
-        return self.tau
-
-    def _by_family(
-        self, family: Family, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float
-    ) -> Floats:
-        from dpaudit.estimators.one_run.f_dp import f_dp_epsilon  # only needed by Algorithm 3
-
-        bounds = f_dp_epsilon(
-            guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, family=family, tau=self.tau
-        )
-        return np.asarray(bounds, dtype=np.float64)
-
-    def _best_by_family(self, family: Family, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        from dpaudit.estimators.one_run.f_dp import best_f_dp
-
-        delta = self.delta if family == "approx-dp" else None
-        return best_f_dp(
-            guesses, correct, canaries=canaries, confidence=confidence, family=family, tau=self.tau, delta=delta
-        ).candidate
-
-
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
 @dataclass(frozen=True)
-class OneRun(_ShiftedOneRun):
+class OneRun(OneRunEstimator):
     """One training run: exact binomial at delta = 0; else the larger of the bounds of Algorithm 3 and Theorem 16.
 
     Attributes:
@@ -333,8 +325,11 @@ class OneRun(_ShiftedOneRun):
             the error times (2 right - guesses) / canaries.
     """
 
+    tau: float = 0.0
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
         require(
             not self.tau or not isinstance(self.selection, Split),
             "a split is valid for tau = 0 only, since Theorem 10 takes the number of guesses as fixed beforehand",
@@ -342,22 +337,19 @@ class OneRun(_ShiftedOneRun):
             tau=self.tau,
         )
 
+    @property
     def method(self) -> str:
-        return super().method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
+        return super().method + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         if self.tau:
-            return self._by_family("approx-dp", guesses, correct, canaries, confidence)
+            return _by_family(self, "approx-dp", guesses, correct, canaries, confidence)
         bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
         return np.asarray(bounds, dtype=np.float64)
 
-    def _bounds_candidates_singly(self) -> bool:
-        return self.delta == 0 and not self.tau
-
-    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        if self._bounds_candidates_singly():
-            return super().best(guesses, correct, canaries, confidence)
-        return self._best_by_family("approx-dp", guesses, correct, canaries, confidence)
+    @property
+    def searched(self) -> Family | None:
+        return "approx-dp" if self.delta or self.tau else None
 
 
 @register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
@@ -377,7 +369,7 @@ class OneRunTheorem16(OneRunEstimator):
 
 @register("estimator", "one-run-f-dp", source="Kalemaj et al., Algorithm 3, Definition 9 and Theorem 10")
 @dataclass(frozen=True)
-class OneRunFDP(_ShiftedOneRun):
+class OneRunFDP(OneRunEstimator):
     """One training run by Algorithm 3 for a family of trade-off functions: gaussian, laplace or approx-dp.
 
     The Gaussian and the Laplace bound hold only for mechanisms of the family, not even for all pure DP mechanisms.
@@ -390,10 +382,12 @@ class OneRunFDP(_ShiftedOneRun):
 
     delta_s: ClassVar[float] = 4.5e-6
 
-    family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
+    tau: float = 0.0
+    family: Family = "gaussian"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
         require_one_of("family", self.family, get_args(Family))
         require(
             self.family != "gaussian" or self.delta > 0,
@@ -402,20 +396,20 @@ class OneRunFDP(_ShiftedOneRun):
             delta=self.delta,
         )
 
+    @property
     def method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
 
+    @property
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
-        return self._by_family(self.family, guesses, correct, canaries, confidence)
+        return _by_family(self, self.family, guesses, correct, canaries, confidence)
 
-    def _bounds_candidates_singly(self) -> bool:
-        return False
-
-    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        return self._best_by_family(self.family, guesses, correct, canaries, confidence)
+    @property
+    def searched(self) -> Family | None:
+        return self.family
 
     def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
         if self.family == "approx-dp":  # its parameter is epsilon itself
@@ -427,6 +421,24 @@ class OneRunFDP(_ShiftedOneRun):
         )
         name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
         return [(f"{name} >= {format_lower(value, 6)}",) for value in np.asarray(parameters)]
+
+
+def _by_family(
+    estimator: OneRunEstimator,
+    family: Family,
+    guesses: Ints,
+    correct: Ints,
+    canaries: int | Ints,
+    confidence: float,
+) -> Floats:
+    """Return the bounds by Algorithm 3, with Theorem 10 for a tau; tests/twins/f_dp_twin.py is the slow form."""
+    from dpaudit.estimators.one_run.f_dp import f_dp_epsilon  # only needed by Algorithm 3
+
+    delta, tau = estimator.delta, estimator.tau
+    bounds = f_dp_epsilon(
+        guesses, correct, canaries=canaries, delta=delta, confidence=confidence, family=family, tau=tau
+    )
+    return np.asarray(bounds, dtype=np.float64)
 
 
 TANGENTS = 300

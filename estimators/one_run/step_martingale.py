@@ -21,16 +21,15 @@ import numpy as np
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Ints
+from dpaudit.estimators.arguments import Ints, require_levels
 from dpaudit.estimators.bound import Bound, curve_comparison
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
-    bounds_of_guesses,
-    check_fields,
-    deciding_counts,
+    deciding_look,
     guess_band_p_value,
+    guess_bounds,
     guess_looks,
 )
 from dpaudit.estimators.scores import StepScores
@@ -85,7 +84,7 @@ class StepMartingale(Estimator[StepScores, StepTally]):
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        check_fields(self.delta, self.confidence, "signed")
+        require_levels(self.delta, self.confidence)
 
     def tally(self, evidence: StepScores) -> StepTally:
         """Count the right guesses in the order of the steps; a score of 0 is a wrong guess."""
@@ -93,29 +92,28 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
         return StepTally(look_counts, np.cumsum(right)[look_counts - 1])
 
-    def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0) -> Bound:
+    def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """Return the bound of one game; further trainings add steps to this game rather than games."""
         require(
             len(tallies) == 1 and failed_replays == 0, "steps must form one game", games=len(tallies) + failed_replays
         )
         (tally,) = tallies
-        odds = bounds_of_guesses(tallies, lambda steps: IndependentTrials(int(steps.looks[-1])), 1 - self.confidence)
-        deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))
-        lower = float(odds[0])
+        (odds,) = guess_bounds(tally, IndependentTrials(int(tally.looks[-1])), 1 - self.confidence).tolist()
+        steps, right = deciding_look(tally, odds)
         return Bound(
-            lower=_epsilon(lower, self.delta),
+            lower=_epsilon(odds, self.delta),
             delta=self.delta,
             confidence=self.confidence,
             method="step-martingale",
             selection="all numbers of steps at once",
             validity=Validity.FINITE_SAMPLE,
             counts=(
-                ("steps", deciding["steps"]),
+                ("steps", int(tally.looks[-1])),
                 ("correct", int(tally.right[-1])),
-                ("deciding steps", deciding["guesses"]),
-                ("correct among them", deciding["correct"]),
+                ("deciding steps", steps),
+                ("correct among them", right),
             ),
-            evidence=(StepAccuracy(tally, lower),),
+            evidence=(StepAccuracy(tally, odds),),
         )
 
 

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.estimators.arguments import Floats, Ints, require_one_of
+from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.finding import Comparison, Series, Validity
@@ -81,7 +81,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
 
     evidence: ClassVar[type[Any]] = AnsweredQuery
     tally_type: ClassVar[type[Any]] = QueryTally
-    part_type: ClassVar[type[Any]] = QueryBounds
+    part_type: ClassVar[type[Any] | None] = QueryBounds
     query_s: ClassVar[Mapping[str, float]] = {
         "corner": 2e-4,
         "termwise": 2e-4,
@@ -106,8 +106,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             "orders must be > 1, finite and rising",
             orders=self.orders,
         )
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require_levels(self.delta, self.confidence)
         require_one_of("cut", self.cut, get_args(Cut))
 
     def tally(self, evidence: AnsweredQuery) -> QueryTally:
@@ -239,10 +238,10 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
     def _both_directions(self, tallies: Sequence[QueryTally], confidence: float) -> Directions:
         if not tallies:
             return Directions(*np.empty((2, 0, len(self.orders))))
-        forward, backward = (self._bounds(tallies, confidence, forward=forward) for forward in (True, False))
+        forward, backward = (self._one_direction(tallies, confidence, forward=forward) for forward in (True, False))
         return Directions(forward, backward)
 
-    def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
+    def _one_direction(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
         pairs = [(tally.world_1, tally.world_0) if forward else (tally.world_0, tally.world_1) for tally in tallies]
         if self.cut == "corner" or self.cut == "termwise":
             k1, n1, k2, n2 = _in_sets(tallies, pairs)

@@ -256,7 +256,9 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     @abstractmethod
     def _method(self) -> str: ...
 
-    def find(self, tallies: Sequence[AnswerCounts], *, failed_replays: int = 0) -> RenyiBound:
+    def find(
+        self, tallies: Sequence[AnswerCounts], *, failed_replays: int = 0, parts: Sequence[Any] = ()
+    ) -> RenyiBound:
         """Return the largest bound of all queries at each order; failed queries keep their share of the error."""
         each = query_confidence(self.confidence, len(tallies) + failed_replays)
         bounds = [self._bound(tally, each) for tally in tallies]

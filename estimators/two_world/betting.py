@@ -39,11 +39,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Series, Validity
-from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_series
+from dpaudit.estimators.arguments import Floats, Ints, require_levels
+from dpaudit.estimators.estimator import Estimator, Replays, in_order
+from dpaudit.estimators.finding import Series
+from dpaudit.estimators.replays import per_replay_confidence
+from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
 
 EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
@@ -83,10 +83,15 @@ class BettingState:
     def trials(self) -> int:
         return self.members.size + self.non_members.size
 
+    @property
+    def lower(self) -> float:
+        """Lower bound on epsilon so far, in nats, >= 0; it never decreases."""
+        return float(_epsilon(self.rejected[-1:]).sum())
+
 
 @register("estimator", "betting", source="Ville (1939); Waudby-Smith and Ramdas (2024)")
 @dataclass(frozen=True)
-class Betting(ScoreEstimator[Scores]):
+class Betting(Estimator[Scores, Scores]):
     """Two-sample scores in trial order: an anytime-valid test by betting, which holds whenever the audit stops.
 
     Attributes:
@@ -97,13 +102,13 @@ class Betting(ScoreEstimator[Scores]):
     independent_trials: ClassVar[bool] = True
     anytime_valid: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = Scores
+    selection = "bets chosen on earlier trials"
 
     delta: float = 0.0
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_levels(self.delta, self.confidence)
 
     def start(self) -> BettingState:
         return BettingState()
@@ -145,10 +150,6 @@ class Betting(ScoreEstimator[Scores]):
         rejected = np.concatenate([state.rejected, path])
         return BettingState(members, non_members, rejected, thresholds, hits, alarms, bets, chooses_at)
 
-    def lower(self, state: BettingState) -> float:
-        """Return the lower bound on epsilon so far, in nats, >= 0; it never decreases."""
-        return float(_epsilon(state.rejected[-1:]).sum())
-
     def log_wealth(self, state: BettingState, epsilon: float) -> float:
         """Return the log wealth against (epsilon, delta)-DP from a capital of 1; 0 if nothing was learned."""
         from dpaudit.estimators.two_world._betting_kernels import log_wealth
@@ -161,77 +162,29 @@ class Betting(ScoreEstimator[Scores]):
         order = np.argsort(scores.canary, kind="stable")
         return Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order])
 
-    def bound(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> Bound:
-        """Return one bound from all trials.
-
-        Tallies of one replay form one stream, and several replays combine by their median.
+    def replays(self, tallies: Sequence[Scores], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Replays[Any]:
+        """Return the final states of the replays and their bounds; tallies of one replay form one stream.
 
         Raises: InputError if one of the worlds has no trial.
         """
-        return self._bound(self._streams(tallies, failed_replays), failed_replays)
-
-    def _bound(self, states: Sequence[BettingState], failed_replays: int) -> Bound:
-        """Return the bound from the final state of each replay."""
-        bounds = np.array([self.lower(state) for state in states])
-        middle = states[int(np.argsort(bounds, kind="stable")[(bounds.size - 1) // 2])]
-        counts = {
-            "trials": middle.trials,
-            "members": middle.members.size,
-            "non_members": middle.non_members.size,
-            "pairs": middle.rejected.size,
-            "replays": len(states) + failed_replays,
-        }
-        if failed_replays:
-            counts["lost replays"] = failed_replays
+        ordered = sorted(in_order(tallies), key=lambda tally: (tally.replay, int(tally.canary.min())))
+        streams = {number: list(group) for number, group in groupby(ordered, key=lambda tally: tally.replay)}
+        confidence = per_replay_confidence(self.confidence, len(streams) + failed_replays)
+        states = [replace(self, confidence=confidence)._stream(stream) for stream in streams.values()]
+        best = alone = np.array([state.lower for state in states])  # of a single replay, the reported bound
+        if best.size + failed_replays > 1:
+            alone = np.array([self._stream(stream).lower for stream in streams.values()])
+        numbers = np.array(list(streams), np.int64)
+        replays = Replays(states, numbers, best, np.zeros_like(numbers), alone, failed_replays, published=False)
+        middle, _ = replays.middle
         require(
-            counts["pairs"] > 0,
+            middle.rejected.size > 0,
             "scores must hold trials with and without the member",
             do="check the truth column",
-            members=counts["members"],
-            non_members=counts["non_members"],
+            members=middle.members.size,
+            non_members=middle.non_members.size,
         )
-        return Bound(
-            lower=float(median_rule(np.concatenate([bounds, np.zeros(failed_replays)]))),
-            delta=self.delta,
-            confidence=self.confidence,
-            method="betting",
-            validity=Validity.FINITE_SAMPLE,
-            selection="bets chosen on earlier trials",
-            counts=tuple(counts.items()),
-            notes=("anytime-valid: holds for any stopping time of the trials",),
-        )
-
-    def series(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> dict[str, Series]:
-        """Return the first replay's bound over the trials, and the bounds of single replays."""
-        return self._series(tallies, self._streams(tallies, failed_replays), failed_replays)
-
-    def find(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> Bound:
-        states = self._streams(tallies, failed_replays)  # once for both: a million trials take a second
-        series = self._series(tallies, states, failed_replays)
-        return replace(self._bound(states, failed_replays), series=series)
-
-    def _series(
-        self, tallies: Sequence[Scores], states: Sequence[BettingState], failed_replays: int
-    ) -> dict[str, Series]:
-        """Return `series` from the final state of each replay."""
-        path = states[0].rejected
-        drawn_pairs = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
-        bounds = np.array([self.lower(state) for state in states])
-        alone = bounds  # of a single replay, the reported bound
-        if len(states) + failed_replays > 1:
-            alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
-        replays = [replay[0].replay for replay in _by_replay(tallies)]
-        return {
-            "trials": {"trials": 2 * (drawn_pairs + 1), "epsilon": _epsilon(path[drawn_pairs])},
-            "replays": replay_series(replays, bounds, alone, failed_replays=failed_replays, mean=False),
-        }
-
-    def _streams(self, tallies: Sequence[Scores], failed_replays: int) -> list[BettingState]:
-        """Return the final state of each replay, at `per_replay_confidence`."""
-        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-        replays = _by_replay(tallies)
-        reader = replace(self, confidence=per_replay_confidence(self.confidence, len(replays) + failed_replays))
-        return [reader._stream(replay) for replay in replays]
+        return replays
 
     def _stream(self, tallies: Sequence[Scores]) -> BettingState:
         joined = Scores(
@@ -239,11 +192,27 @@ class Betting(ScoreEstimator[Scores]):
         )
         return self.update(BettingState(), joined)
 
+    def details(self, replays: Replays[Any]) -> dict[str, Any]:
+        state, _ = replays.middle
+        counts = {
+            "trials": state.trials,
+            "members": state.members.size,
+            "non_members": state.non_members.size,
+            "pairs": state.rejected.size,
+        }
+        return {
+            "counts": replays.counted(counts),
+            "notes": ("anytime-valid: holds for any stopping time of the trials",),
+        }
 
-def _by_replay(tallies: Sequence[Scores]) -> list[list[Scores]]:
-    """Return the tallies of each replay, in trial order."""
-    ordered = sorted(tallies, key=lambda tally: (tally.replay, int(tally.canary.min())))
-    return [list(group) for _, group in groupby(ordered, key=lambda tally: tally.replay)]
+    def figures(self, replays: Replays[Any]) -> dict[str, Series]:
+        """Return the first replay's bound over the trials, and the bounds of single replays."""
+        path = replays.tallies[0].rejected
+        drawn = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
+        return {
+            "trials": {"trials": 2 * (drawn + 1), "epsilon": _epsilon(path[drawn])},
+            **super().figures(replays),
+        }
 
 
 def _epsilon(rejected: Ints) -> Floats:

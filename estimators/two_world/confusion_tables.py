@@ -15,62 +15,72 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, Column, CountEstimator, Table, TextTable, bound_rows, count_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.two_world.confusion import epsilon_interval, epsilon_posterior_cdf, epsilon_posterior_pdf
-from dpaudit.estimators.two_world.two_sample import TwoSampleEstimator, TwoSampleTally
+from dpaudit.estimators.two_world.two_sample import TwoSample, TwoSampleTally
 from dpaudit.registry import register
-
-
-@dataclass(frozen=True)
-class _Confusion(TwoSampleEstimator, CountEstimator):
-    """Base of the estimators that use one confusion table for each threshold, or read tables of confusion counts."""
-
-    columns: ClassVar[tuple[str, ...]] = CONFUSION
-
-    def threshold_s(self) -> float:
-        return 1.5e-5
-
-    def read(self, table: Table) -> Sequence[Bound]:
-        """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
-        counts = count_columns(table, CONFUSION)
-        interval = epsilon_interval(
-            *counts.values(), delta=self.delta, confidence=self.confidence, method=self.method()
-        )
-        return bound_rows(self, interval.lower, counts, upper=interval.upper)
-
-    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        interval = epsilon_interval(
-            *tally.errors, delta=self.delta, confidence=1 - error, method=self.method(), side="lower"
-        )
-        return np.asarray(interval.lower, dtype=np.float64)
 
 
 @register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
 @dataclass(frozen=True)
-class ClopperPearson(_Confusion):
+class ClopperPearson(TwoSample, CountEstimator):
     """Two-sample scores: exact one-sided limits for both error rates, with the error split over the two."""
 
-    def validity(self) -> Validity:
-        return Validity.FINITE_SAMPLE
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    threshold_s: ClassVar[float] = 1.5e-5
+
+    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
+        return _lower_limits(self, tally, error)
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        return _intervals(self, table)
 
 
 @register("estimator", "jeffreys", source="Brown, Cai and DasGupta (2001)")
 @dataclass(frozen=True)
-class Jeffreys(_Confusion):
+class Jeffreys(TwoSample, CountEstimator):
     """Two-sample scores: Jeffreys limits for both error rates, closer on average, without a coverage guarantee."""
 
-    def validity(self) -> Validity:
-        return Validity.ASYMPTOTIC
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    threshold_s: ClassVar[float] = 1.5e-5
+    validity = Validity.ASYMPTOTIC
+
+    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
+        return _lower_limits(self, tally, error)
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        return _intervals(self, table)
 
 
 @register("estimator", "bayesian", source="Zanella-Beguelin et al. (2023)")
 @dataclass(frozen=True)
-class Bayesian(_Confusion):
+class Bayesian(TwoSample, CountEstimator):
     """Two-sample scores: posterior quantile of epsilon under Jeffreys priors; credible, not a confidence bound."""
 
-    def threshold_s(self) -> float:
-        return 3.5e-5
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    threshold_s: ClassVar[float] = 3.5e-5
+    validity = Validity.CREDIBLE
 
-    def validity(self) -> Validity:
-        return Validity.CREDIBLE
+    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
+        return _lower_limits(self, tally, error)
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        return _intervals(self, table)
+
+
+def _lower_limits(estimator: TwoSample, tally: TwoSampleTally, error: float) -> Floats:
+    """Return the one-sided limit at each threshold; tests/twins/confusion_twin.py states the three laws slowly."""
+    interval = epsilon_interval(
+        *tally.errors, delta=estimator.delta, confidence=1 - error, method=estimator.method, side="lower"
+    )
+    return np.asarray(interval.lower, dtype=np.float64)
+
+
+def _intervals(estimator: TwoSample, table: Table) -> Sequence[Bound]:
+    """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+    counts = count_columns(table, CONFUSION)
+    interval = epsilon_interval(
+        *counts.values(), delta=estimator.delta, confidence=estimator.confidence, method=estimator.method
+    )
+    return bound_rows(estimator, interval.lower, counts, upper=interval.upper)
 
 
 @register("estimator", "bayesian-posterior", source="Zanella-Beguelin et al. (2023), section 3.3")

@@ -22,20 +22,20 @@ import numpy as np
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.best_candidate import in_order
+from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
 from dpaudit.estimators.bound import Bound, curve_comparison
-from dpaudit.estimators.finding import Comparison, Series
+from dpaudit.estimators.estimator import Estimator, Replays
+from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
-    bounds_of_guesses,
-    check_fields,
     deciding_counts,
+    guess_bounds,
     guess_looks,
     selection_in_words,
     side_guesses,
 )
 from dpaudit.estimators.one_run.right_guesses import (
+    GUESS_RULES,
     GuessRule,
     SideGuesses,
     guess_orders,
@@ -43,7 +43,7 @@ from dpaudit.estimators.one_run.right_guesses import (
     right_guesses,
 )
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_series
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
@@ -79,7 +79,7 @@ class GuessAccuracy:
 
 @register("estimator", "fair-coins", source="Ours: the guess band, the band and total variation, error shared")
 @dataclass(frozen=True)
-class FairCoins(ScoreEstimator[FairCoinTally]):
+class FairCoins(Estimator[Scores, FairCoinTally]):
     """Two-sample scores whose worlds fair coins chose: guess band, band and total variation share the error.
 
     Attributes:
@@ -91,7 +91,6 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     independent_trials: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = FairCoinTally
-    method: ClassVar[str] = "fair-coins"
     guess_share: ClassVar[float] = 0.4  # share of the error, like the next two
     band_share: ClassVar[float] = 0.4
     accuracy_share: ClassVar[float] = 0.2
@@ -101,7 +100,8 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
     guess: GuessRule = "any-tail"
 
     def __post_init__(self) -> None:
-        check_fields(self.delta, self.confidence, self.guess)
+        require_levels(self.delta, self.confidence)
+        require_one_of("guess", self.guess, GUESS_RULES)
 
     @property
     def band(self) -> Band:
@@ -118,16 +118,18 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
             sides=side_guesses(trials, ranks, side_shares),
         )
 
+    def lower(self, tally: FairCoinTally, error: float) -> Floats:
+        """Return the bound of the guess band."""
+        return guess_bounds(tally, IndependentTrials(int(tally.looks[-1]), self.delta), error)
+
     def bound(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> Bound:
         """Return the larger of both bands' bounds, with evidence against whole curves."""
-        ordered = in_order(tallies)
-        by_band = self.band.bound(ordered, failed_replays=failed_replays)
-        guessed = self._guess_bounds(ordered, failed_replays)
-        by_guesses = float(median_rule(guessed))
+        by_band = self.band.bound(tallies, failed_replays=failed_replays)
+        guessed = self._guessed(tallies, failed_replays)
         accuracy = GuessAccuracy(
-            np.array([tally.right[-1] for tally in ordered]),
-            np.array([tally.looks[-1] for tally in ordered]),
-            self._test_error(self.accuracy_share, guessed.size),
+            np.array([tally.right[-1] for tally in guessed.tallies]),
+            np.array([tally.looks[-1] for tally in guessed.tallies]),
+            self._test_error(self.accuracy_share, guessed.every.size),
             failed_replays,
         )
         bound = replace(
@@ -137,40 +139,35 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
             selection="all thresholds at once, error shared with two more candidates",
             evidence=(*by_band.evidence, accuracy),
         )
-        if by_band.lower >= by_guesses:
+        if by_band.lower >= guessed.lower:
             return bound
         return replace(
             bound,
-            lower=by_guesses,
+            lower=guessed.lower,
             selection=f"{selection_in_words(self.guess)}, error shared with two more candidates",
-            counts=deciding_counts(ordered, guessed, failed_replays, of="trials"),
+            counts=deciding_counts(guessed, of="trials"),
             notes=(),
         )
 
-    def series(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> dict[str, Series]:
-        """Return the series of `band` at its share of the error; the replays have the larger of both bounds."""
-        ordered = in_order(tallies)
-        band_series = self.band.series(ordered, failed_replays=failed_replays)
-        by_band = band_series["replays"]
-        best = np.maximum(by_band["epsilon"], self._guess_bounds(ordered, failed_replays))[: len(ordered)]
-        alone = np.maximum(by_band["alone"], [self._guess_bounds([tally], 0)[0] for tally in ordered])
-        both = replay_series(
-            [tally.replay for tally in ordered], best, alone, failed_replays=failed_replays, mean=False
-        )
-        return band_series | {"replays": both}
+    def find(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """Return the bound with the series of `band` at its share of the error; replays have the larger bound."""
+        drawn = self.band.replays(tallies, failed_replays=failed_replays)
+        guessed = self._guessed(tallies, failed_replays)
+        larger = replace(drawn, best=np.maximum(drawn.best, guessed.best), alone=np.maximum(drawn.alone, guessed.alone))
+        series = {**self.band.figures(drawn), "replays": larger.series()}
+        return replace(self.bound(tallies, failed_replays=failed_replays), series=series)
 
-    def _fair_coin_trials(self, scores: Scores) -> Scores:
-        return scores
-
-    def _guess_bounds(self, tallies: Sequence[FairCoinTally], failed_replays: int) -> Floats:
-        """Return each replay's bound by the guess band; failed replays come last with 0."""
-        error = self._test_error(self.guess_share, len(tallies) + failed_replays)
-        bounds = bounds_of_guesses(tallies, lambda tally: IndependentTrials(int(tally.looks[-1]), self.delta), error)
-        return np.append(bounds, np.zeros(failed_replays))
+    def _guessed(self, tallies: Sequence[FairCoinTally], failed_replays: int) -> Replays[FairCoinTally]:
+        """Return the bounds by the guess band, at its share of the error."""
+        at_share = replace(self, confidence=1 - self.guess_share * (1 - self.confidence))
+        return at_share.replays(tallies, failed_replays=failed_replays)
 
     def _test_error(self, share: float, replays: int) -> float:
         """Return the error of a test of one replay; a median over replays needs half."""
         return 1 - per_replay_confidence(1 - share * (1 - self.confidence), replays)
+
+    def _fair_coin_trials(self, scores: Scores) -> Scores:
+        return scores
 
 
 @register("estimator", "two-samples", source="Ours: as many trials drawn as coins would make, then as fair-coins")
@@ -182,7 +179,6 @@ class TwoSamples(FairCoins):
     worlds have the law of fair coins. Joint guesses about both worlds are more powerful than one limit for each sample.
     """
 
-    method: ClassVar[str] = "two-samples"
     guess_share: ClassVar[float] = 0.84
     band_share: ClassVar[float] = 0.07
     accuracy_share: ClassVar[float] = 0.04

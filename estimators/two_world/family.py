@@ -14,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
-from dpaudit.estimators.finding import Series, Validity
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions, TwoSampleTally
 from dpaudit.registry import register
 
@@ -88,7 +89,7 @@ def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> Fam
 
 @register("estimator", "band-family", source="Nasr et al. (2023), arXiv:2302.07956, inside Berk-Jones bands")
 @dataclass(frozen=True)
-class BandFamily(ScoreEstimator[TwoSampleTally]):
+class BandFamily(Estimator[Scores, TwoSampleTally]):
     """Two-sample scores: the least private member of a family that the bands reject; valid for that family only.
 
     Attributes:
@@ -125,20 +126,24 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         return self.band.tally(scores)
 
     def bound(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> Bound:
-        """Return the member's epsilon; `counts` are those of `band`. It carries no evidence against other curves."""
+        return self._under_family(self.band.bound(tallies, failed_replays=failed_replays))
+
+    def find(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        return self._under_family(cast(Bound, self.band.find(tallies, failed_replays=failed_replays)))
+
+    def _under_family(self, bound: Bound) -> Bound:
+        """Return the member's epsilon; `counts` and series are those of `band`. It rejects no other curve."""
         family = GAUSSIAN if self.family == "gaussian" else dp_sgd(self.sample_rate, self.steps)
-        limit = family_bound(self.band.regions(tallies, failed_replays=failed_replays), family, self.delta)
+        (regions,) = bound.evidence
+        limit = family_bound(cast(RateRegions, regions), family, self.delta)
         return replace(
-            self.band.bound(tallies, failed_replays=failed_replays),
+            bound,
             lower=limit.epsilon,
             method=f"band-family ({family.name})",
             validity=Validity.CONDITIONAL_ON_FAMILY,
             notes=(limit.member,) if limit.member else (),
             evidence=(),
         )
-
-    def series(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> dict[str, Series]:
-        return self.band.series(tallies, failed_replays=failed_replays)
 
 
 def bound_under_family(bound: Bound, family: CurveFamily) -> FamilyBound | None:

@@ -28,6 +28,7 @@ from dpaudit.estimators.arguments import (
     as_counts,
     as_delta,
     common_shape,
+    require_levels,
     require_one_of,
     successes_of_trials,
     unboxed,
@@ -37,7 +38,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import RATIO, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.proportions.binomial import clopper_pearson, katz_log
-from dpaudit.estimators.two_world.two_sample import TwoSampleEstimator, TwoSampleTally
+from dpaudit.estimators.two_world.two_sample import TwoSample, TwoSampleTally
 from dpaudit.registry import register
 
 METHODS = ("clopper-pearson", "katz-log")
@@ -211,6 +212,7 @@ class Ratio(CountEstimator):
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
+    validity = Validity.FINITE_SAMPLE
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -218,8 +220,7 @@ class Ratio(CountEstimator):
     directions: Directions = "best"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require_levels(self.delta, self.confidence)
         _require_group(self.group, self.directions)
 
     def read(self, table: Table) -> Sequence[Bound]:
@@ -229,16 +230,14 @@ class Ratio(CountEstimator):
         )
         return bound_rows(self, lower, counts)
 
+    @property
     def method(self) -> str:
         return "ratio" + _grouping(self.group, self.directions)
-
-    def validity(self) -> Validity:
-        return Validity.FINITE_SAMPLE
 
 
 @register("estimator", "katz-log", source="Katz et al. (1978)")
 @dataclass(frozen=True)
-class KatzLog(TwoSampleEstimator, CountEstimator):
+class KatzLog(TwoSample, CountEstimator):
     """Two-sample scores or hits n1, n0: normal limits for the logarithm of the rates' ratio.
 
     Attributes:
@@ -249,6 +248,8 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
+    threshold_s: ClassVar[float] = 1e-7
+    validity = Validity.ASYMPTOTIC
 
     group: int = 1
     directions: Directions = "best"
@@ -257,16 +258,14 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
         super().__post_init__()
         _require_group(self.group, self.directions)
 
+    @property
     def method(self) -> str:
-        return super().method() + _grouping(self.group, self.directions)
+        return super().method + _grouping(self.group, self.directions)
 
-    def validity(self) -> Validity:
-        return Validity.ASYMPTOTIC
+    def seconds(self, pieces: int, rows: int) -> float:
+        return super().seconds(pieces, rows) * (30 if self.group > 1 and self.delta > 0 else 1)
 
-    def threshold_s(self) -> float:
-        return 3e-6 if self.group > 1 and self.delta > 0 else 1e-7
-
-    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
         hits, alarms = tally.true_positives, tally.false_positives
         members, others = np.asarray(tally.members), np.asarray(tally.non_members)
         above = self._epsilon(hits, alarms, members, others, error / 2, "one")

@@ -21,8 +21,8 @@ Assumptions: the scores of the trials are independent, with one law within each 
 
 from __future__ import annotations
 
+import itertools
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -34,14 +34,23 @@ from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import BestCandidate, ReplayBounds, in_order
+from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
 from dpaudit.estimators.bound import curve_comparison
 from dpaudit.estimators.counts import CONFUSION
-from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
+from dpaudit.estimators.estimator import Cell, CellBounds, Estimator, Replays, in_order
+from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.replays import median_rule
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, Selection, SimultaneousBand, Split
+from dpaudit.estimators.selection import (
+    AsPublished,
+    Bonferroni,
+    Fixed,
+    Grid,
+    Selection,
+    SimultaneousBand,
+    Split,
+    parse_selection,
+)
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.registry import register
 
@@ -63,6 +72,10 @@ class TwoSampleTally:
         """Confusion counts tp, fp, tn, fn at each threshold."""
         tp, fp = self.true_positives, self.false_positives
         return tp, fp, self.non_members - fp, self.members - tp
+
+    def counts(self, candidate: int) -> dict[str, int]:
+        """Return the confusion counts at a candidate, by name."""
+        return {name: int(counts[candidate]) for name, counts in zip(CONFUSION, self.errors, strict=True)}
 
     def at(self, candidates: Ints | slice) -> Self:
         """Return the counts at some of the candidate thresholds."""
@@ -91,14 +104,27 @@ def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
 
 
 @dataclass(frozen=True)
-class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
-    """Base of the two-sample estimators: choice of the threshold, combination of replays."""
+class TwoSample(Estimator[Scores, TwoSampleTally]):
+    """Base of the estimators of thresholds: fields, the tally at the thresholds of the selection, and figures.
 
-    independent_trials: ClassVar[bool] = True
+    Attributes:
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+        selection: How the threshold is chosen, as a `Selection` or in the form that a spec uses.
+    """
+
     tally_type: ClassVar[type[Any]] = TwoSampleTally
+    part_type: ClassVar[type[Any] | None] = CellBounds
+    independent_trials: ClassVar[bool] = True
+    threshold_s: ClassVar[float] = 0.0  # seconds on one core for the bound at a threshold
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    selection: Selection = field(default_factory=Grid)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_levels(self.delta, self.confidence)
+        object.__setattr__(self, "selection", parse_selection(self.selection))
         require(
             not isinstance(self.selection, SimultaneousBand) or isinstance(self, Band),
             "a simultaneous band needs the estimator band",
@@ -109,23 +135,6 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
             "a grid of false-alarm and miss rates needs a rate below 1",
             points=getattr(self.selection, "points", ()),
         )
-
-    def threshold_s(self) -> float:
-        """Return the seconds on one core for the bound at a threshold."""
-        return 0.0
-
-    def seconds(self, pieces: int, rows: int) -> float:
-        """Return the approximate seconds on one core for all thresholds; a fifth of the rows are corners."""
-        if not isinstance(self.selection, Bonferroni | AsPublished):
-            return 0.0
-        return (2 if pieces > 1 else 1) * self.threshold_s() * pieces * rows / 5  # as part of a median, and alone
-
-    @abstractmethod
-    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        """Return the bound at each candidate if each may err with probability `error`, shape (candidates,).
-
-        Except for a band, the bound at a candidate must not depend on the other candidates.
-        """
 
     def tally(self, scores: Scores) -> TwoSampleTally:
         """Return the counts of one replay at its candidate thresholds, with one sort of the scores.
@@ -145,52 +154,54 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
             case _:
                 return _all_corners(scores, error_shares=1)
 
-    def counts_at(self, tally: TwoSampleTally, candidate: int) -> dict[str, int]:
-        return {name: int(counts[candidate]) for name, counts in zip(CONFUSION, tally.errors, strict=True)}
+    def candidates_sharing(self, tally: TwoSampleTally) -> int:
+        return tally.error_shares
 
-    def _notes(self, bounds: ReplayBounds, tally: TwoSampleTally, candidate: int) -> tuple[str, ...]:
-        return (f"threshold {tally.threshold[candidate]:.6g}",) if tally.threshold.size else ()
+    def details(self, replays: Replays[TwoSampleTally]) -> dict[str, Any]:
+        tally, candidate = replays.middle
+        return {
+            "counts": replays.counted(tally.counts(candidate)),
+            "notes": (f"threshold {tally.threshold[candidate]:.6g}",) if tally.threshold.size else (),
+        }
 
-    def series(
-        self,
-        tallies: Sequence[TwoSampleTally],
-        *,
-        failed_replays: int = 0,
-        bounds: ReplayBounds | None = None,
-    ) -> dict[str, Series]:
+    def figures(self, replays: Replays[TwoSampleTally]) -> dict[str, Series]:
         """Return the ROC curve, the counts at the reported threshold, and the bounds of single replays.
 
         The curve has at most `MAX_DRAWN` thresholds and the best one, each with its bound.
         """
-        ordered, replays = in_order(tallies), len(tallies) + failed_replays
-        bounds = bounds or self.bounds_of_replays(ordered, replays)
-        first = ordered[0]
-        figure_counts = first.at(_drawn_places(first.threshold.size, int(bounds.candidate[0])))
-        counts = {**self.counts_at(*self._middle(ordered, bounds)), "delta": self.delta, "confidence": self.confidence}
+        first = replays.tallies[0]
+        drawn = first.at(_drawn_places(first.threshold.size, int(replays.candidate[0])))
+        tally, candidate = replays.middle
         return {
-            "trade-off": _roc(
-                figure_counts, self.epsilon(figure_counts, self._candidate_error(first.error_shares, replays))
-            ),
-            "posterior": counts,
-            "replays": self._replay_series(bounds, failed_replays),
+            "trade-off": {
+                "threshold": drawn.threshold,
+                "true_positive_rate": drawn.true_positives / drawn.members,
+                "false_positive_rate": drawn.false_positives / drawn.non_members,
+                "epsilon": self.lower(drawn, self._error_of_each(first, replays.every.size)),
+                "members": drawn.members,
+                "non_members": drawn.non_members,
+            },
+            "posterior": {**tally.counts(candidate), "delta": self.delta, "confidence": self.confidence},
+            **super().figures(replays),
         }
 
-    def divisible(self, tally: TwoSampleTally) -> int:
-        return tally.threshold.size
+    def seconds(self, pieces: int, rows: int) -> float:
+        """Return the approximate seconds on one core for all thresholds; a fifth of the rows are corners."""
+        if not isinstance(self.selection, Bonferroni | AsPublished):
+            return 0.0
+        return (2 if pieces > 1 else 1) * self.threshold_s * pieces * rows / 5  # as part of a median, and alone
 
-    def some_candidates(self, tally: TwoSampleTally, share: int, shares: int) -> tuple[TwoSampleTally, int]:
-        cuts = slice(*(tally.threshold.size * cut // shares for cut in (share, share + 1)))
-        return tally.at(cuts), cuts.start
-
-    def best_candidates(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
-        best = [self.best(tally, self._candidate_error(tally.error_shares, replays)) for tally in ordered]
-        return np.array([bound for _, bound in best]), np.array([place for place, _ in best], dtype=np.int64)
-
-    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        """Return the candidate with the largest bound, and that bound; 0 if no threshold shows anything."""
-        bounds = self.epsilon(tally, error)
-        index = int(bounds.argmax())
-        return index, float(bounds[index])
+    def cells(self, tallies: Sequence[TwoSampleTally], shares: int) -> Sequence[Cell[TwoSampleTally]]:
+        """Return the replays, or for fewer replays than shares of the work shares of their thresholds."""
+        cells = []
+        for tally in tallies:
+            divided = min(-(-shares // len(tallies)), tally.threshold.size)
+            cuts = [tally.threshold.size * cut // divided for cut in range(divided + 1)]
+            cells += [
+                Cell(tally.at(slice(first, end)), first, share, divided)
+                for share, (first, end) in enumerate(itertools.pairwise(cuts))
+            ]
+        return cells
 
 
 MAX_DRAWN = 2_000
@@ -202,17 +213,6 @@ def _drawn_places(thresholds: int, best: int) -> Ints:
     if thresholds <= MAX_DRAWN:
         return np.arange(thresholds)
     return np.unique(np.append(np.rint(np.geomspace(1, thresholds, MAX_DRAWN)).astype(np.int64) - 1, best))
-
-
-def _roc(tally: TwoSampleTally, epsilon: Floats) -> Series:
-    return {
-        "threshold": tally.threshold,
-        "true_positive_rate": tally.true_positives / tally.members,
-        "false_positive_rate": tally.false_positives / tally.non_members,
-        "epsilon": epsilon,
-        "members": tally.members,
-        "non_members": tally.non_members,
-    }
 
 
 # number of epsilons at which a claimed curve is evaluated; any of them is valid, and the best one is reported
@@ -338,8 +338,10 @@ DELTAS = np.geomspace(1e-7, 0.5, 60)
 
 @register("estimator", "band", source="Berk and Jones (1979); Moscovich and Nadler (2017)")
 @dataclass(frozen=True)
-class Band(TwoSampleEstimator):
+class Band(TwoSample):
     """Two-sample scores: best of all thresholds inside exact simultaneous bands for both worlds; the default."""
+
+    part_type: ClassVar[type[Any] | None] = None  # few thresholds are informative, and which ones depends on all
 
     selection: Selection = field(default_factory=SimultaneousBand)
 
@@ -351,54 +353,22 @@ class Band(TwoSampleEstimator):
             do="use clopper-pearson for another selection",
             selection=self.selection,
         )
-        weight = cast(SimultaneousBand, self.selection).weight
-        require_one_of("weight", weight, WEIGHTS)
+        require_one_of("weight", cast(SimultaneousBand, self.selection).weight, WEIGHTS)
 
-    def validity(self) -> Validity:
-        return Validity.FINITE_SAMPLE
-
-    def series(
-        self,
-        tallies: Sequence[TwoSampleTally],
-        *,
-        failed_replays: int = 0,
-        bounds: ReplayBounds | None = None,
-    ) -> dict[str, Series]:
-        """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
-        profile = {"delta": DELTAS, "epsilon": self.regions(tallies, failed_replays=failed_replays).profile(DELTAS)}
-        return super().series(tallies, failed_replays=failed_replays, bounds=bounds) | {"delta": profile}
-
-    def _curve_evidence(self, ordered: Sequence[TwoSampleTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """Return the bands as evidence against whole curves."""
-        return (self.regions(ordered, failed_replays=failed_replays),)
-
-    def regions(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> RateRegions:
-        """Return the regions of the attack's two rates, at all thresholds together, for each replay."""
-        ordered = in_order(tallies)
-        replays = len(ordered) + failed_replays
-        return RateRegions(
-            tuple(
-                self._informative_rates(tally, self._candidate_error(tally.error_shares, replays))[1:]
-                for tally in ordered
-            ),
-            failed_replays,
-        )
-
-    def divisible(self, tally: TwoSampleTally) -> int:
-        return 1  # few thresholds are informative, and which ones depends on all
-
-    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        places, alarm, miss = self._informative_rates(tally, error)
-        bounds = epsilon_of_rates(alarm, miss, self.delta)
-        best = int(bounds.argmax())
-        return int(places[best]), float(bounds[best])
-
-    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
+        """Return the bound at each threshold; all hold together, so each may err with the whole error."""
         return epsilon_of_rates(*self.rates(tally, error, np.arange(tally.threshold.size)), self.delta)
 
-    def _informative_rates(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
-        """Return the informative thresholds, and their limits of both rates."""
-        return _cached_informative_rates(self, tally, error)
+    def best(self, tallies: Sequence[TwoSampleTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
+        """Return the largest bounds, at the informative thresholds alone; `lower` is the slow form."""
+        best, candidates = [], []
+        for tally in tallies:
+            error = self._error_of_each(tally, 1 if alone else replays)
+            places, alarm, miss = self._informative_rates(tally, error)
+            bounds = epsilon_of_rates(alarm, miss, self.delta)
+            best.append(bounds.max())
+            candidates.append(places[bounds.argmax()])
+        return np.array(best, np.float64), np.array(candidates, np.int64)
 
     def rates(self, tally: TwoSampleTally, error: float, places: Ints) -> tuple[Floats, Floats]:
         """Return upper limits of both rates at these thresholds, valid at all thresholds together."""
@@ -409,6 +379,27 @@ class Band(TwoSampleEstimator):
         alarm = upper_rates_at(tally.false_positives[places], tally.non_members, error=share, weight=weight)
         miss = upper_rates_at(misses, tally.members, error=share, weight=weight)
         return alarm, miss
+
+    def _informative_rates(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+        """Return the informative thresholds, and their limits of both rates."""
+        return _cached_informative_rates(self, tally, error)
+
+    def regions(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> RateRegions:
+        """Return the regions of the attack's two rates, at all thresholds together, for each replay."""
+        ordered = in_order(tallies)
+        count = len(ordered) + failed_replays
+        rates = [self._informative_rates(tally, self._error_of_each(tally, count))[1:] for tally in ordered]
+        return RateRegions(tuple(rates), failed_replays)
+
+    def details(self, replays: Replays[TwoSampleTally]) -> dict[str, Any]:
+        """Return counts and threshold, and the bands as evidence against whole curves."""
+        regions = self.regions(replays.tallies, failed_replays=replays.failed)
+        return {**super().details(replays), "evidence": (regions,)}
+
+    def figures(self, replays: Replays[TwoSampleTally]) -> dict[str, Series]:
+        """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
+        regions = self.regions(replays.tallies, failed_replays=replays.failed)
+        return {**super().figures(replays), "delta": {"delta": DELTAS, "epsilon": regions.profile(DELTAS)}}
 
 
 @lru_cache(maxsize=8)

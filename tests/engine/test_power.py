@@ -28,9 +28,10 @@ from dpaudit.engine.planning.power import (
     rows_to_reject,
 )
 from dpaudit.estimators.bound import format_upper
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 from dpaudit.estimators.two_world.two_sample import Band
@@ -98,7 +99,7 @@ def _near(share: float, expected: float, rows: int) -> None:
     ],
 )
 def test_expected_bounds_are_the_median_of_simulated_games(
-    estimator: ScoreEstimator[Any], response: Response, replays: int
+    estimator: Estimator[Any, Any], response: Response, replays: int
 ) -> None:
     """The planned median lies between the quartiles of 80 games drawn at random.
 
@@ -121,7 +122,7 @@ def test_expected_bounds_are_the_median_of_simulated_games(
         (Betting(), 1.0),
     ],
 )
-def test_the_planned_rows_reject_with_the_stated_power(estimator: ScoreEstimator[Any], claimed: float) -> None:
+def test_the_planned_rows_reject_with_the_stated_power(estimator: Estimator[Any, Any], claimed: float) -> None:
     """Among 200 simulated games of the planned size 80 to 99 % reject; of half the size, fewer than 80 %.
 
     At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured shares of 200 games, at this size
@@ -161,13 +162,13 @@ def test_a_number_of_rows_above_the_maximum_is_none(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), Band()])
-def test_planning_tallies_few_rows(estimator: ScoreEstimator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_tallies_few_rows(estimator: Estimator[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """At 100,000 canaries and 100 replays, it tallies at most four times the canaries
     (`benchmarks/bench_planning.py`)."""
     looked: list[int] = []
     tally = type(estimator).tally
 
-    def counted(self: ScoreEstimator[Any], evidence: Scores) -> object:
+    def counted(self: Estimator[Any, Any], evidence: Scores) -> object:
         looked.append(evidence.score.size)
         return tally(self, evidence)
 

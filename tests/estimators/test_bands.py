@@ -206,6 +206,6 @@ def test_few_thresholds_are_all_evaluated() -> None:
     band = Band()
     tally = band.tally(Scores(rng.normal(size=3_000) + truth, truth))
     assert 100 < tally.threshold.size <= 2_048
-    threshold_index, best = band.best(tally, 0.05)
-    bounds = band.epsilon(tally, 0.05)
+    (best,), (threshold_index,) = band.best([tally], 1)
+    bounds = band.lower(tally, 0.05)
     assert best == bounds[threshold_index] == bounds.max()

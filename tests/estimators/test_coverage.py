@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
@@ -66,7 +67,7 @@ def two_worlds(attack: Attack, trials: int, rng: np.random.Generator) -> Scores:
 
 
 def false_claims(
-    estimators: Mapping[str, ScoreEstimator],
+    estimators: Mapping[str, Estimator],
     draw_scores: Callable[[np.random.Generator], Scores],
     epsilon: float,
     games: int,

@@ -14,10 +14,11 @@ from scipy import special, stats
 
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, SubsampledGaussian
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 from dpaudit.estimators.one_run.signed_scores import OneRun, most_right_guesses, tangents
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Grid, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions
@@ -66,7 +67,7 @@ def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, ste
     return attack
 
 
-def violations(estimator: ScoreEstimator[Any], attack: Attack, curve: PrivacyCurve, games: int) -> int:
+def violations(estimator: Estimator[Any, Any], attack: Attack, curve: PrivacyCurve, games: int) -> int:
     """Return the number of games in which the claim is rejected."""
     count = 0
     for seed in np.random.SeedSequence(5).spawn(games):
@@ -79,7 +80,7 @@ DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
 
 
 @pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
-def test_only_the_curve_rejects_twice_the_claimed_mu(estimator: ScoreEstimator[Any]) -> None:
+def test_only_the_curve_rejects_twice_the_claimed_mu(estimator: Estimator[Any, Any]) -> None:
     """The bound at 1e-5 stays below the claimed 4.377. Each of 20 runs, by day 6, violates the curve elsewhere."""
     attack, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
     for seed in np.random.SeedSequence(1).spawn(by_day(6, by_night=20)):

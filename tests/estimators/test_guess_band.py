@@ -22,10 +22,10 @@ from dpaudit.estimators.one_run.guess_band import (
     OneTraining,
     SeveralTrainings,
     SimultaneousGuessCount,
-    bounds_of_guesses,
     covering_allowances,
     guess_band_epsilon,
     guess_band_p_value,
+    guess_bounds,
     guess_looks,
 )
 from dpaudit.estimators.one_run.right_guesses import right_in_fullest
@@ -334,10 +334,10 @@ def test_allowance_of_the_fullest_trainings_covers_revealed_trainings(
     """Valid at the truth (false failure < 1e-6). Planted defect: without the allowance it is not."""
     method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), nightly_games(120)
     tallies = [method.tally(answers(rng, trainings, sharing, delta, how)) for _ in range(games)]
-    bounds = bounds_of_guesses(tallies, method._delta_allowance, 0.1)
+    bounds, _ = replace(method, confidence=0.9).best(tallies, 1)
     assert np.count_nonzero(bounds > 1.0) <= binom.ppf(1 - 1e-6, games, 0.1)
     assert all(isinstance(method._delta_allowance(tally).allowance(1.0, 0.1)[0], np.ndarray) for tally in tallies)
-    careless = bounds_of_guesses(tallies, lambda tally: IndependentTrials(int(tally.looks[-1])), 0.1)
+    careless = np.array([guess_bounds(tally, IndependentTrials(int(tally.looks[-1])), 0.1).max() for tally in tallies])
     if how == "together" and sharing > 2:  # a few bits more do not show
         assert np.count_nonzero(careless > 1.0) > binom.ppf(1 - 1e-6, games, 0.1)
 

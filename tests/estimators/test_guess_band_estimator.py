@@ -11,10 +11,11 @@ from scipy import special, stats
 
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.guess_band import GuessTally, SimultaneousGuessCount, guess_band_epsilon
 from dpaudit.estimators.one_run.right_guesses import GuessRule, guess_orders
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins, TwoSamples
 from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import by_day
@@ -27,7 +28,7 @@ def released(rng: np.random.Generator, rows: int, epsilon: float, revealed: floa
     return Scores(np.where(rng.random(rows) < revealed, np.where(truth, 2.0, -2.0), answer), truth)
 
 
-def bounded(estimator: ScoreEstimator[Any], scores: Scores) -> float:
+def bounded(estimator: Estimator[Any, Any], scores: Scores) -> float:
     """Return the bound from a single game."""
     return estimator.bound([estimator.tally(scores)]).lower
 
@@ -50,7 +51,7 @@ def test_bound_holds_and_is_tight_at_the_truth(guess: GuessRule) -> None:
 @pytest.mark.parametrize(
     "estimator", [SimultaneousGuessCount(delta=0.01), FairCoins(delta=0.01)], ids=["one training", "trials"]
 )
-def test_bound_holds_with_delta_and_fails_if_delta_is_ignored(estimator: ScoreEstimator[Any]) -> None:
+def test_bound_holds_with_delta_and_fails_if_delta_is_ignored(estimator: Estimator[Any, Any]) -> None:
     """The hardest (0.5, 0.01) mechanism, 60 games, by day 30. False failure < 1e-6."""
     rng = np.random.default_rng(4)
     games = [released(rng, 1_000, 0.5, revealed=0.01) for _ in range(by_day(30, by_night=60))]
@@ -233,7 +234,7 @@ def test_little_is_lost_where_both_tails_tell() -> None:
 
 
 @pytest.mark.parametrize("estimator", [SimultaneousGuessCount(guess="any-tail"), OneRun(guess="any-tail")])
-def test_bound_holds_if_one_side_stands_out_as_far_as_epsilon_allows(estimator: ScoreEstimator[Any]) -> None:
+def test_bound_holds_if_one_side_stands_out_as_far_as_epsilon_allows(estimator: Estimator[Any, Any]) -> None:
     """Members stand out e times as often as non-members, exactly 1-DP; 80 games. False failure < 1e-6."""
     rng, misses = np.random.default_rng(21), 0
     for _ in range(80):

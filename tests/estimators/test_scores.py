@@ -23,7 +23,7 @@ from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy, TwoSamples
 from dpaudit.estimators.two_world.ratio import KatzLog
-from dpaudit.estimators.two_world.two_sample import Band, TwoSampleEstimator, epsilon_of_rates, roc_corners
+from dpaudit.estimators.two_world.two_sample import Band, TwoSample, epsilon_of_rates, roc_corners
 from dpaudit.registry import catalogue, load
 from dpaudit.testing import check_estimator
 from tests.nightly import by_day
@@ -211,7 +211,7 @@ def test_lost_replays_count_as_0() -> None:
     assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
     assert dict(two_lost.counts)["lost replays"] == 2
     assert estimator.bound(tallies, failed_replays=4).lower == 0
-    assert estimator.series(tallies, failed_replays=4)["replays"]["combined"][-1] == 0
+    assert estimator.find(tallies, failed_replays=4).series["replays"]["combined"][-1] == 0
     remaining = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
     assert estimator.bound(tallies[:1], failed_replays=1).lower == pytest.approx(float(remaining) / 2)
 
@@ -414,7 +414,7 @@ def test_band_is_the_best_threshold_inside_both_bands() -> None:
     ],
     ids=lambda estimator: f"{type(estimator).__name__} {type(estimator.selection).__name__}",
 )
-def test_every_two_sample_estimator_has_a_bound_and_figures(estimator: TwoSampleEstimator) -> None:
+def test_every_two_sample_estimator_has_a_bound_and_figures(estimator: TwoSample) -> None:
     tallies = [pickle.loads(pickle.dumps(estimator.tally(noisy(500, replay=replay)))) for replay in range(3)]
     bound = estimator.bound(tallies)
     assert 0.3 < bound.lower < 6.0
@@ -489,7 +489,7 @@ def test_a_band_holds_for_every_delta_at_once() -> None:
     """The curve over delta equals, at each delta, the bound stated at that delta."""
     rng = np.random.default_rng(8)
     scores = Scores(np.concatenate([rng.normal(2, 1, 200), rng.normal(0, 1, 200)]), np.arange(400) < 200)
-    profile = Band(delta=0.0).series([Band().tally(scores)])["delta"]
+    profile = Band(delta=0.0).find([Band().tally(scores)]).series["delta"]
     assert (np.diff(profile["epsilon"]) <= 1e-12).all()
     for index in (0, 30, 59):
         at = Band(delta=float(profile["delta"][index]))
