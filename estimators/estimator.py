@@ -92,8 +92,8 @@ class Replays(Generic[T]):
 
     def counted(self, counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         """Return the counts of a bound, with the numbers of replays and of lost ones."""
-        lost = {"lost replays": self.failed} if self.failed else {}
-        return tuple({**counts, "replays": self.every.size, **lost}.items())
+        lost_replays = {"lost replays": self.failed} if self.failed else {}
+        return tuple({**counts, "replays": self.every.size, **lost_replays}.items())
 
     def series(self) -> Series:
         """Return the bounds as columns: as they enter the combination, as if alone, and combined so far."""
@@ -225,9 +225,9 @@ class Estimator(ABC, Generic[E, T]):
         ordered = in_order(tallies)
         count = len(ordered) + failed_replays
         numbers: list[int] = [tally.replay for tally in ordered]
-        known = dict(CellBounds.complete([part for part in parts if part.replays == count]))
-        missing = [place for place, number in enumerate(numbers) if number not in known]
-        best, candidate, alone = np.array([known.get(number, (0.0, 0.0, 0.0)) for number in numbers]).T.copy()
+        in_parts = dict(CellBounds.complete([part for part in parts if part.replays == count]))
+        missing = [place for place, number in enumerate(numbers) if number not in in_parts]
+        best, candidate, alone = np.array([in_parts.get(number, (0.0, 0.0, 0.0)) for number in numbers]).T.copy()
         if missing:
             best[missing], candidate[missing], alone[missing] = self._bounds([ordered[at] for at in missing], count)
         return Replays(

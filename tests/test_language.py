@@ -72,7 +72,7 @@ TOLERATED_NAMES: Mapping[str, str] = {
     "estimators/one_run/step_martingale.py": "looks",
     "estimators/private_prediction/answers_estimator.py": "asked asked",
     "estimators/private_prediction/rdp_bound.py": "read read",
-    "estimators/two_world/confusion_tables.py": "read read",
+    "estimators/two_world/confusion_tables.py": "read read read read",
     "estimators/two_world/fair_coins.py": "looks",
     "estimators/two_world/ratio.py": "read read",
     "mechanisms/predictors/prompt_pate.py": "given",

@@ -353,8 +353,8 @@ def guess_bounds(
         prior_log_odds: Log-odds of a right guess without any leak, for each order of guesses.
         orders: The orders wanted: both tails, members alone, non-members alone.
     """
-    known = _orders(tally)
-    in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in known) <= FEW_LOOKS
+    all_orders = _orders(tally)
+    in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in all_orders) <= FEW_LOOKS
     return np.array(
         [
             guess_band_epsilon(
@@ -365,7 +365,7 @@ def guess_bounds(
                 in_numpy=in_numpy,
                 prior_log_odds=prior_log_odds[order],
             )
-            for order, (right, guess_counts, share) in enumerate(known)
+            for order, (right, guess_counts, share) in enumerate(all_orders)
             if order in orders
         ],
         np.float64,

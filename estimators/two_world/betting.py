@@ -208,9 +208,9 @@ class Betting(Estimator[Scores, Scores]):
     def figures(self, replays: Replays[Any]) -> dict[str, Series]:
         """Return the first replay's bound over the trials, and the bounds of single replays."""
         path = replays.tallies[0].rejected
-        drawn = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
+        drawn_pairs = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
         return {
-            "trials": {"trials": 2 * (drawn + 1), "epsilon": _epsilon(path[drawn])},
+            "trials": {"trials": 2 * (drawn_pairs + 1), "epsilon": _epsilon(path[drawn_pairs])},
             **super().figures(replays),
         }
 

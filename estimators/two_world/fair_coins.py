@@ -151,10 +151,12 @@ class FairCoins(Estimator[Scores, FairCoinTally]):
 
     def find(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """Return the bound with the series of `band` at its share of the error; replays have the larger bound."""
-        drawn = self.band.replays(tallies, failed_replays=failed_replays)
+        by_band = self.band.replays(tallies, failed_replays=failed_replays)
         guessed = self._guessed(tallies, failed_replays)
-        larger = replace(drawn, best=np.maximum(drawn.best, guessed.best), alone=np.maximum(drawn.alone, guessed.alone))
-        series = {**self.band.figures(drawn), "replays": larger.series()}
+        larger = replace(
+            by_band, best=np.maximum(by_band.best, guessed.best), alone=np.maximum(by_band.alone, guessed.alone)
+        )
+        series = {**self.band.figures(by_band), "replays": larger.series()}
         return replace(self.bound(tallies, failed_replays=failed_replays), series=series)
 
     def _guessed(self, tallies: Sequence[FairCoinTally], failed_replays: int) -> Replays[FairCoinTally]:

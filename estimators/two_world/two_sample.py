@@ -170,16 +170,16 @@ class TwoSample(Estimator[Scores, TwoSampleTally]):
         The curve has at most `MAX_DRAWN` thresholds and the best one, each with its bound.
         """
         first = replays.tallies[0]
-        drawn = first.at(_drawn_places(first.threshold.size, int(replays.candidate[0])))
+        figure_counts = first.at(_drawn_places(first.threshold.size, int(replays.candidate[0])))
         tally, candidate = replays.middle
         return {
             "trade-off": {
-                "threshold": drawn.threshold,
-                "true_positive_rate": drawn.true_positives / drawn.members,
-                "false_positive_rate": drawn.false_positives / drawn.non_members,
-                "epsilon": self.lower(drawn, self._error_of_each(first, replays.every.size)),
-                "members": drawn.members,
-                "non_members": drawn.non_members,
+                "threshold": figure_counts.threshold,
+                "true_positive_rate": figure_counts.true_positives / figure_counts.members,
+                "false_positive_rate": figure_counts.false_positives / figure_counts.non_members,
+                "epsilon": self.lower(figure_counts, self._error_of_each(first, replays.every.size)),
+                "members": figure_counts.members,
+                "non_members": figure_counts.non_members,
             },
             "posterior": {**tally.counts(candidate), "delta": self.delta, "confidence": self.confidence},
             **super().figures(replays),
