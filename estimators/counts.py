@@ -28,6 +28,9 @@ GUESSES = ("guesses", "correct", "canaries")
 RATIO = ("n1", "n0", "trials1", "trials0")
 TWO_CUT = ("k1", "n1", "k2", "n2")
 K_CUT = ("c1_*", "c2_*")
+RANKS = ("rank", "candidates")  # a column `margin` is optional
+TEXTS = ("log_probability", "planted")
+SPANS = ("longest_span", "planted")  # a column `edit_distance` is optional
 """Names of the columns of tables; "c1_*" stands for one column for each class: c1_cat, c1_dog, ..."""
 
 

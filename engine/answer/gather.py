@@ -25,7 +25,7 @@ from dpaudit.engine.answer.stopping import SequentialReader
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.functions.alike_calls import ALIKE, differing_parts
 from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
-from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, control_estimator
+from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.describe import call_text
@@ -34,7 +34,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
-from dpaudit.estimators.one_run.signed_scores import Shiftable
+from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
 

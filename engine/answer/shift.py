@@ -37,12 +37,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.engine.planning.plan import control_estimator
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunFDP, Shiftable
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunFDP, Shiftable, control_estimator
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 

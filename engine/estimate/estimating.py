@@ -28,24 +28,22 @@ from dpaudit.estimators.counts import (
     CONFUSION,
     GUESSES,
     K_CUT,
+    RANKS,
     RATIO,
+    SPANS,
+    TEXTS,
     TWO_CUT,
     CountEstimator,
     Reading,
     has_columns,
     matches,
 )
-from dpaudit.estimators.extraction.discoverable import TEXTS
-from dpaudit.estimators.extraction.exposure import RANKS, ExposureBound
-from dpaudit.estimators.extraction.verbatim import SPANS
 from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
 from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.betting import Betting
-from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.field_checks import check_fields, checked_argument, require_yaml_values
 from dpaudit.registry import catalogue, load
 
@@ -657,6 +655,8 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
 
 def _of_secrets(reading: Bound, claim: Claim | None) -> dict[str, Any]:
     """Return the exposure of secrets and the largest bound that so many of them can show; nothing for other counts."""
+    from dpaudit.estimators.extraction.exposure import ExposureBound
+
     if not isinstance(reading, ExposureBound):
         return {}
     details: dict[str, Any] = {"measures": reading.measures}
@@ -865,7 +865,7 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object, least: flo
 
 def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
     """Return True if it assumes that fair coins chose the members; `two-samples` draws such trials itself."""
-    return isinstance(estimator, Guessing) and not isinstance(estimator, TwoSamples)
+    return isinstance(estimator, Guessing) and getattr(estimator, "registered_name", "") != TWO_SAMPLES
 
 
 def _member_log_odds(replays: Sequence[Scores]) -> float:
@@ -893,9 +893,9 @@ def _copy_notes(replays: Sequence[Scores]) -> list[str]:
     return []
 
 
-def _in_trial_order(replays: Sequence[Scores], estimator: object, question: Question) -> list[Scores]:
+def _in_trial_order(replays: Sequence[Scores], estimator: Any, question: Question) -> list[Scores]:
     """Return the rows, for betting in an order that does not depend on their scores."""
-    if not isinstance(estimator, Betting):
+    if not getattr(estimator, "anytime_valid", False):
         require(not question.ordered, "`ordered` must be left out for methods other than betting")
         return list(replays)
     if not question.ordered:
@@ -944,7 +944,7 @@ def _assumption_notes(
     notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
     if blocks:
         notes.append(IN_BLOCKS)
-    return [*notes, SHUFFLED] if isinstance(estimator, Betting) and not question.ordered else notes
+    return [*notes, SHUFFLED] if getattr(estimator, "anytime_valid", False) and not question.ordered else notes
 
 
 def _is_reversed(scores: Scores) -> bool:

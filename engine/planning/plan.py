@@ -28,8 +28,7 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.describe import call_text
 from dpaudit.errors import SpecError
 from dpaudit.estimators.estimator import Estimator, share_of
-from dpaudit.estimators.one_run.right_guesses import GuessRule
-from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
+from dpaudit.estimators.one_run.signed_scores import control_estimator
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
@@ -389,13 +388,6 @@ def counting(estimator: Any, evidence: Unit, *, keep_evidence: bool) -> Unit:
         resources=evidence.resources.without_gpu if keep_evidence else evidence.resources,
         returns=GenericAlias(list, estimator.tally_type),
     )
-
-
-def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
-    """Return the estimator of the negative control: delta = 0, same guesses, error shared by distinguishers."""
-    error = (1 - estimator.confidence) / max(distinguishers, 1)
-    guess: GuessRule = estimator.guess if isinstance(estimator, Shiftable) else "signed"
-    return OneRun(confidence=1 - error, guess=guess)
 
 
 @unit

@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_reals
-from dpaudit.estimators.counts import Column, CountEstimator, Table
+from dpaudit.estimators.counts import TEXTS, Column, CountEstimator, Table
 from dpaudit.estimators.extraction.sampling import queries_needed
 from dpaudit.estimators.extraction.shares import ExtractionTable, planted_column
 from dpaudit.registry import register
-
-TEXTS = ("log_probability", "planted")
-"""Names of the columns of a table of texts."""
 
 
 @register("estimator", "discoverable-extraction", source="Hayes et al. (2024), arXiv:2410.19482")

@@ -64,7 +64,7 @@ from dpaudit.estimators.arguments import (
     unboxed,
 )
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.counts import CountEstimator, Table, count_columns, number_columns
+from dpaudit.estimators.counts import RANKS, CountEstimator, Table, count_columns, number_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure
 from dpaudit.estimators.one_run.guess_band import (
@@ -77,8 +77,6 @@ from dpaudit.estimators.one_run.guess_band import (
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.registry import register
 
-RANKS = ("rank", "candidates")
-"""Names of the columns of a table of ranks; a column `margin` is optional."""
 MISSED_ALONE = 0.05
 """Error of each secret's own limit, from which the limits of the median exposure are made."""
 SecretRelation: TypeAlias = Literal["add-remove", "replace"]

@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.counts import Column, CountEstimator, Table, count_columns, number_columns
+from dpaudit.estimators.counts import SPANS, Column, CountEstimator, Table, count_columns, number_columns
 from dpaudit.estimators.extraction.shares import ExtractionTable, planted_column
 from dpaudit.registry import register
-
-SPANS = ("longest_span", "planted")
-"""Names of the columns of a table of spans; a column `edit_distance` is optional."""
 
 
 @register("estimator", "verbatim-extraction", source="Carlini et al. (2021); Ippolito et al. (2023), arXiv:2210.17546")

@@ -352,6 +352,13 @@ class OneRun(OneRunEstimator):
         return "approx-dp" if self.delta or self.tau else None
 
 
+def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
+    """Return the estimator of the negative control: delta = 0, same guesses, error shared by distinguishers."""
+    error = (1 - estimator.confidence) / max(distinguishers, 1)
+    guess: GuessRule = estimator.guess if isinstance(estimator, Shiftable) else "signed"
+    return OneRun(confidence=1 - error, guess=guess)
+
+
 @register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
 @dataclass(frozen=True)
 class OneRunTheorem16(OneRunEstimator):

@@ -23,13 +23,13 @@ from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import Predictor, TruePosterior
-from dpaudit.engine.planning.plan import control_estimator, make_plan
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
-from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun, control_estimator
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed, Grid, Split

@@ -7,8 +7,9 @@ from typing import Any
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine.planning.plan import control_estimator, make_plan
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import AuditSpec
+from dpaudit.estimators.one_run.signed_scores import control_estimator
 
 
 def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, list[Any]]]:
