@@ -407,26 +407,23 @@ async def _first_of(values: AsyncIterator[Any]) -> list[Any]:
 def _run(coroutine: Any) -> Any:
     """Run a coroutine to its end in a new event loop and return its result."""
     import asyncio
+    import concurrent.futures
     import threading
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    outcome: dict[str, Any] = {}
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def run() -> None:
         try:
-            outcome["result"] = asyncio.run(coroutine)
+            outcome.set_result(asyncio.run(coroutine))
         except BaseException as err:
-            outcome["error"] = err
+            outcome.set_exception(err)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["result"]
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result()
 
 
 def outcome_of_exception(err: BaseException) -> tuple[str, list[float], str]:
@@ -501,9 +498,8 @@ class _Summary:
         self._unreadable: list[str] = []  # descriptions of unreadable objects
         self._digits: list[float] = []  # what floats leave out of decimal numbers and fractions
         self._wide: list[int] = []  # the first integers that double precision does not hold
-        self._unread: dict[
-            str, str
-        ] = {}  # descriptions of unread parts: UNKNOWN if they cannot be read at all, else ""
+        # descriptions of unread parts: UNKNOWN if they cannot be read at all, else ""
+        self._unread: dict[str, str] = {}
 
     def outcome(self, value: Any) -> Summarised:
         ending = self.of(value)
@@ -653,13 +649,10 @@ class _Summary:
             sparse = value.tocoo()
             return f"{name} {value.shape} {self.of((sparse.row, sparse.col, sparse.data))}"
         if isinstance(value, _CODE):
-            where = _import_name(value)
-            words = _kind_of_code(value)
-            return (
-                f"{words} {where}"
-                if where
-                else self._unreadable_object(f"a {words} that cannot be imported by its name")
-            )
+            words, where = _kind_of_code(value), _import_name(value)
+            if where:
+                return f"{words} {where}"
+            return self._unreadable_object(f"a {words} that cannot be imported by its name")
         if _is(value, "ctypes", "c_void_p", "_Pointer", "_CFuncPtr"):
             return name  # an address
         if isinstance(value, BaseException):
