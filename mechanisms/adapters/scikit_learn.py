@@ -190,18 +190,28 @@ class SklearnClassifier(ClaimedByUser):
         if constant is not None:
             return constant
         estimator = self._prepared(train, seed, compute)
-        reader = _Reader.of(train, native=self._native())
+        convert = partial(_converted, categorical=train.categorical, types=self._types(train))
         present, labels = np.unique(train.labels, return_inverse=True)  # XGBoost needs classes without gaps
         with global_randomness(seed), limited_threads(compute.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", FutureWarning)  # from estimators that deprecate n_jobs
-            estimator.fit(reader.convert(train.features), labels)
+            estimator.fit(convert(train.features), labels)
         code = f"{type(estimator).__name__}.predict_proba"
-        return ModelOfUserCode(partial(_answer, estimator, reader), train.classes, code, present)
+        return ModelOfUserCode(partial(_answer, estimator, convert), train.classes, code, present)
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
         return self.categories == "native" or (self.categories == "auto" and bool(names & set(_READS_CATEGORIES)))
+
+    def _types(self, train: Examples) -> Mapping[str, Any]:
+        """Return pandas types of categorical columns, with the training's categories; none unless they are native."""
+        if not self._native() or not isinstance(train.features, pa.Table):
+            return {}
+        import pandas as pd
+
+        frame = tabular_input(train.features, train.categorical)
+        assert isinstance(frame, pd.DataFrame)
+        return {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
 
     def _prepared(self, train: Examples, seed: SeedSequence, compute: Compute) -> Any:
         estimator = self.make()
@@ -225,37 +235,17 @@ class SklearnClassifier(ClaimedByUser):
         )
 
 
-def _answer(estimator: Any, reader: _Reader, features: Features) -> object:
-    return estimator.predict_proba(reader.convert(features))
+def _answer(estimator: Any, convert: Callable[[Features], Any], features: Features) -> object:
+    return estimator.predict_proba(convert(features))
 
 
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """Converts features to the form of the training."""
-
-    categorical: tuple[str, ...]
-    types: Mapping[str, Any]  # pandas types of these columns, with the training's categories; empty unless native
-
-    @classmethod
-    def of(cls, train: Examples, *, native: bool) -> _Reader:
-        if not native or not isinstance(train.features, pa.Table):
-            return cls(train.categorical, {})
-        import pandas as pd
-
-        frame = tabular_input(train.features, train.categorical)
-        assert isinstance(frame, pd.DataFrame)
-        kinds = {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
-        return cls(train.categorical, kinds)
-
-    def convert(self, features: Features) -> Any:
-        """Return a float32 array of shape (n, d) or a data frame, where categories unknown in training are missing."""
-        frame = tabular_input(features, self.categorical)
-        if isinstance(frame, np.ndarray):
-            return frame
-        known_categories = {
-            name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()
-        }
-        return frame.assign(**known_categories).astype(dict(self.types))
+def _converted(features: Features, *, categorical: tuple[str, ...], types: Mapping[str, Any]) -> Any:
+    """Return a float32 array of shape (n, d) or a data frame, where categories unknown in training are missing."""
+    frame = tabular_input(features, categorical)
+    if isinstance(frame, np.ndarray):
+        return frame
+    known_categories = {name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in types.items()}
+    return frame.assign(**known_categories).astype(dict(types))
 
 
 def _check(estimator: Any) -> None:

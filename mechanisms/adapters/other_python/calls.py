@@ -146,8 +146,6 @@ class OtherPython:
         except (TypeError, ValueError) as err:
             raise InputError(f"settings must be numbers, words, and lists, tuples and dicts of these: {err}") from err
         self._process: WorkerProcess | None = None
-        self._tables: dict[int, pa.Table] = {}  # tables that the worker holds, by number
-        self._sent = 0
 
     def __enter__(self) -> Self:
         """Start the worker. Raises: InputError if it fails to start."""
@@ -174,9 +172,9 @@ class OtherPython:
 
     def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
         """Append the outcomes of these seeds, up to a call that ends the process."""
-        process = self._running()
+        process, (header, body) = self._running(), _table_message(table)
         try:
-            process.send({"table": self._number_of(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
+            process.prepare({**header, "seeds": list(seeds)}, body)
             for _ in seeds:
                 outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (must survive WorkerEnded)
         except WorkerEnded as err:
@@ -188,7 +186,6 @@ class OtherPython:
 
     def _running(self) -> WorkerProcess:
         if self._process is None:
-            self._tables = {}
             self._process, _ = self._start()
         return self._process
 
@@ -217,19 +214,6 @@ class OtherPython:
         except BaseException:
             process.end()
             raise
-
-    def _number_of(self, process: WorkerProcess, table: pa.Table) -> int:
-        """Return the number of a table in the worker; send the table if the worker lacks it."""
-        for name, stored in self._tables.items():
-            if stored is table:
-                return name
-        if len(self._tables) == worker.TABLES:  # the worker drops the same one
-            del self._tables[min(self._tables)]
-        header, body = _table_message(table)
-        self._sent += 1
-        process.prepare({**header, "table": self._sent}, body)
-        self._tables[self._sent] = table
-        return self._sent
 
     def _end(self, patience_s: float = 0.0) -> None:
         process, self._process = self._process, None

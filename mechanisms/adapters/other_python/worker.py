@@ -6,9 +6,9 @@ The arguments are numbers of pipe descriptors. This process reads REQUESTS and w
 the system ends this process when the parent, which holds its other end, is gone. A message is a head (`HEAD`), a JSON
 header and a body of float64 or int64 numbers. No message holds pickles.
 
-The first request names the function. Further requests are numbered tables, and lists of seeds for a table. Function
-and tables are answered by `ready` or `refused`. Each call is answered by one message as soon as it ends, so that the
-parent knows which call ended this process.
+The first request names the function. Each further one holds a table and a list of seeds. A request is answered by
+`ready` or `refused`, and each call by one message as soon as it ends, so that the parent knows which call ended this
+process.
 
 This file imports only the standard library, so that the other Python needs only the function's libraries, and NumPy,
 pandas or pyarrow if the form of the rows requires them. dpaudit imports it for calls in its own process.
@@ -69,7 +69,6 @@ MAX_TEXT = 20_000  # characters of a text that are read
 MAX_WARNINGS = 50  # different ones
 NAMED = 8  # positions of non-finite numbers that an ending lists
 LOW_BIT_FLOATS = 64  # floats whose lowest bits are recorded
-TABLES = 64  # that are stored; the oldest is dropped first
 FEW_ROWS = 16  # lists up to this length are read in order; the length of longer ones, and of tables, may be random
 CODES = 16  # whole numbers from 0 on that are counted separately
 BUCKETS = 64  # hash buckets that count rows by one or several columns
@@ -1213,20 +1212,14 @@ def _identity(function: str, code: Any) -> str:
 
 
 def _serve(line: _Pipes, called: AuditedFunction) -> None:
-    tables: dict[int, Callable[[], Any]] = {}
     while True:
         request, body = line.received()
-        if "columns" in request:
-            if len(tables) == TABLES:
-                del tables[min(tables)]
-            try:
-                tables[request["table"]] = called.rows(columns_of(request, body))
-            except Refused as err:
-                line.send({"refused": str(err)})
-            else:
-                line.send({"ready": ""})
+        try:
+            rows = called.rows(columns_of(request, body))
+        except Refused as err:
+            line.send({"refused": str(err)})
             continue
-        rows = tables[request["table"]]
+        line.send({"ready": ""})
         for seed in request["seeds"]:
             ending, numbers, fault, low_bits, unread = called.call(rows, seed)
             header = {"ending": ending, "fault": fault, "low_bits": low_bits, "unread": unread}
