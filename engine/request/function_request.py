@@ -17,7 +17,6 @@ from dpaudit.engine.data.table_files import ENDINGS
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.adapters.code_on_rows import Form
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.registry import load
 
@@ -31,13 +30,8 @@ def function_on_rows(
     *,
     claim: object = None,
     relation: Relation | str = Relation.ADD_REMOVE,
-    form: Form = "frame",
-    settings: Mapping[str, Any] | None = None,
-    python: str = "",
-    folder: str = "",
-    memory_mb: int | None = None,
-    time: bool = False,
     group: int | None = None,
+    **options: Any,
 ) -> tuple[Any, SchemaRows]:
     """Return the mechanism of a function or a generator of tables, and generated rows for its check.
 
@@ -46,22 +40,14 @@ def function_on_rows(
         schema: Schema of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
         claim: Any claim that `parse_claim` accepts; None takes the claim that the code states (`stated_claim`).
         relation: The relation under which two tables are neighbours.
-        form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
         group: Number of rows in which two tables may differ; there are at least twice as many.
+        options: form, settings, python, folder, memory_mb and time, as in `CodeOnRows`.
     Raises: SpecError if there is no claim; InputError for an invalid argument.
     """
     count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (checked_argument("group", group, int | None) or 1)))
     rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]), count)
-    options: dict[str, Any] = {
-        "form": form,
-        "settings": checked_argument("settings", settings, Mapping[str, Any] | None) or {},
-        "python": python,
-        "folder": folder,
-        "memory_mb": memory_mb,
-        "time": time,
-    }
     generator = load("mechanism", "generator")  # of the wing for synthetic tables
-    is_generator = generator.takes(function, python, folder)
+    is_generator = generator.takes(function, options.get("python", ""), options.get("folder", ""))
     mechanism = generator(function, schema, **options) if is_generator else OwnFunction(function, **options)
     neighbours: Relation = checked_argument("relation", relation, Relation)
     if claim is None:

@@ -120,21 +120,19 @@ def check(
             schema,
             claim=claim,
             relation=relation,
+            group=group,
             form=form,
-            settings=settings,
+            settings={} if settings is None else settings,
             python=python,
             folder=folder,
             memory_mb=memory_mb,
             time=time,
-            group=group,
         )
         data, claim = made_data if data is None else rows_with_schema(data, schema), None
     else:
-        unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
-        no_neighbours = person is None, group is None
-        unset_others = not python, not folder, memory_mb is None, not time
-        has_function_options = not all((*unset_options, *no_neighbours, *unset_others))
-        _require_no_function(mechanism, claim, options_given=has_function_options)
+        of_pairs = relation not in (None, Relation.ADD_REMOVE), person is not None, group is not None
+        of_code = form != "frame", settings, python, folder, memory_mb is not None, time
+        _require_no_function(mechanism, claim, options_given=any((*of_pairs, *of_code)))
     seed = checked_argument("seed", seed, int | None)
     until_decided = checked_argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget, person, group)  # type: ignore[arg-type]
