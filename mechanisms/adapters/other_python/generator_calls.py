@@ -39,6 +39,13 @@ class Release(NamedTuple):
     numbers: list[float]  # number of rows, then cells
     measurements: Any  # None for none
 
+    def outcome(self, outcome_of: Callable[[Any], Any]) -> tuple[str, list[float], str, int, list[list[str]]]:
+        """Return the parts of `worker.Summarised`; the measurements are read by `outcome_of`."""
+        if self.measurements is None:
+            return self.ending, self.numbers, "", 0, []
+        ending, numbers, fault, low_bits, unread = outcome_of(self.measurements)
+        return f"{self.ending}; measurements: {ending}", self.numbers + numbers, fault, low_bits, unread
+
 
 def is_generator(code: Any) -> bool:
     """True for a class or an object with the methods `fit` and `sample`, or with `fit_sample`."""
@@ -51,19 +58,6 @@ def _has(code: Any, name: str) -> bool:
     return callable(getattr(code, name, None))
 
 
-def with_outcome(outcome_of: Callable[[Any], Any]) -> Callable[[Release], Any]:
-    """Return the function from a release to what `outcome_of` returns of a value."""
-
-    def outcome(release: Release) -> Any:
-        if release.measurements is None:
-            return release.ending, release.numbers, "", 0, []
-        ending, numbers, fault, low_bits, unread = outcome_of(release.measurements)
-        ending = f"{release.ending}; measurements: {ending}"
-        return ending, release.numbers + numbers, fault, low_bits, unread
-
-    return outcome
-
-
 class GeneratorCalls:
     """A generator as a function on rows.
 
@@ -73,7 +67,7 @@ class GeneratorCalls:
     def __init__(self, code: Any, columns: Sequence[Sequence[Any]], count: int) -> None:
         """`columns` are pairs of a name and its words, None for numbers; `count` is the number of synthetic rows."""
         self._code, self._count = code, count
-        self._columns = [(str(name), None if words is None else list(map(str, words))) for name, words in columns]
+        self._columns = {str(name): None if words is None else list(map(str, words)) for name, words in columns}
 
     def __call__(self, rows: Any, rng: Any, **settings: Any) -> Release:
         if isinstance(self._code, type):
@@ -90,29 +84,27 @@ class GeneratorCalls:
         return self._release(table, measurements)
 
     def _release(self, table: Any, measurements: Any) -> Release:
-        columns, kinds = _columns(table, [name for name, _ in self._columns])
-        missing = [name for name, _ in self._columns if name not in columns]
+        columns, kinds = _columns(table, list(self._columns))
+        missing = [name for name in self._columns if name not in columns]
         if missing:
             raise GeneratorError(
                 f"sample({self._count}) must return all columns of the schema, got none named {', '.join(missing)}"
             )
-        lengths = {len(columns[name]) for name, _ in self._columns}
+        lengths = {len(columns[name]) for name in self._columns}
         if len(lengths) > 1:
             raise GeneratorError(f"columns of a synthetic table must be equally long, got {sorted(lengths)}")
         rows = min(*lengths, MAX_CELLS // len(self._columns))
-        words = [f"{name}: {kinds[name]}" for name, _ in self._columns if kinds.get(name)]
+        words = [f"{name}: {kinds[name]}" for name in self._columns if kinds.get(name)]
         ending = f"{TABLE} {{{', '.join(words)}}}"
         numbers = [float(rows)]
-        for name, allowed in self._columns:
-            cells, outside = (
-                _numbers(columns[name][:rows]) if allowed is None else _codes(columns[name][:rows], allowed)
-            )
+        for name, allowed in self._columns.items():
+            cells, outside = _cells(columns[name][:rows], allowed)
             numbers += cells
             if outside:
                 ending += f"; words of {name} outside the schema: {', '.join(outside[:NAMED_WORDS])}"
                 if len(outside) > NAMED_WORDS:
                     ending += f" and {len(outside) - NAMED_WORDS} more"
-        further = sorted(str(name) for name in columns.keys() - {name for name, _ in self._columns})
+        further = sorted(str(name) for name in columns.keys() - self._columns.keys())
         if further:
             ending += f"; further columns: {', '.join(further[:NAMED_WORDS])}"
         return Release(ending, numbers, measurements)
@@ -187,32 +179,26 @@ def _is_missing(cell: Any) -> bool:
         return True
 
 
-def _numbers(cells: Sequence[Any]) -> tuple[list[float], list[str]]:
-    """Return numbers as floats, and the words among them, sorted."""
-    numbers, words = [], set()
+def _cells(cells: Sequence[Any], allowed: Sequence[str] | None) -> tuple[list[float], list[str]]:
+    """Return the cells of a column as floats, and its words outside the schema, sorted.
+
+    With `allowed`, the words of the schema, a cell is the position of its word; words outside it have the next one.
+    """
+    places = {word: float(place) for place, word in enumerate(allowed or ())}
+    numbers, outside = [], set()
     for cell in cells:
         if _is_missing(cell):
-            numbers.append(MISSING)
-            continue
-        try:
-            number = float(cell)
-        except (TypeError, ValueError, OverflowError):
-            words.add(str(cell))
-            number = OUTSIDE
-        numbers.append(MISSING if number != number else max(-OUTSIDE / 2, min(number, OUTSIDE)))
-    return numbers, sorted(words)
-
-
-def _codes(cells: Sequence[Any], words: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Return the positions of words among those of the schema, and the others, sorted; these have the next position."""
-    places = {word: float(place) for place, word in enumerate(words)}
-    codes, outside = [], set()
-    for cell in cells:
-        if _is_missing(cell):
-            codes.append(MISSING)
-            continue
-        word = str(cell)
-        if word not in places:
-            outside.add(word)
-        codes.append(places.get(word, float(len(words))))
-    return codes, sorted(outside)
+            number = MISSING
+        elif allowed is not None:
+            number = places.get(str(cell), float(len(allowed)))
+            if str(cell) not in places:
+                outside.add(str(cell))
+        else:
+            try:
+                number = float(cell)
+            except (TypeError, ValueError, OverflowError):
+                outside.add(str(cell))
+                number = OUTSIDE
+            number = MISSING if number != number else max(-OUTSIDE / 2, min(number, OUTSIDE))
+        numbers.append(number)
+    return numbers, sorted(outside)

@@ -248,10 +248,10 @@ class AuditedFunction:
 
         `generator` holds columns and count of the table of a generator (`GeneratorCalls`); it is None for a function.
         """
-        self._outcome_reader = outcome_of
+        self._outcome_reader: Callable[[Any], Any] = outcome_of
         if generator is not None:
-            calls = _next_to_this("generator_calls")
-            function, self._outcome_reader = calls.GeneratorCalls(function, **generator), calls.with_outcome(outcome_of)
+            function = _next_to_this("generator_calls").GeneratorCalls(function, **generator)
+            self._outcome_reader = lambda release: release.outcome(outcome_of)
         self._function, self._form, self._settings, self._timed = function, form, dict(settings), timed
         self._mutable_settings = not all(
             isinstance(value, (int, float, str, type(None))) for value in settings.values()
