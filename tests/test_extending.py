@@ -69,6 +69,13 @@ def test_the_game_over_any_release_finds_rows_in_sums(tmp_path: Path) -> None:
     assert run(tmp_path, **parts).verdict is Verdict.VIOLATION
 
 
+def test_the_source_of_pairs_finds_missing_noise(tmp_path: Path) -> None:
+    """The chosen pair differs by 1, the noise allows a half of it: true epsilon 2."""
+    parts = {"mechanism": "my_pairs:NoisySum", "data": {**MIXTURE, "rows": 100}, "game": "my_pairs:SumsOfTwo"}
+    check_game(Audit(**parts))
+    assert run(tmp_path, **parts).verdict is Verdict.VIOLATION
+
+
 def test_the_game_with_evidence_of_its_own_ends_in_a_verdict(tmp_path: Path) -> None:
     parts = {"mechanism": "my_mechanism:KeepsSome", "data": MIXTURE, "game": "ranks:RankOfSecrets"}
     check_game(Audit(**parts))
