@@ -56,21 +56,23 @@ class Text:
     missing: Sequence[str] = ("",)
 
 
-def layout_of(source: Source, text: Text = Text(), *, delimiters: str = DELIMITERS) -> Layout:
+def layout_of(source: Source, text: Text = Text(), *, blanks: bool = False) -> Layout:
     """Return the layout of a text by its first line; blank lines and lines that begin with "#" above it are skipped.
 
     Args:
-        delimiters: Separators of which the most frequent one is taken if the first line does not hold the stated one.
+        blanks: True if blanks separate the cells where the first line holds no other separator.
 
     Raises: DataError for a header of numbers, unless a comment above it names the columns.
     """
     line, skip, comment = _first_line(source)
     unquoted = re.sub('"[^"]*"', "", line).strip(" \r\n")
-    mark = text.delimiter if text.delimiter in unquoted else max((text.delimiter, *delimiters), key=unquoted.count)
+    mark = text.delimiter if text.delimiter in unquoted else max((text.delimiter, *DELIMITERS), key=unquoted.count)
+    mark = " " if blanks and mark not in unquoted and " " in unquoted.strip() else mark
     cells, end = first_record(source, delimiter=mark, quoted=True, after=skip)
     names = cells if text.header else [f"column-{place}" for place in range(1, len(cells) + 1)]
-    numbered = list(map(str, range(len(cells))))  # names that pandas gives
-    if text.header and cells != numbered and all(map(_NUMBER.fullmatch, cells)):
+    first = int(cells[0]) if re.fullmatch(r"[1-9]\d{0,8}", cells[0]) and len(cells) > 1 else 0
+    counted = [str(first + place) for place in range(len(cells))]  # names such as those that pandas gives, or years
+    if text.header and cells != counted and all(map(_NUMBER.fullmatch, cells)):
         names, end = [name.strip() for name in comment.split(mark)], skip
         if len(names) != len(cells) or not comment or any(map(_NUMBER.fullmatch, names)):
             usual = shortened(repr(mark.join(("score", "member")))) if len(cells) == 2 else "their names"

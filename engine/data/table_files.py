@@ -33,7 +33,7 @@ from dpaudit.actors.storage.bounded_parquet import (
     require_unpacked_size,
 )
 from dpaudit.engine.data.columns import require_distinct
-from dpaudit.engine.data.delimited import DELIMITERS, Text, layout_of, line_of, read_numbers, read_texts
+from dpaudit.engine.data.delimited import Text, layout_of, line_of, read_numbers, read_texts
 from dpaudit.engine.data.files import PACKED, NamedTable, Piped, Source, content_of, fault, reading, seekable, size_of
 from dpaudit.engine.data.frames import column, frame
 from dpaudit.errors import AuditError, DataError, shortened
@@ -207,7 +207,7 @@ def _folder_of_parquet(path: Path) -> pa.Table:
 def _text(source: Source, text: Text | None, rows: int | None) -> NamedTable:
     if text is not None:
         return read_texts(source, layout_of(source, text), rows=rows)
-    layout = layout_of(source, delimiters=DELIMITERS + " ")
+    layout = layout_of(source, blanks=True)
     require_width(str(source), len(layout.columns))
     return NamedTable(str(source), read_numbers(source, layout).slice(0, rows), line=partial(line_of, source, layout))
 
