@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
+from dpaudit.engine.data import table_files
+from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.testing import check_game
 
@@ -94,3 +97,12 @@ def test_the_figure_is_drawn_from_the_series() -> None:
     bound = importlib.import_module("my_series").bound_over_trials([10, 20], [0.1, 0.4])
     (picture,) = finding_figures(bound, Claim(1.0))
     assert picture.stem == "trials"
+
+
+def test_the_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table_files.READERS, b"PAIR", importlib.import_module("my_format").pairs)
+    cells = np.stack([np.arange(100.0), np.arange(100) % 2], axis=1)
+    (tmp_path / "scores.pairs").write_bytes(b"PAIR" + cells.tobytes())
+    table = SourceTable.of_file(tmp_path / "scores.pairs")
+    assert table.numbers("score").tolist() == cells[:, 0].tolist()
+    assert table.bits("member").tolist() == (cells[:, 1] == 1).tolist()

@@ -16,7 +16,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -60,6 +60,10 @@ Used = Callable[[Sequence[str]], Collection[str]]
 """Function from the names of all columns of a file to those that will be read."""
 
 
+Reader = Callable[[str, BinaryIO, Used, int | None], NamedTable]
+"""Function of (name of the file in messages, open file, used columns, largest number of rows)."""
+
+
 def every(names: Sequence[str]) -> Collection[str]:
     """Return all columns."""
     return names
@@ -80,12 +84,12 @@ def read_table(source: object, used: Used = every, *, text: Text | None = None, 
         return NamedTable("the table", frame(source).slice(0, rows))
     if source.is_dir():
         return NamedTable(str(source), _folder_of_parquet(source).slice(0, rows))
-    opened, form = _recognised(source)
+    opened, reader = _recognised(source)
     with _as_data_error(str(opened)):
-        if form == "text":
+        if reader is None:
             return _text(opened, text, rows)
         with reading(opened) as file:
-            return _READERS[form](str(opened), seekable(file, str(opened)), used, rows)
+            return reader(str(opened), seekable(file, str(opened)), used, rows)
     raise AssertionError("unreachable")
 
 
@@ -110,26 +114,25 @@ def line_of_error(err: Exception) -> str:
     return shortened(lines[0], 300) if lines else type(err).__name__
 
 
+_MARK = b"\xef\xbb\xbf"  # of UTF-8
 _UNPACK = "unpack it first"
 _SAVE = "write the scores as CSV, Parquet or .npz"
-_KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, kind, format, remedy
-    (b"PAR1", "a Parquet file", "parquet", ""),
-    (b"\x93NUMPY", "an array of NumPy", "npy", ""),
-    (b"PK\x03\x04", "a zip archive", "npz", _UNPACK),
-    (b"\x28\xb5\x2f\xfd", "a zstd file", "", _UNPACK),
-    (b"\x04\x22\x4d\x18", "an lz4 file", "", _UNPACK),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "", _UNPACK),
-    *((b"\x80" + bytes([version]), "a pickle, which runs code when it is read", "", _SAVE) for version in range(2, 6)),
-    (b"\x89HDF\r\n", "an HDF5 file", "", _SAVE),
-    (b"%PDF", "a PDF", "", _SAVE),
-    (b"ARROW1", "an Arrow file (Feather)", "", _SAVE),
-    (b"FEA1", "a Feather file", "", _SAVE),
-    (b"ORC", "an ORC file", "", _SAVE),
-    (b"SQLite format 3", "an SQLite database", "", _SAVE),
-    (b"MATLAB 5.0", "a MATLAB file", "", _SAVE),
-    (b"\xd0\xcf\x11\xe0", "a file of Microsoft Office", "", _SAVE),
-)
 _PICKLED = "a pickle, which runs code when it is read"
+_FOREIGN: Mapping[bytes, tuple[str, str]] = {
+    b"\x28\xb5\x2f\xfd": ("a zstd file", _UNPACK),
+    b"\x04\x22\x4d\x18": ("an lz4 file", _UNPACK),
+    b"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", _UNPACK),
+    **{b"\x80" + bytes([version]): (_PICKLED, _SAVE) for version in range(2, 6)},
+    b"\x89HDF\r\n": ("an HDF5 file", _SAVE),
+    b"%PDF": ("a PDF", _SAVE),
+    b"ARROW1": ("an Arrow file (Feather)", _SAVE),
+    b"FEA1": ("a Feather file", _SAVE),
+    b"ORC": ("an ORC file", _SAVE),
+    b"SQLite format 3": ("an SQLite database", _SAVE),
+    b"MATLAB 5.0": ("a MATLAB file", _SAVE),
+    b"\xd0\xcf\x11\xe0": ("a file of Microsoft Office", _SAVE),
+}
+"""Kinds of files that are no tables, and what to do, by their first bytes."""
 _FOREIGN_ENDINGS = {
     **dict.fromkeys((".pkl", ".pickle", ".joblib", ".dill"), _PICKLED),
     **dict.fromkeys((".pt", ".pth", ".ckpt"), f"a file of torch, which may hold {_PICKLED}"),
@@ -141,8 +144,10 @@ _FOREIGN_ENDINGS = {
 """Kinds of files by their endings, for files whose first bytes do not tell."""
 
 
-def _recognised(path: Path) -> tuple[Source, str]:
-    """Return a file, or the content of a pipe, and its format by its first bytes; of a text also by its name.
+def _recognised(path: Path) -> tuple[Source, Reader | None]:
+    """Return a file, or the content of a pipe, and the reader of its format; None for a text.
+
+    The first bytes tell the format, and the ending tells CSV and a list in JSON apart.
 
     Raises: DataError if it is no table by its first bytes or its name.
     """
@@ -156,22 +161,23 @@ def _recognised(path: Path) -> tuple[Source, str]:
             source = path if regular else Piped(str(path), content_of(file, str(path)))
     with reading(source) as plain:
         first = plain.read(4096)
-    foreign = _FOREIGN_ENDINGS.get(path.suffix.lower(), "")
-    for mark, kind, form, remedy in _KINDS:
-        if first.startswith(mark) and not form:
+    for mark, (kind, remedy) in _FOREIGN.items():
+        if first.startswith(mark):
             raise DataError(f"{source} must be a table ({FORMATS}), its first bytes are those of {kind}; {remedy}")
-        if first.startswith(mark) and not foreign:
-            return source, form
+    foreign = _FOREIGN_ENDINGS.get(path.suffix.lower(), "")
     if foreign:
         raise DataError(f"{source} must be a table ({FORMATS}), its ending is that of {foreign}; {_SAVE}")
+    for mark, reader in READERS.items():
+        if first.startswith(mark):
+            return source, reader
     if b"\0" in first:
         raise DataError(
             f"{source} must be text in UTF-8, it has bytes that are zero: it is probably UTF-16 or binary; save it as "
             "UTF-8"
         )
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in PACKED]
-    is_json = first.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
-    return source, "jsonl" if is_json or suffixes[-1:] in ([".json"], [".jsonl"], [".ndjson"]) else "text"
+    is_json = first.removeprefix(_MARK).lstrip()[:1] == b"{"
+    return source, _json_lines if is_json or suffixes[-1:] in ([".json"], [".jsonl"], [".ndjson"]) else None
 
 
 @contextmanager
@@ -223,9 +229,7 @@ def _json_lines(name: str, file: BinaryIO, used: Used, rows: int | None) -> Name
     """
     names: dict[str, None] = {}
     parts: list[pa.Table] = []
-    is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
-    file.seek(0)
-    for records in _listed_records(name, file) if is_list else _records(name, file):
+    for records in _records(name, file):
         for record in records:
             if not names.keys() >= record.keys():
                 names |= dict.fromkeys(record)
@@ -238,59 +242,55 @@ def _json_lines(name: str, file: BinaryIO, used: Used, rows: int | None) -> Name
     return NamedTable(name, table.slice(0, rows), unread, line=lambda row: row + 1)
 
 
-def _listed_records(name: str, file: BinaryIO) -> list[list[dict[str, Any]]]:
-    """Return the mappings in a list of JSON, as the only part."""
-    require_fits_memory(MAX_TIMES_PARSED * size_of(file), name)
-    must = f'{name} must hold one record a line, or a list of records such as {{"score": 0.5, "member": 1}}'
-    try:
-        records = json.loads(file.read())
-    except RecursionError as err:
-        raise DataError(f"{must}, it is nested too deep") from err
-    except ValueError as err:
-        raise DataError(f"{must}: {line_of_error(err)}") from err
-    other = next((record for record in records if not isinstance(record, dict)), None)
-    if other is not None or not records:
-        raise DataError(f"{must}, got {'nothing' if not records else shortened(other)}")
-    return [records]
-
-
 def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
-    """Yield the mappings in the lines of a text, some thousands at a time."""
+    """Yield the mappings in the lines of a text, some thousands at a time, or those in a list of JSON at once."""
+    is_list = file.read(4096).removeprefix(_MARK).lstrip()[:1] == b"["
+    file.seek(0)
+    if is_list:
+        require_fits_memory(MAX_TIMES_PARSED * size_of(file), name)
+        must = f'{name} must hold one record a line, or a list of records such as {{"score": 0.5, "member": 1}}'
+        records = _parsed(file.read(), must)
+        other = next((record for record in records if not isinstance(record, dict)), None)
+        if other is not None or not records:
+            raise DataError(f"{must}, got {'nothing' if not records else shortened(other)}")
+        yield records
+        return
     lines: list[tuple[int, bytes]] = []  # numbered lines, without blank ones
     size = 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
             raise DataError(f"{name}: line {number} must have at most {MAX_LINE:,} bytes, it has more")
         if line.strip():
-            lines.append((number, line.removeprefix(b"\xef\xbb\xbf")))
+            lines.append((number, line.removeprefix(_MARK)))
             size += len(line)
         if len(lines) == _RECORDS_AT_ONCE or size > _BYTES_AT_ONCE:
-            yield _parsed(name, lines)
+            yield _mappings(name, lines)
             lines, size = [], 0
-    yield _parsed(name, lines)
+    yield _mappings(name, lines)
 
 
-def _parsed(name: str, lines: Sequence[tuple[int, bytes]]) -> list[dict[str, Any]]:
+def _mappings(name: str, lines: Sequence[tuple[int, bytes]]) -> list[dict[str, Any]]:
     """Return the mapping of each line; parsed together, and one by one only to locate an error."""
-    try:
-        records = json.loads(b"[" + b",".join(line for _, line in lines) + b"]")
+    with suppress(DataError):
+        records = _parsed(b"[" + b",".join(line for _, line in lines) + b"]", name)
         if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
             return list(records)
-    except (ValueError, RecursionError):
-        pass
-    return [_record(f"{name}: line {number}", line) for number, line in lines]
+    records = []
+    for number, line in lines:
+        records.append(record := _parsed(line, f"{name}: line {number} must be one record in JSON and UTF-8"))
+        if not isinstance(record, dict):
+            must = f"{name}: line {number} must hold a mapping from columns to values"
+            raise DataError(f"{must}, got {shortened(record)}")
+    return records
 
 
-def _record(place: str, line: bytes) -> dict[str, Any]:
+def _parsed(text: bytes, must: str) -> Any:
     try:
-        record = json.loads(line.decode())
+        return json.loads(text.decode("utf-8-sig"))
     except RecursionError as err:
-        raise DataError(f"{place} must hold one record of numbers, it is nested too deep") from err
+        raise DataError(f"{must}, it is nested too deep") from err
     except ValueError as err:
-        raise DataError(f"{place} must be JSON in UTF-8: {line_of_error(err)}") from err
-    if not isinstance(record, dict):
-        raise DataError(f"{place} must hold a mapping from columns to values, got {shortened(record)}")
-    return record
+        raise DataError(f"{must}: {line_of_error(err)}") from err
 
 
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> pa.Array:
@@ -417,10 +417,5 @@ def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> N
         raise DataError(f"{must}, got {shortened(kind, 60)} of shape {shortened(shape)}; save {save}")
 
 
-_READERS: Mapping[str, Callable[[str, BinaryIO, Used, int | None], NamedTable]] = {
-    "parquet": _parquet,
-    "jsonl": _json_lines,
-    "npy": _array,
-    "npz": _archive,
-}
-"""Readers of the formats by their names in `_KINDS`."""
+READERS: dict[bytes, Reader] = {b"PAR1": _parquet, b"\x93NUMPY": _array, b"PK\x03\x04": _archive}
+"""Readers of formats by the first bytes of a file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,19 @@ def test_all_ways_in_read_all_files_alike(ending: str, frame: pd.DataFrame, tmp_
         for column, expected in frame.to_dict("list").items():
             exact = pytest.approx(expected, rel=1e-7) if way == "csv" and column == "score" else expected  # 32 bits
             assert cells[column] == exact, (way, column)
+
+
+def test_a_first_line_of_numbers_names_no_columns_unless_it_counts_up(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("0.5,1\n0.7,0\n")
+    for load in (RowsFile(str(path)).load, Csv(str(path), "1").load, partial(data_frame, path, "training")):
+        with pytest.raises(
+            DataError, match="must name its columns in its first line, got numbers; write 'score,member'"
+        ):
+            load()
+    assert Csv(str(path), "column-2", header=False).load().features.tolist() == [[0.5], [np.float32(0.7)]]
+    path.write_text("2023,2024\n1,2\n3,4\n")
+    assert RowsFile(str(path)).load().cells.to_pydict() == {"2023": [1, 3], "2024": [2, 4]}
 
 
 def test_cells_of_rows_are_read_by_one_rule(tmp_path: Path) -> None:
