@@ -16,12 +16,12 @@ from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.labels.label_channel import GivenRows, release_known
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelOutcome,
     LabelReleases,
     hide_half,
-    release_all,
     release_labels,
 )
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
@@ -276,10 +276,14 @@ def test_failures_are_outcomes_with_a_symbol_and_a_form() -> None:
     assert len({outcome(output).form for output in forms}) == len(forms)
 
 
-def test_release_that_always_fails_is_not_an_outcome(tmp_path: Path) -> None:
+def test_release_that_always_fails_is_not_an_outcome() -> None:
+    class Fails(RandomizedResponse):
+        def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+            raise ValueError("no labels")
+
     labels = Examples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64), 3)
-    with pytest.raises(RunError, match="each of 4 releases failed, the first with ValueError: no 0 here"):
-        release_all(TellsByFailing(1.0), [labels] * 4, Seed(0))
+    with pytest.raises(RunError, match="each of 4 releases failed, the first with ValueError: no labels"):
+        release_known(Fails(1.0), GivenRows.of(labels), labels, Compute(), count=4, seed=Seed(0))
 
 
 @dataclass(frozen=True)

@@ -15,33 +15,28 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
 from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.games.labels.label_coins import Searched, guess_labels, release_fresh, reveal_labels
 from dpaudit.engine.games.labels.label_crafted import (
-    NO_DESIGN,
     AcceptedDesigns,
-    ChosenDesign,
-    Design,
-    DesignReleases,
     LabelCrafted,
+    design_evidence,
+    take_best_designs,
+    try_design,
+    try_once,
+)
+from dpaudit.engine.games.labels.label_designs import (
+    Design,
     _designs_for_learners,
     crafted_features,
-    design_evidence,
     max_canaries,
     point_count,
     public_sizes,
-    release_crafted,
-    release_function,
-    reveal_labels,
-    symbols_of,
-    take_best_design,
-    try_design,
-    try_once,
 )
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     ChannelView,
     LabelReleases,
     PairedReleases,
-    guess_labels,
     hide_half,
 )
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
@@ -149,11 +144,11 @@ def test_symbol_of_a_model_is_its_class_and_confidence() -> None:
             )
 
     train = Examples(features, np.zeros(4, np.int64), 3)
-    outcome = release_function(Says(), train, design, Compute())(train.labels, Seed(0))
+    outcome = design.release_by(Says(), train, Compute())(train.labels, Seed(0))
     assert outcome.symbols.tolist() == [0, 8, 3, 9]
-    assert symbols_of(Says(), design, 3) == 10
-    assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
-    assert release_function(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
+    assert design.symbols(Says(), 3) == 10
+    assert design.symbols(RandomizedResponse(1.0), 3) == 3
+    assert Design(4).release_by(Says(), train, Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.nightly
@@ -220,7 +215,7 @@ def test_failed_fresh_releases_are_outcomes() -> None:
     def fresh(part: int, parts: int) -> Outcome[PairedReleases]:
         designs = (Design(20, labels="two"),)
         numbers = {"most": 20, "canaries": 100, "part": part, "parts": parts, "seed": Seed(3)}
-        return release_crafted(Majority(fails=0.5), ChosenDesign(0, None), designs, target, Compute(), **numbers)
+        return release_fresh(Majority(fails=0.5), [Searched(0, None)], designs, target, Compute(), place=0, **numbers)
 
     whole = fresh(0, 1)
     failed = (whole.value.released == 10).all(axis=1)  # the ten symbols of a model are 0 to 9
@@ -332,7 +327,7 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
     design = Design(8, canary_rows=1, labels="lone", place=5)
     labels = design.planted(10, np.random.default_rng(0))
     assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
-    outcome = release_function(Places(), TARGET, design, Compute())(labels, Seed(0))
+    outcome = design.release_by(Places(), TARGET, Compute())(labels, Seed(0))
     assert outcome.symbols.tolist() == [9, *labels[1:]]
 
 
@@ -347,14 +342,14 @@ def test_rare_canary_labels_are_the_first_and_last_class() -> None:
             received.append(labels.tolist())
             return labels
 
-    outcome = release_function(Recording(), TARGET, Design(4, canary_rows=1, labels="rare"), Compute())(
+    outcome = Design(4, canary_rows=1, labels="rare").release_by(Recording(), TARGET, Compute())(
         np.array([1, 1, 2, 9]), Seed(0)
     )
     assert received == [[9, 9, 2, 1]]
     assert outcome.symbols.tolist() == [1, 1, 2, 9]
 
 
-def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> DesignReleases:
+def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> Searched:
     """Return `count` releases of one design."""
     able = AcceptedDesigns(np.array([True]))
     return try_design(mechanism, 0, able, design, TARGET, Compute(), search=count, enough=count, seed=Seed(seed))
@@ -387,9 +382,9 @@ def test_design_with_most_canaries_is_chosen_if_all_leak_equally() -> None:
             try_design(mechanism, number, able, design, TARGET, Compute(), search=3_000, enough=enough, seed=Seed(seed))
             for number, (design, enough) in enumerate(zip(designs, (300, 300, 8), strict=True))
         )
-        chosen = take_best_design(LearnedChannel(), tried, two=True).value
-        assert 2 in (chosen.number, chosen.other)
-        assert take_best_design(LearnedChannel(), tried).value.other == NO_DESIGN
+        chosen = list(take_best_designs(LearnedChannel(), designs, tried, most=2).value)
+        assert 2 in [each.number for each in chosen]
+        assert len(list(take_best_designs(LearnedChannel(), designs, tried, most=1).value)) == 1
 
 
 def test_labels_of_one_release_have_consecutive_numbers() -> None:
@@ -401,7 +396,7 @@ def test_labels_of_one_release_have_consecutive_numbers() -> None:
         *(np.tile(part, (1, 2)) for part in (known_labels, known_labels, known_labels, known_labels, truth)),
         np.zeros(3, np.int64),
     )
-    (scores,) = reveal_labels((paired,), (wider,), sharing=8)
+    (scores,) = reveal_labels(((paired,), (wider,)), sharing=8)
     assert scores.canary.tolist() == [0, 1, 16, 17, 24, 25, 26, 27, 40, 41, 42, 43]
 
 
@@ -429,9 +424,7 @@ def test_weights_learned_from_a_hundred_small_releases_generalise(seed: int) -> 
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
     tried = tried_alone(mechanism, 100, design, seed=seed)
     assert tried.releases is not None
-    chosen = ChosenDesign(0, tried.releases)
-    fresh = release_crafted(
-        mechanism, chosen, (design,), TARGET, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
-    )
+    numbers = {"place": 0, "most": 250, "canaries": 1_000, "part": 0, "parts": 1, "seed": Seed(9)}
+    fresh = release_fresh(mechanism, [tried], (design,), TARGET, Compute(), **numbers)
     score, truth = guess_labels(LearnedChannel(), tried.releases, fresh.value)
     assert ((score > 0) == truth).mean() > 0.74

@@ -6,7 +6,8 @@ Source: ours. Pairs of labels are as in Malek et al. (2021), arXiv:2106.03408, b
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,27 +16,53 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.label_releases import (
-    ChannelView,
-    LabelReleases,
-    PairedReleases,
-    guess_labels,
-    hide_half,
-    release_all,
-)
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
+from dpaudit.engine.games.labels.label_coins import LabelCoins, Searched, failures_of, known_releases
+from dpaudit.engine.games.labels.label_designs import Design
+from dpaudit.engine.games.labels.label_releases import ChannelView, Ints, LabelDraw, hide_half
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
-from dpaudit.errors import require
-from dpaudit.estimators.scores import Scores, scored
+from dpaudit.errors import RunError, require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 
+@dataclass(frozen=True)
+class GivenRows(Design):
+    """The rows of the given data, half of them canaries; `laws` of the classes take turns."""
+
+    laws: tuple[tuple[float, ...], ...] = ()
+
+    @classmethod
+    def of(cls, target: Examples) -> GivenRows:
+        k = target.classes
+        frequencies, halving = np.bincount(target.labels, minlength=k) + 1.0, 0.5 ** np.arange(k)
+        laws = (np.full(k, 1 / k), frequencies / frequencies.sum(), halving / halving.sum())
+        return cls(len(target), laws=tuple(tuple(law.tolist()) for law in laws))
+
+    @property
+    def most_releases(self) -> int:
+        return sys.maxsize
+
+    def planted(self, classes: int, rng: np.random.Generator, number: int = 0) -> Ints:
+        return rng.choice(classes, self.size, p=self.laws[number % len(self.laws)])
+
+    def pairs(self, classes: int, rng: np.random.Generator, number: int = 0) -> LabelDraw:
+        first = self.planted(classes, rng, number)
+        second = (first + rng.integers(1, classes, self.size)) % classes
+        coin = rng.random(self.size) < 0.5
+        return hide_half(np.where(coin, first, second), rng)[0], first, second, coin
+
+    def facts(self, classes: int, releases: int) -> Mapping[str, Any]:
+        return {"laws": np.array(self.laws)[np.arange(releases) % len(self.laws)]}
+
+
 @register("game", "label-channel", source="Ours, after Malek et al. (2021), arXiv:2106.03408")
 @dataclass(frozen=True)
-class LabelChannel:
+class LabelChannel(LabelCoins):
     """Interventional game: the attacker learns how true labels map to released labels, and guesses in fresh releases.
 
     The attacker learns from releases of random labels. In each fresh release, it knows the labels of half of the rows.
@@ -74,59 +101,37 @@ class LabelChannel:
         require(self.search >= 2, "search must be >= 2 releases", search=self.search)
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        target, resources = setting.parts.target, setting.resources.without_gpu
-        canaries = (len(target) + 1) // 2
-        noiseless_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, canaries)))
-        search, fresh, *noiseless = (
-            work.add(
-                release,
-                played.mechanism,
-                count,
-                setting.required_part("target"),
-                seed=played.seed.child(purpose),
-                label=label,
-                resources=resources,
-                after=setting.after,
-            )
-            for release, played, count, purpose, label in (
-                (release_known, setting, self.search, "search", "releases to learn from"),
-                (release_paired, setting, self.releases, "releases", "fresh releases"),
-                (release_paired, setting.noiseless, noiseless_releases, "releases", "releases without noise"),
-            )
-            if played is not None
-        )
-        guesses, *noiseless_guesses = (
-            work.add(guess_channel, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
-            for each in (fresh, *noiseless)
-        )
-        return Played(
-            (guesses,),
-            trainings=(search, fresh),
-            ceiling=tuple(noiseless_guesses),
-            noiseless=bool(noiseless_guesses),
-            reference=Reference(PairedLabels(target.classes), self.releases * canaries, "canaries"),
+    def designs(self, setting: Setting) -> tuple[GivenRows, ...]:
+        return (GivenRows.of(setting.parts.target),)
+
+    def chosen(self, setting: Setting, work: Work, designs: tuple[Any, ...]) -> Unit:
+        return work.add(
+            release_known,
+            setting.mechanism,
+            designs[0],
+            setting.required_part("target"),
+            count=self.search,
+            seed=setting.seed.child("search"),
+            label="releases to learn from",
+            resources=setting.resources.without_gpu,
+            after=setting.after,
         )
 
-
-def _laws(target: Examples, releases: int) -> NDArray[np.float64]:
-    """Return the planted class frequencies of each release, shape (releases, K)."""
-    k = target.classes
-    frequencies, halved = np.bincount(target.labels, minlength=k) + 1.0, 0.5 ** np.arange(k)
-    return np.stack([np.full(k, 1 / k), frequencies / frequencies.sum(), halved / halved.sum()])[
-        np.arange(releases) % 3
-    ]
+    def reference(self, setting: Setting, designs: tuple[Any, ...]) -> Reference:
+        return Reference(PairedLabels(setting.parts.target.classes), self.most_canaries(designs), "canaries")
 
 
 @unit
-def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> Outcome[LabelReleases]:
-    k, n = target.classes, len(target)
-    laws = _laws(target, count)
-    planted = [seed.child(number, "labels").rng().choice(k, n, p=law) for number, law in enumerate(laws)]
-    released, form, failures = release_all(mechanism, [target.with_(labels=labels) for labels in planted], seed)
-    releases = LabelReleases(released, np.stack(planted), k, form, laws=laws)
+def release_known(
+    mechanism: Any, design: GivenRows, target: Examples, compute: Compute, *, count: int, seed: Seed
+) -> Outcome[Iterator[Searched]]:
+    """Make the search releases. Raises: RunError if all of them failed."""
+    releases, outcomes = known_releases(design, mechanism, target, compute, range(count), seed)
+    failures = failures_of(outcomes, range(count), seed)
+    if len(failures) == count:
+        raise RunError(f"each of {count} releases failed, the first with {outcomes[0].failure}")
     note = _kept_noise_note(mechanism, target, seed.child("again"))
-    return Outcome(releases, notes=(note,) if note else (), failures=failures)
+    return Outcome(iter((Searched(0, releases),)), notes=(note,) if note else (), failures=failures)
 
 
 def _kept_noise_note(mechanism: Any, train: Examples, seed: Seed) -> str:
@@ -150,28 +155,3 @@ def _kept_noise_note(mechanism: Any, train: Examples, seed: Seed) -> str:
         "audit, a fresh copy made each release, so the verdict is about a single release. Over several releases the "
         "noise cancels. Draw new noise in each call"
     )
-
-
-@unit
-def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> Outcome[PairedReleases]:
-    """Make releases in which half of the labels are secret, each chosen from a pair by a fair coin."""
-    k, n = target.classes, len(target)
-    trains, draws = [], []
-    for number, law in enumerate(_laws(target, count)):
-        rng = seed.child(number, "labels").rng()
-        first = rng.choice(k, n, p=law)
-        second = (first + rng.integers(1, k, n)) % k
-        bit = rng.random(n) < 0.5
-        planted = np.where(bit, first, second)
-        trains.append(target.with_(labels=planted))
-        draws.append((hide_half(planted, rng)[0], first, second, bit))
-    released, form, failures = release_all(mechanism, trains, seed)
-    known_labels, first, second, bit = map(np.stack, zip(*draws, strict=True))
-    return Outcome(PairedReleases(released, known_labels, first, second, bit, form), failures=failures)
-
-
-@unit
-def guess_channel(attack: Any, search: LabelReleases, fresh: PairedReleases) -> Iterator[Scores]:
-    """Return the scores of all canaries as one replay; the attack knows all other labels."""
-    score, truth = guess_labels(attack, search, fresh)
-    yield scored(0, truth, score)

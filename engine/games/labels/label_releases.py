@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
-from dpaudit.errors import RunError, described, require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.errors import described, require
 
 HIDDEN = -1
 """Placeholder for an unknown label."""
@@ -23,6 +22,10 @@ NOT_LABELS = 4
 """Number of symbols after the classes: failed release, number below the classes, number above, not an integer."""
 
 Ints = NDArray[np.int64]
+LabelDraw = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
+"""Known labels (`HIDDEN` for canaries), first label, second label and coin of each row of a release; shape (n,)."""
+ARRAYS = ("released", "planted", "form")
+"""Fields of `LabelReleases` with one entry for each release."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,27 +66,10 @@ def release_labels(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> L
     return LabelOutcome(symbols.astype(np.int64), form_code(form))
 
 
-def release_all(mechanism: Any, trains: Sequence[Examples], seed: Seed) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Return the symbols of one release for each training set, shape (releases, n), codes of forms, and failures.
-
-    Raises: RunError if all releases failed.
-    """
-    outcomes = [
-        release_labels(mechanism, train.labels, train.classes, seed.child(number, "noise"))
-        for number, train in enumerate(trains)
-    ]
-    failures = tuple(
-        f"release {number} (seed {seed.child(number)}): {outcome.failure}"
-        for number, outcome in enumerate(outcomes)
-        if outcome.failure
-    )
-    if len(failures) == len(outcomes):
-        raise RunError(f"each of {len(outcomes)} releases failed, the first with {outcomes[0].failure}")
-    return (
-        np.stack([outcome.symbols for outcome in outcomes]),
-        np.array([outcome.form for outcome in outcomes]),
-        failures,
-    )
+def symbols_and_forms(outcomes: Sequence[LabelOutcome], rows: int) -> tuple[Ints, Ints]:
+    """Return the symbols of releases of `rows` rows, shape (releases, rows), and the codes of their forms."""
+    symbols = np.array([outcome.symbols for outcome in outcomes], np.int64).reshape(len(outcomes), rows)
+    return symbols, np.array([outcome.form for outcome in outcomes], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +84,14 @@ class PairedReleases:
     form: Ints  # codes of the forms, shape (releases,)
 
     @classmethod
+    def of(cls, released: Ints, form: Ints, draws: Sequence[LabelDraw] = ()) -> PairedReleases:
+        """Return releases with these symbols and forms, and the draws of their labels."""
+        columns = np.array(draws, np.int64).reshape(len(draws), 4, released.shape[1]).swapaxes(0, 1)
+        return cls(released, columns[0], columns[1], columns[2], columns[3].astype(np.bool_), form)
+
+    @classmethod
     def joined(cls, parts: Sequence[PairedReleases]) -> PairedReleases:
-        """Return the concatenated releases; parts without releases are skipped unless all are empty."""
-        nonempty = [part for part in parts if len(part.released)] or parts[:1]
-        return cls(*(np.concatenate([getattr(part, column.name) for part in nonempty]) for column in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +119,15 @@ class LabelReleases:
     def canaries(self) -> NDArray[np.bool_]:
         return np.asarray(self.planted == HIDDEN)
 
+    @classmethod
+    def joined(cls, parts: Sequence[LabelReleases]) -> LabelReleases:
+        """Return all releases; they are of one design, whose laws do not differ."""
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
+        return replace(parts[0], **arrays)
+
     def at(self, releases: Ints | slice) -> LabelReleases:
         laws = None if self.laws is None else self.laws[releases]
-        arrays = {name: getattr(self, name)[releases] for name in ("released", "planted", "form")}
+        arrays = {name: getattr(self, name)[releases] for name in ARRAYS}
         return replace(self, **arrays, laws=laws)
 
 
@@ -144,16 +140,6 @@ class ChannelView:
     first: Ints  # label of each canary in world 1, shape (canaries,)
     second: Ints  # label of each canary in world 0, different from the first
     shows: ClassVar[str] = "releases of a label mechanism on labels that the attacker chose, and fresh ones"
-
-
-def guess_labels(
-    attack: Any, search: LabelReleases, paired: PairedReleases
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return scores and truths of all canaries."""
-    fresh = replace(search, released=paired.released, planted=paired.known, form=paired.form)
-    canaries = fresh.canaries
-    view = ChannelView(search, fresh, paired.first[canaries], paired.second[canaries])
-    return attack.score(view), paired.truth[canaries]
 
 
 def hide_half(planted: Ints, rng: np.random.Generator, *, canary_rows: int | None = None) -> tuple[Ints, Ints]:
