@@ -85,13 +85,10 @@ evidence: $(STAMP)
 	mkdir -p $(FOUND)
 	$(BIN)/python -W ignore -m benchmarks.estimate_default | \
 		$(ROWS) estimate-default.csv --keys 3 --trials tables --program "make evidence"
-	$(BIN)/python -W ignore -m benchmarks.under_noising $(FOUND)/under-noising.jsonl 5 20 | \
-		$(ROWS) under-noising.csv --keys 1 --program "make evidence"
-	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl 3 1 4 | \
-		$(ROWS) wide-vectors.csv --keys 3 --program "make evidence"
-	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl defects 1
-	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl twins 3
-	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl table
+	$(BIN)/python -W ignore -m benchmarks.under_noising $(FOUND)/under-noising.jsonl --write
+	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl --write
+	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only defect
+	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only twin --seeds 3 --write
 	$(BIN)/python -m tools.pages
 
 # The tables of the pages, from docs/data.

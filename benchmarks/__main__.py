@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 ROOT = Path(__file__).parent
 
@@ -20,8 +20,7 @@ def main() -> None:
             print(f"  {measured}: {seconds:.4g} {note}", flush=True)
             conditions = setting({"program": path.stem, "measured": measured.replace(";", ",")})
             rows += [Row(conditions, "seconds", f"{seconds:.4g}"), *([Row(conditions, "note", note)] if note else [])]
-    write(DATA / "bench.csv", rows)
-    note_origin(measured_here("bench.csv", "make bench (python -m benchmarks)"))
+    record("bench.csv", rows, "make bench (python -m benchmarks)")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.claims import SubsampledGaussian
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 FILE = "accountant-orders.csv"
 RATES, NOISES, ORDERS = (0.001, 0.01, 0.05, 0.1, 0.5), (0.5, 0.8, 1, 2, 4), (1.25, 1.5, 1.75, 2.5, 4.5)
@@ -84,8 +84,7 @@ def main() -> None:
     """Compute and write the data file."""
     if not all(map(importlib.util.find_spec, ("dp_accounting", "mpmath"))):
         sys.exit("nothing was measured: this needs dp-accounting and mpmath (pip install dp-accounting mpmath)")
-    write(DATA / FILE, [*one_step(), *whole_trainings()])
-    note_origin(measured_here(FILE, "python -m benchmarks.accountant_orders"))
+    record(FILE, [*one_step(), *whole_trainings()], "python -m benchmarks.accountant_orders")
 
 
 if __name__ == "__main__":

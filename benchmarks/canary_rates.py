@@ -20,7 +20,7 @@ from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import maximum_bound
 from dpaudit.language_models.front_door.estimating import estimate_text
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 RATES = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 SIZES = (300, 1000, 3000, 10_000, 30_000)
@@ -90,8 +90,7 @@ def main() -> None:
         print(f"{row.setting}: {row.value} {row.interval}", flush=True)
         rows.append(row)
     if options.rows:
-        write(DATA / "canary-rates.csv", rows)
-        note_origin(measured_here("canary-rates.csv", "python -m benchmarks.canary_rates --rows"))
+        record("canary-rates.csv", rows, "python -m benchmarks.canary_rates --rows")
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
 """Run `dpaudit check` on every planted defect and on honest mechanisms: verdict, deciding game, bound, seconds.
 
-    python -m benchmarks.check_defects OUTPUT.jsonl [defects|honest] [runs a mechanism] [seconds at most] [NAME ...]
+    python -m benchmarks.check_defects RUNS.jsonl [--only honest] [--seeds N] [--write]
 
-Each run adds a line of JSON to OUTPUT. The program skips runs that OUTPUT has, so the same command resumes; then it
-prints a table. `check` receives the mechanism alone; DP-SGD also receives digits, to have learnable data. A VIOLATION
+`check` receives the mechanism alone; DP-SGD also receives digits, to have learnable data. A VIOLATION
 of an honest mechanism is a false positive, allowed in at most one of a thousand runs.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.campaign import by_case, campaign
 from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON
 
@@ -125,8 +123,6 @@ DEFECTS = {
 }
 """Planted defects by name; the name is that of a spec in `examples/violations` if there is one."""
 LIBRARY = ("forest-labels", "logistic-norm", "naive-bayes-bounds", "naive-bayes-counts", "naive-bayes-shares")
-if has_diffprivlib():
-    DEFECTS |= {f"diffprivlib-{stem}": of_spec(f"diffprivlib-{stem}") for stem in LIBRARY}
 HONEST = {
     "rr": of("randomized-response"),
     "rr with prior": of("rr-with-prior", prior=[0.3, 0.2, *[0.5 / 8] * 8]),
@@ -145,16 +141,25 @@ def checked_here(mechanism: Any, data: Any, **options: Any) -> Report:
         return check(mechanism, data, run=HERE, output=Path(folder) / "run", quiet=True, **options)
 
 
-def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
-    """Run one check and return its line."""
-    began = time.monotonic()
+SETS = {"defects": DEFECTS, "honest": HONEST}
+
+
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield set, mechanism and seed of each check."""
+    for seed in range(seeds):
+        yield from (
+            {"set": name, "mechanism": each, "seed": seed} for name, mechanisms in SETS.items() for each in mechanisms
+        )
+
+
+def run(set: str, mechanism: str, seed: int) -> dict[str, Any]:
+    """Return what one check found."""
+    began, checked = time.monotonic(), SETS[set][mechanism]
     report = checked_here(checked.mechanism, checked.data, claim=checked.claim, budget=checked.budget, seed=seed)
     joint = report.joint
     assert joint is not None
     test = joint.deciding
     return {
-        "mechanism": name,
-        "seed": seed,
         "verdict": joint.verdict.value,
         "game": None if test is None else test.name,
         "headline": joint.answer.headline,
@@ -169,35 +174,25 @@ def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
     }
 
 
-def lines(output: Path) -> Iterator[dict[str, Any]]:
-    """Yield the finished runs."""
-    if output.exists():
-        yield from map(json.loads, output.read_text(encoding="utf-8").splitlines())
-
-
-def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
-    """Run the missing checks of the named mechanisms, or of all, then print the table."""
-    began, mechanisms = time.monotonic(), HONEST if what == "honest" else DEFECTS
-    finished = {(line["mechanism"], line["seed"]) for line in lines(output)}
-    for seed in range(runs):
-        for name, checked in mechanisms.items():
-            if (name, seed) in finished or (names and name not in names) or time.monotonic() - began > seconds:
-                continue
-            line = run(name, checked, seed)
-            with output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print(json.dumps(line), flush=True)
-    print("| mechanism | runs | first pass | VIOLATION | game | seconds, median | slowest |\n" + "| --- " * 7 + "|")
-    for name in mechanisms:
-        checks = [line for line in lines(output) if line["mechanism"] == name]
-        if checks:
-            violations = [line for line in checks if line["verdict"] == Verdict.VIOLATION.value]
-            games = ", ".join(sorted({str(line["game"]) for line in violations})) or "none"
-            first = len(violations) + sum(bool(line.get("not_confirmed")) for line in checks)
-            took = [line["seconds"] for line in checks]
-            slow = f"{statistics.median(took):.0f} | {max(took):.0f}"
-            print(f"| {name} | {len(checks)} | {first} | {len(violations)} | {games} | {slow} |")
+def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return first passes and verdicts of a mechanism, the games that rejected it, and the seconds."""
+    violations = [line for line in checks if line["verdict"] == Verdict.VIOLATION.value]
+    took = [line["seconds"] for line in checks]
+    return {
+        "refuted in the first pass": str(len(violations) + sum(bool(line["not_confirmed"]) for line in checks)),
+        "VIOLATION": str(len(violations)),
+        "game": ", ".join(sorted({str(line["game"]) for line in violations})),
+        "seconds, median": f"{statistics.median(took):.0f}",
+        "slowest": f"{max(took):.0f}",
+    }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:5]), *sys.argv[5:])
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=by_case("mechanism"),
+        program="benchmarks.check_defects",
+        file="checks-of-honest-mechanisms.csv",
+    )

@@ -1,28 +1,23 @@
 """Rejection rates of the audits in `examples/dp-sgd-steps.yaml`, over many seeds.
 
-    python -m benchmarks.dp_sgd_steps RUNS [FILE]
-
-Each run adds a line of JSON to FILE. The program skips runs that FILE has, so the same command resumes. Planted defects
-get a tenth of the runs.
-Prints for each audit: runs, refuted, median number of steps after which the claim was refuted, median seconds.
+python -m benchmarks.dp_sgd_steps RUNS.jsonl [--seeds 200] [--write]
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.campaign import by_case, campaign
 from dpaudit import load_spec
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.steps.dp_sgd_steps import score_steps, train_steps
-from dpaudit.engine.planning.plan import PlannedAudit, make_plan
+from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.planted.dp_sgd import (
@@ -36,14 +31,14 @@ PLANTED = (HalfTheNoiseDpSgd, NoClippingDpSgd, ClipBatchMeanDpSgd, NoiseOverBatc
 SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"
 
 
-def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
+def run(training: str, seed: int) -> dict[str, Any]:
     """Run one training with a separate seed, and return the evidence of its steps."""
     began = time.perf_counter()
-    game, target = entry.audit.game, shared[entry.game.trainings[0].shared[0]]
-    seed = Seed(number).child("honest")
-    audited, attack = entry.audit.mechanism, entry.audit.attack
+    (entry,) = (entry for entry in planned().audits if entry.audit.name == training)
+    game, target = entry.audit.game, planned().shared[entry.game.trainings[0].shared[0]]
+    honest, audited, attack = Seed(seed).child("honest"), entry.audit.mechanism, entry.audit.attack
     steps = train_steps(
-        audited, attack, game.canary, target, None, (), Compute(), size=len(target), without_search=True, seed=seed
+        audited, attack, game.canary, target, None, (), Compute(), size=len(target), without_search=True, seed=honest
     )
     (scores,) = score_steps(None, (steps,))
     estimator, curve = entry.audit.estimator, entry.effective_claim.curve
@@ -54,8 +49,6 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
         for place in range(1, tally.looks.size + 1)
     ]
     return {
-        "audit": entry.audit.name,
-        "run": number,
         "refuted": estimator.find([tally]).violation_point(curve) is not None,
         "steps": int(tally.looks[looked.index(True)]) if True in looked else None,
         "of": int(tally.looks[-1]),
@@ -64,35 +57,37 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     }
 
 
-def runs(count: int, file: Path) -> Iterator[dict[str, Any]]:
-    """All runs, those of the file and new ones."""
-    plan = make_plan(load_spec(SPEC))
-    lines = file.read_text().splitlines() if file.exists() else []
-    finished = {(line["audit"], line["run"]): line for line in map(json.loads, lines)}
-    for number in range(count):
-        for entry in plan.audits:
-            if number * 10 >= count and isinstance(entry.audit.mechanism, PLANTED):
-                continue
-            key = entry.audit.name, number
-            if key not in finished:
-                finished[key] = one_run(entry, plan.shared, number)
-                with file.open("a") as out:
-                    out.write(json.dumps(finished[key]) + "\n")
-            yield finished[key]
+@cache
+def planned() -> Plan:
+    """Return the plan of the spec."""
+    return make_plan(load_spec(SPEC))
 
 
-def main(count: int, file: Path) -> None:
-    by_audit = defaultdict(list)
-    for run in runs(count, file):
-        by_audit[run["audit"]].append(run)
-    for name, audit_runs in by_audit.items():
-        steps = [run["steps"] for run in audit_runs if run["steps"] is not None]
-        seconds = np.median([run["seconds"] for run in audit_runs])
-        print(
-            f"{name}: {len(audit_runs)} runs, {sum(run['refuted'] for run in audit_runs)} refuted, "
-            f"median step {np.median(steps) if steps else '-'} of {audit_runs[0]['of']}, {seconds:.2f} s"
-        )
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield audit and seed of each training; planted defects get a tenth of the trainings."""
+    for seed in range(seeds):
+        for entry in planned().audits:
+            if seed * 10 < seeds or not isinstance(entry.audit.mechanism, PLANTED):
+                yield {"training": entry.audit.name, "seed": seed}
+
+
+def columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return refuted trainings, the median step after which they were, and median seconds."""
+    steps = [line["steps"] for line in trainings if line["steps"] is not None]
+    return {
+        "refuted": str(sum(line["refuted"] for line in trainings)),
+        "step": f"{np.median(steps):.0f}" if steps else "",
+        "seconds": f"{np.median([line['seconds'] for line in trainings]):.1f}",
+    }
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "dp-sgd-steps.jsonl"))
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=by_case("training"),
+        program="benchmarks.dp_sgd_steps",
+        file="dp-sgd-steps.csv",
+        seeds=200,
+    )

@@ -1,7 +1,6 @@
 """False positives on honest mechanisms, and detections of real leaks, by every game's usual estimator and each proxy.
 
-    python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     run audits that FILE lacks
-    python -m benchmarks.false_violations --table --out FILE    the table of docs/statistics/calibration.md
+    python -m benchmarks.false_violations RUNS.jsonl [--only SCENE ...] [--seeds 400] [--write]
 
 An audit runs the units of a `dpaudit run` plan in sequence in this process and reads the verdict. It skips files,
 figures and ceilings. Ceilings only separate INCONCLUSIVE from NO VIOLATION FOUND, which count as one verdict here. The
@@ -13,20 +12,16 @@ cell are independent.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 from scipy.special import betaincinv
 from scipy.stats import norm
 
+from benchmarks.campaign import campaign
 from benchmarks.exact_mechanisms import (
     Drifting,
     Forgets,
@@ -283,65 +278,43 @@ SCENES: dict[str, Scene] = {
 }
 
 
-def missing(played: set[tuple[str, int]], audits: int) -> Iterator[tuple[str, int]]:
-    """Yield missing scenes and seeds; all scenes advance evenly."""
-    for seed in range(audits):
-        for name, scene in SCENES.items():
-            if (name, seed) not in played and seed < (scene.most or audits):
-                yield name, seed
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield scenes and seeds; all scenes advance evenly."""
+    for seed in range(seeds):
+        yield from ({"scene": name, "seed": seed} for name, scene in SCENES.items() if seed < (scene.most or seeds))
 
 
-def lines_of(out: Path) -> list[dict[str, Any]]:
-    """Return the finished lines; a truncated line does not count."""
-    finished = []
-    for line in out.read_text().splitlines() if out.exists() else []:
-        try:
-            finished.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return finished
+def run(scene: str, seed: int) -> dict[str, Any]:
+    """Return the verdicts of a scene by cell."""
+    return {"verdicts": SCENES[scene].verdicts(seed)}
 
 
-def run_scenes(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
-    """Append a line for each of these scenes and each seed."""
-    played = {(line["scene"], line["seed"]) for line in lines_of(out)}
-    with out.open("a") as file, read_once():
-        file.write("\n" if out.stat().st_size else "")  # after a truncated line
-        for name, seed in missing(played, audits):
-            if name not in only:
-                continue
-            began = time.process_time()
-            verdicts = SCENES[name].verdicts(seed)
-            line = {"scene": name, "seed": seed, "seconds": time.process_time() - began, "verdicts": verdicts}
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+def groups(line: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the cells of a scene."""
+    for cell, verdict in line["verdicts"].items():
+        yield dict(zip(("game", "claim", "proxy"), cell.split(" | "), strict=True)), verdict
 
 
-def table(out: Path) -> str:
-    """Return a Markdown table with a row for each cell."""
-    verdicts: dict[str, Counter[str]] = defaultdict(Counter)
-    for line in lines_of(out):
-        for cell, verdict in line["verdicts"].items():
-            verdicts[cell][verdict] += 1
-    rows = ["| game | claim | proxy | audits | VIOLATION | at most, 95 % | UNDECIDED |", "| --- " * 7 + "|"]
-    for cell, counts in verdicts.items():
-        audits, wrong = counts.total(), counts["VIOLATION"]
-        most = float(betaincinv(wrong + 1, audits - wrong, 0.95)) if wrong < audits else 1.0
-        rows.append(f"| {cell} | {audits} | {wrong} | {100 * most:.1f} % | {counts['UNDECIDED']} |")
-    return "\n".join(rows)
+def columns(verdicts: Sequence[str]) -> dict[str, Any]:
+    """Return the false positives with a limit of their rate, and the verdicts that stay open."""
+    audits, wrong = len(verdicts), verdicts.count("VIOLATION")
+    most = float(betaincinv(wrong + 1, audits - wrong, 0.95)) if wrong < audits else 1.0
+    return {"VIOLATION": (str(wrong), f"at most {100 * most:.1f} %"), "UNDECIDED": str(verdicts.count("UNDECIDED"))}
 
 
-def main() -> None:
-    """Run the audits, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("audits", nargs="?", type=int, default=400, help="audits a cell")
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for each scene and seed")
-    parser.add_argument("--table", action="store_true", help="print the table of finished audits")
-    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; all by default")
-    options = parser.parse_args()
-    if not options.table:
-        run_scenes(options.out, options.audits, options.only)
-    print(table(options.out))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the audits that are missing, and print the table."""
+    with read_once():
+        campaign(
+            cases,
+            run,
+            columns,
+            groups=groups,
+            program="benchmarks.false_violations",
+            file="false-violations.csv",
+            seeds=400,
+            arguments=arguments,
+        )
 
 
 if __name__ == "__main__":

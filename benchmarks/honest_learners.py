@@ -1,8 +1,8 @@
 """False positives on honest learners, and detections of real leaks, by the game `neighbours` with searched data sets.
 
-    python -m benchmarks.honest_learners [audits a row] [--only TEXT]
+    python -m benchmarks.honest_learners RUNS.jsonl [--only LEARNER ...] [--seeds 200] [--write]
 
-Prints the rows of the table in docs/statistics/calibration.md. An audit runs the units of a `dpaudit run` plan in
+An audit runs the units of a `dpaudit run` plan in
 sequence in this process, without files, figures and ceilings, as in `false_violations.py`. It has iris, 800 search and
 800 fresh trainings, and `automatic` over the poisonings of the game's relation that train no networks. A VIOLATION of
 an honest learner is a false positive, allowed in at most 5 % of the audits.
@@ -10,11 +10,9 @@ an honest learner is a false positive, allowed in at most 5 % of the audits.
 
 from __future__ import annotations
 
-import argparse
-import resource
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from benchmarks.campaign import by_case, campaign, of_each
 from benchmarks.false_violations import Scene
 from dpaudit import Audit, Claim, Relation
 from dpaudit.engine.attacks.output_set import OutputSet
@@ -106,23 +105,28 @@ TABLE: Mapping[str, Row] = {
 }
 
 
-def main() -> None:
-    """Print each row when it is finished."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("audits", type=int, nargs="?", default=200)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    options = parser.parse_args()
-    print("| learner | audits | VIOLATION | at most, 95 % | processor s |")
-    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
-    for name, row in TABLE.items():
-        if options.only in name:
-            began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            verdicts = Counter(Scene(row.audits).verdicts(seed)["audit"] for seed in range(options.audits))
-            flagged = verdicts["VIOLATION"]
-            limit = 1.0 if flagged == options.audits else betaincinv(flagged + 1, options.audits - flagged, 0.95)
-            spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - began
-            print(f"| {name} | {options.audits} | {flagged} | {limit:.1%} | {spent:.0f} |", flush=True)
+def run(learner: str, seed: int) -> dict[str, Any]:
+    """Return the verdict of one audit."""
+    return {"verdict": Scene(TABLE[learner].audits).verdicts(seed)["audit"]}
+
+
+def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rejections with a limit of their rate, and processor seconds."""
+    flagged = sum(line["verdict"] == "VIOLATION" for line in audits)
+    limit = 1.0 if flagged == len(audits) else betaincinv(flagged + 1, len(audits) - flagged, 0.95)
+    return {
+        "VIOLATION": (str(flagged), f"at most {limit:.1%}"),
+        "processor s": f"{sum(line['seconds'] for line in audits):.0f}",
+    }
 
 
 if __name__ == "__main__":
-    main()
+    campaign(
+        partial(of_each, TABLE, by="learner"),
+        run,
+        columns,
+        groups=by_case("learner"),
+        program="benchmarks.honest_learners",
+        file="honest-learners.csv",
+        seeds=200,
+    )

@@ -32,7 +32,7 @@ from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.two_world.betting import Betting
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 CANARIES, RUNS = 1_000, 400
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -302,8 +302,7 @@ def main() -> None:
         for row in rows:
             print(f"{row.setting}: {row.what}: {row.value}", flush=True)
         if options.rows:
-            write(DATA / name, rows)
-            note_origin(measured_here(name, "python -m benchmarks.newer_bounds --rows"))
+            record(name, rows, "python -m benchmarks.newer_bounds --rows")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from dpaudit.engine.answer.sweep_summary import SweepRow
 from dpaudit.engine.sweep.running import read_request, sweep
 from dpaudit.estimators.bound import format_lower, format_upper
-from tools.rows import DATA, measured_here, note_origin, table_rows, write
+from tools.rows import DATA, record, table_rows
 
 MODEL = {"name": "mlp", "hidden": [32], "epochs": 20}
 LEARNERS: dict[str, dict[str, Any]] = {
@@ -101,8 +101,7 @@ def main() -> None:
             print(line, flush=True)
             lines.append(line)
     draw(lines, DATA.parent / "guides" / "privacy-utility.png")
-    write(DATA / "privacy-utility.csv", list(table_rows(lines, keys=3)))
-    note_origin(measured_here("privacy-utility.csv", "python -m benchmarks.privacy_utility"))
+    record("privacy-utility.csv", list(table_rows(lines, keys=3)), "python -m benchmarks.privacy_utility")
 
 
 if __name__ == "__main__":

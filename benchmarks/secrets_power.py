@@ -21,7 +21,7 @@ from dpaudit.estimators.extraction.random_subset import RandomSubset
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 SECRETS, GAMES = 500, 20
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -126,8 +126,7 @@ def main() -> None:
         print(f"{row.setting}: {row.value} {row.interval}", flush=True)
         rows.append(row)
     if options.rows:
-        write(DATA / "secrets-power.csv", rows)
-        note_origin(measured_here("secrets-power.csv", "python -m benchmarks.secrets_power --rows"))
+        record("secrets-power.csv", rows, "python -m benchmarks.secrets_power --rows")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,20 @@
 """Audit generators of synthetic tables with a known epsilon, and planted defects of them, each with three neighbours.
 
-    python -m benchmarks.synthetic_generators OUTPUT.jsonl [honest|tight|defects ...] [--seconds S] [--audits 100]
+    python -m benchmarks.synthetic_generators RUNS.jsonl [--only honest tight] [--seeds 100] [--write]
 
-Each audit adds a line of JSON to OUTPUT, and the same command resumes. Then `docs/data/synthetic-generators.csv` is
-written from all lines. All audits play the test of the claim that `dpaudit check` plays, without the tests of side
+All audits play the test of the claim that `dpaudit check` plays, without the tests of side
 findings: `honest` and `defects` with a quick effort, `tight` with 10,000 fits. Honest audits try fast classifiers only:
 whether a bound holds does not depend on the attack.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.check_defects import lines
+from benchmarks.campaign import campaign
 from dpaudit import Relation, Report, RunOptions, audit
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
@@ -32,7 +30,6 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from dpaudit.synthetic_tables.mechanisms.schema_generator import ColumnCells, Releases
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b", "c", "d"], "income": [0.0, 1e5]}
 EPSILONS = (1.0, 4.0)
@@ -196,7 +193,7 @@ DEFECTS: dict[str, dict[str, PlantedMarginals]] = {
 """Planted defects, each with three neighbours."""
 
 
-def run(
+def audited(
     mechanism: IndependentMarginals, seed: int, fits: int | None = None, attack: OutputSet | None = None
 ) -> dict[str, Any]:
     """Audit a generator by the test of its claim and return what was found.
@@ -226,100 +223,73 @@ def run(
     }
 
 
-def planned(kinds: Sequence[str], audits: int) -> Iterator[tuple[dict[str, Any], IndependentMarginals, int | None]]:
-    """Yield the key of each audit, its generator and its number of fits."""
-    for kind in kinds:
-        if kind == "tight":
-            for epsilon, measured, seed in (
-                (epsilon, measured, seed)
-                for epsilon in EPSILONS
-                for measured in (True, False)
-                for seed in range(TIGHT_SEEDS)
-            ):
-                key = {"kind": kind, "epsilon": epsilon, "measurements": measured, "seed": seed}
-                yield key, IndependentMarginals(epsilon, SCHEMA, measurements=measured), FITS
-        elif kind == "honest":
-            for seed in range(audits):
-                for epsilon in EPSILONS:
-                    yield {"kind": kind, "epsilon": epsilon, "seed": seed}, IndependentMarginals(epsilon, SCHEMA), None
-        else:
-            quarter = [
-                (
-                    {
-                        "kind": "defects",
-                        "defect": f"a quarter of the noise, claimed {epsilon:g}",
-                        "neighbour": "",
-                        "seed": 0,
-                    },
-                    IndependentMarginals(epsilon, SCHEMA, noise_factor=0.25),
-                )
-                for epsilon in EPSILONS
-            ]
-            neighbours = [
-                ({"kind": "defects", "defect": defect, "neighbour": neighbour, "seed": 0}, mechanism)
-                for defect, mechanisms in DEFECTS.items()
-                for neighbour, mechanism in mechanisms.items()
-            ]
-            yield from ((key, mechanism, None) for key, mechanism in (*quarter, *neighbours))
-
-
-KEYS = ("kind", "epsilon", "measurements", "defect", "neighbour", "seed")
-
-
-def rows(output: Path) -> Iterator[Row]:
-    """Yield the measurements of all finished audits."""
-    finished = list(lines(output))
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield kind and settings of each audit."""
+    for epsilon, measured, seed in itertools.product(EPSILONS, (True, False), range(TIGHT_SEEDS)):
+        yield {"kind": "tight", "epsilon": epsilon, "measurements": measured, "seed": seed}
     for epsilon in EPSILONS:
-        audits = [line for line in finished if line["kind"] == "honest" and line["epsilon"] == epsilon]
-        if audits:
-            conditions, number = setting({"audits": "honest", "epsilon": f"{epsilon:g}"}), str(len(audits))
-            violations = sum(line["verdict"] == "VIOLATION" for line in audits)
-            above = sum(line["bound"] > epsilon for line in audits)
-            yield Row(conditions, "VIOLATION", str(violations), trials=number)
-            yield Row(conditions, "bounds above the truth", str(above), trials=number)
-            yield Row(
-                conditions, "median bound", f"{statistics.median(line['bound'] for line in audits):.2f}", trials=number
-            )
-        for measured in (True, False):
-            tight = [
-                line["bound"]
-                for line in finished
-                if line["kind"] == "tight" and line["epsilon"] == epsilon and line["measurements"] is measured
-            ]
-            if tight:
-                released = "table and noisy counts" if measured else "table"
-                conditions = setting({"audits": f"{FITS:,} fits", "epsilon": f"{epsilon:g}", "released": released})
-                spread = f"({min(tight):.2f}, {max(tight):.2f})"
-                yield Row(conditions, "bound", f"{statistics.mean(tight):.2f}", spread, str(len(tight)))
-                share = f"{statistics.mean(tight) / epsilon:.0%}".replace("%", " %")
-                yield Row(conditions, "share of the truth", share, trials=str(len(tight)))
-    for line in finished:
-        if line["kind"] == "defects":
-            named = setting({name: line[name] for name in ("defect", "neighbour") if line[name]})
-            yield Row(named, "verdict", line["verdict"], trials="1")
-            yield Row(named, "lower bound", "none" if line["bound"] is None else f"{line['bound']:.2f}", trials="1")
+        yield {
+            "kind": "defects",
+            "defect": f"a quarter of the noise, claimed {epsilon:g}",
+            "epsilon": epsilon,
+            "seed": 0,
+        }
+    for defect, mechanisms in DEFECTS.items():
+        yield from ({"kind": "defects", "defect": defect, "neighbour": each, "seed": 0} for each in mechanisms)
+    for seed, epsilon in itertools.product(range(seeds), EPSILONS):
+        yield {"kind": "honest", "epsilon": epsilon, "seed": seed}
 
 
-def main() -> None:
-    """Run the missing audits, then write the data file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("kinds", nargs="*", default=["tight", "defects", "honest"])
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--audits", type=int, default=100)
-    options = parser.parse_args()
-    began = time.monotonic()
-    finished = {tuple(line.get(key) for key in KEYS) for line in lines(options.output)}
-    for key, mechanism, fits in planned(options.kinds, options.audits):
-        if tuple(key.get(name) for name in KEYS) in finished or time.monotonic() - began > options.seconds:
-            continue
-        line = {**key, **run(mechanism, key["seed"], fits, FAST_ATTACK if key["kind"] == "honest" else None)}
-        print(json.dumps(line), flush=True)
-        with options.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-    write(DATA / "synthetic-generators.csv", list(rows(options.output)))
-    note_origin(measured_here("synthetic-generators.csv", "python -m benchmarks.synthetic_generators FILE"))
+def run(
+    kind: str, seed: int, epsilon: float = 1.0, measurements: bool = True, defect: str = "", neighbour: str = ""
+) -> dict[str, Any]:
+    """Return what one audit found."""
+    if kind == "tight":
+        return audited(IndependentMarginals(epsilon, SCHEMA, measurements=measurements), seed, FITS)
+    if kind == "honest":
+        return audited(IndependentMarginals(epsilon, SCHEMA), seed, attack=FAST_ATTACK)
+    if neighbour:
+        return audited(DEFECTS[defect][neighbour], seed)
+    return audited(IndependentMarginals(epsilon, SCHEMA, noise_factor=0.25), seed)
+
+
+def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
+    """Return the row of an audit."""
+    if line["kind"] == "defects":
+        return [({name: line[name] for name in ("defect", "neighbour") if line.get(name)}, line)]
+    epsilon = f"{line['epsilon']:g}"
+    if line["kind"] == "honest":
+        return [({"audits": "honest", "epsilon": epsilon}, line)]
+    released = "table and noisy counts" if line["measurements"] else "table"
+    return [({"audits": f"{FITS:,} fits", "epsilon": epsilon, "released": released}, line)]
+
+
+def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return verdicts and bounds of a row."""
+    kind, bounds = audits[0]["kind"], [line["bound"] for line in audits]
+    if kind == "defects":
+        return {"verdict": audits[0]["verdict"], "lower bound": "none" if bounds[0] is None else f"{bounds[0]:.2f}"}
+    epsilon = audits[0]["epsilon"]
+    if kind == "honest":
+        return {
+            "VIOLATION": str(sum(line["verdict"] == "VIOLATION" for line in audits)),
+            "bounds above the truth": str(sum(bound > epsilon for bound in bounds)),
+            "median bound": f"{statistics.median(bounds):.2f}",
+        }
+    mean = statistics.mean(bounds)
+    return {
+        "bound": (f"{mean:.2f}", f"({min(bounds):.2f}, {max(bounds):.2f})"),
+        "share of the truth": f"{mean / epsilon:.0%}".replace("%", " %"),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=groups,
+        program="benchmarks.synthetic_generators",
+        file="synthetic-generators.csv",
+        seeds=100,
+    )

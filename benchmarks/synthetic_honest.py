@@ -1,27 +1,23 @@
 """False alarms of `dpaudit synthetic`: synthetic rows are fresh draws of the true law, so nothing is given away.
 
-    python -m benchmarks.synthetic_honest OUTPUT.jsonl [games of each law, split, kind of files] [seconds at most]
+    python -m benchmarks.synthetic_honest RUNS.jsonl [--only LAW ...] [--seeds 200] [--write]
 
 Random splits: the share of games whose bound exceeds 0 must be at most 5 %, and no claim may be rejected. Splits that
 are not random: the synthetic rows have the law of the training rows, so guesses are often right without any leak. Such
 a split must never end in VIOLATION. Files that differ by themselves: an honest generator of epsilon = 1 copies what
-tells them apart (a site, digits), and must never be convicted. The program skips games that OUTPUT has, and prints
-tables of all of them.
+tells them apart (a site, digits), and must never be convicted.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.campaign import campaign
 from dpaudit import synthetic
 from dpaudit.claims import Claim, Relation
 
@@ -254,64 +250,55 @@ def files_game(files: str, number: int) -> dict[str, Any]:
     return {"files": files, **_result(audit)}
 
 
-def games(of_each_law: int, of_each_split: int, of_files: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the name of each game and a function that plays it."""
-    for number in range(of_each_law):
-        for law in LAWS:
-            yield f"{law}, {number}", lambda law=law, number=number: random_game(law, number)  # type: ignore[misc]
-    for number in range(of_each_split):
-        for split in SPLITS:
-            for strength in STRENGTHS:
-                name = f"{split}, {strength}, {number}"
-                yield name, lambda s=split, t=strength, n=number: split_game(s, t, n)  # type: ignore[misc]
-    for number in range(of_files):
-        for files in FILES:
-            yield f"{files}, {number}", lambda files=files, number=number: files_game(files, number)  # type: ignore[misc]
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield law, split or kind of files with its seed; a tenth as many games of each split and kind of files."""
+    for seed in range(seeds):
+        yield from ({"law": law, "seed": seed} for law in LAWS)
+        if seed * 10 < seeds:
+            yield from (
+                {"split": split, "strength": strength, "seed": seed} for split in SPLITS for strength in STRENGTHS
+            )
+            yield from ({"files": files, "seed": seed} for files in FILES)
 
 
-def main(
-    output: Path, of_each_law: int = 200, of_each_split: int = 20, of_files: int = 0, seconds: float = np.inf
-) -> None:
-    """Play the missing games, and print the table of all of them."""
-    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    played, began = {line["game"] for line in lines}, time.monotonic()
-    for name, play in games(of_each_law, of_each_split, of_files):
-        if name in played:
-            continue
-        if time.monotonic() - began > seconds:
-            break
-        lines.append({"game": name, **play()})
-        with output.open("a") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
-    print_table(pd.DataFrame([line for line in lines if "files" not in line]))
-    print_files(pd.DataFrame([line for line in lines if "files" in line]))
+def run(seed: int, law: str = "", split: str = "", strength: str = "", files: str = "") -> dict[str, Any]:
+    """Return the bounds of one game."""
+    if law:
+        return random_game(law, seed)
+    return split_game(split, strength, seed) if split else files_game(files, seed)
 
 
-def print_files(results: pd.DataFrame) -> None:
-    """Print a table of honest generators of epsilon = 1: a replaced row has 2."""
-    print("\n| files | games | bound above 2 | VIOLATION | called not random |")
-    print("|-|-|-|-|-|")
-    for files, part in results.groupby("files", sort=False) if len(results) else ():
-        counts = (part["bound"] > 2).sum(), (part["verdict"] == "VIOLATION").sum(), part["not random"].sum()
-        print(f"| {files} | {len(part)} | {' | '.join(map(str, counts))} |")
+def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
+    """Return the rows of a game; those of random splits count together too."""
+    if "files" in line:
+        return [({"files": line["files"]}, line)]
+    if "split" in line:
+        return [({"split": line["split"], "rows": f"mixed columns, {line['strength']}"}, line)]
+    return [({"split": "random", "rows": rows}, line) for rows in (line["law"], "all of these")]
 
 
-def print_table(results: pd.DataFrame) -> None:
-    """Print a table of all games by split and by the law of the rows; `tools.rows` makes a data file of it."""
-    if not len(results):
-        return
-    print("| split | rows | games | bound above 0 | VIOLATION at 0.1 | VIOLATION at 1 | called not random |")
-    print("|-|-|-|-|-|-|-|")
-    results = results.reindex(columns=list(dict.fromkeys([*results.columns, "law", "split", "strength"])))
-    is_random = results["split"].isna()
-    rows = results["law"].where(is_random, other="mixed columns, " + results["strength"].astype(str))
-    named = results.assign(split=results["split"].fillna("random"), rows=rows)
-    everything = named[is_random].assign(rows="all of these")
-    for (name, of_rows), part in pd.concat([named, everything]).groupby(["split", "rows"], sort=False):
-        trusted = ~part["not random"].astype(bool)
-        counts = [(part["bound"] > 0).sum(), *((trusted & (part["strict"] > claim)).sum() for claim in (0.1, 1.0))]
-        print(f"| {name} | {of_rows} | {' | '.join(map(str, [len(part), *counts, part['not random'].sum()]))} |")
+def columns(games: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return how many games end with a bound that is too high, with a violation, or with doubts about the split."""
+    bounds, doubts = [line["bound"] for line in games], sum(line["not random"] for line in games)
+    if "files" in games[0]:  # an honest generator of epsilon = 1, which a replaced row has twice
+        counts = {
+            "bound above 2": sum(bound > 2 for bound in bounds),
+            "VIOLATION": sum(line["verdict"] == "VIOLATION" for line in games),
+        }
+    else:
+        strict = [line["strict"] for line in games if not line["not random"]]
+        counts = {"bound above 0": sum(bound > 0 for bound in bounds)}
+        counts |= {f"VIOLATION at {claim:g}": sum(bound > claim for bound in strict) for claim in (0.1, 1.0)}
+    return {name: str(count) for name, count in {**counts, "called not random": doubts}.items()}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]), *map(float, sys.argv[5:6]))
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=groups,
+        program="benchmarks.synthetic_honest",
+        file="synthetic-honest.csv",
+        seeds=200,
+    )

@@ -30,7 +30,7 @@ import pandas as pd
 import dpaudit
 from dpaudit import Claim, Relation
 from dpaudit.engine.data.adult import COLUMNS, NUMERIC
-from tools.rows import DATA, measured_here, note_origin, table_rows, write
+from tools.rows import record, table_rows
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "examples" / "libraries"
@@ -224,8 +224,7 @@ def _write(file: str, lines: list[str], keys: int, verb: str) -> None:
     if len(lines) == 2:
         return  # nothing was found
     print(*lines, sep="\n")
-    write(DATA / file, list(table_rows(lines, keys=keys)))
-    note_origin(measured_here(file, f"python -m benchmarks.synthetic_packages {verb} FOLDER"))
+    record(file, list(table_rows(lines, keys=keys)), f"python -m benchmarks.synthetic_packages {verb} FOLDER")
 
 
 def _down(epsilon: float) -> str:

@@ -1,8 +1,6 @@
 """Fine-tunings of a language model with a planted defect, and what an audit with default settings says of each.
 
-    python -m benchmarks.text_defects OUTPUT.jsonl [--games 3] [--small] [CASE ...]
-
-Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-defects.csv`.
+    python -m benchmarks.text_defects RUNS.jsonl [--only CASE ...] [--seeds 3] [--write]
 
 Each game plants canaries of random tokens in the training data of a small transformer, trains a LoRA adapter by DP-SGD
 as a user would write it, with one defect, and calls `dpaudit.estimate_text` with the claim that a correct training
@@ -11,14 +9,11 @@ keeps. The model, the adapter and the number of steps suffice to learn every can
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +21,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import dpaudit
+from benchmarks.campaign import campaign
 from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_noise_multiplier
 from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 TOKENIZER = small_tokenizer()
 CLAIM = dpaudit.Claim(2.0, 1e-5)
@@ -357,69 +352,35 @@ def remarks_in(estimate: Any) -> list[str]:
     return [name for part, name in REMARKS.items() if part.lower() in text]
 
 
-def games(count: int, names: Sequence[str]) -> Iterator[tuple[str, str, int]]:
-    """Yield kind, case and number of each game, the first game of all cases first."""
-    for number in range(count):
-        for kind, cases in CASES.items():
-            for name in cases:
-                if not names or name in names:
-                    yield kind, name, number
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield kind, case and seed of each game, the first game of all cases first."""
+    for seed in range(seeds):
+        for kind, names in CASES.items():
+            yield from ({"kind": kind, "case": name, "seed": seed} for name in names)
 
 
-def main() -> None:
-    """Play the missing games, and write the table of all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, help="one JSON object a line for each game")
-    parser.add_argument("cases", nargs="*", help="names of cases; all by default")
-    parser.add_argument("--games", type=int, default=2, help="trainings of each case")
-    parser.add_argument("--small", action="store_true", help="a smaller model; no data file is written")
-    options = parser.parse_args()
-    size: dict[str, Any] = {"hidden": 16} if options.small else {}
-    lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
-    played = {(line["case"], line["number"]) for line in lines}
-    for kind, name, number in games(options.games, options.cases):
-        if (name, number) in played:
-            continue
-        began = time.process_time()
-        estimate = play(CASES[kind][name], 100 + number, **size)
-        line = {"kind": kind, "case": name, "number": number, "bound": estimate.lower}
-        line |= {
-            "verdict": str(estimate.verdict),
-            "remarks": remarks_in(estimate),
-            "seconds": time.process_time() - began,
-        }
-        lines.append(line)
-        print(line, flush=True)
-        with options.output.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    if not options.small:
-        write(DATA / "text-defects.csv", rows(lines))
-        note_origin(measured_here("text-defects.csv", "python -m benchmarks.text_defects OUTPUT.jsonl"))
+def run(kind: str, case: str, seed: int) -> dict[str, Any]:
+    """Return bound, verdict and remarks of one game."""
+    estimate = play(CASES[kind][case], 100 + seed)
+    return {"bound": estimate.lower, "verdict": str(estimate.verdict), "remarks": remarks_in(estimate)}
 
 
-def rows(lines: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of the data file: verdicts, bounds and remarks of each case."""
-    result = []
-    for kind, cases in CASES.items():
-        for name in cases:
-            audits = [line for line in lines if line["case"] == name]
-            if not audits:
-                continue
-            conditions, trials = setting({"kind": kind, "defect": name}), str(len(audits))
-            verdicts = [line["verdict"] for line in audits]
-            bounds = [line["bound"] for line in audits]
-            names = dict.fromkeys(remark for line in audits for remark in line["remarks"])
-            counts = {remark: sum(remark in line["remarks"] for line in audits) for remark in names}
-            shares = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
-            result += [
-                Row(conditions, "VIOLATION", f"{verdicts.count('VIOLATION')} of {trials}", trials=trials),
-                Row(conditions, "UNDECIDED", f"{verdicts.count('UNDECIDED')} of {trials}", trials=trials),
-                Row(conditions, "INCONCLUSIVE", f"{verdicts.count('INCONCLUSIVE')} of {trials}", trials=trials),
-                Row(conditions, "mean bound", f"{np.mean(bounds):.2f}", trials=trials),
-                Row(conditions, "remarks", ", ".join(shares) or "nothing", trials=trials),
-            ]
-    return result
+def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return verdicts, mean bound and remarks of a case."""
+    verdicts = [line["verdict"] for line in audits]
+    counts = Counter(remark for line in audits for remark in line["remarks"])
+    shares = [remark + ("" if count == len(audits) else f" ({count})") for remark, count in counts.items()]
+    return {
+        **{name: f"{verdicts.count(name)} of {len(audits)}" for name in ("VIOLATION", "UNDECIDED", "INCONCLUSIVE")},
+        "mean bound": f"{np.mean([line['bound'] for line in audits]):.2f}",
+        "remarks": ", ".join(shares) or "nothing",
+    }
+
+
+def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
+    """Return the row of a game."""
+    return [({"kind": line["kind"], "defect": line["case"]}, line)]
 
 
 if __name__ == "__main__":
-    main()
+    campaign(cases, run, columns, groups=groups, program="benchmarks.text_defects", file="text-defects.csv", seeds=2)

@@ -1,9 +1,7 @@
 """Bounds from the same scores of canaries by other packages and by ours: bound, false bounds at the truth, seconds.
 
     make .peers/.installed
-    PYTHONPATH=.peers python -m benchmarks.text_peers OUTPUT.jsonl [--games 200] [--small]
-
-Games that OUTPUT.jsonl holds are not played again; the table of all of them is written to `docs/data/text-peers.csv`.
+    PYTHONPATH=.peers python -m benchmarks.text_peers RUNS.jsonl [--seeds 200] [--write]
 
 The first games draw scores from mechanisms whose privacy is known exactly: a fair coin for each of 500 canaries,
 and a score that randomised response or Gaussian noise makes of it. Canaries leak independently, as all methods allow.
@@ -13,26 +11,24 @@ documentation shows, with delta = 1e-5 and an error of 5 %. Seconds are those of
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dpaudit
+from benchmarks.campaign import campaign
 from benchmarks.compare import jax_auditing
 from benchmarks.text_defects import CANARIES as TRAINED
 from benchmarks.text_defects import CASES, HONEST, Training, planted_canaries, play
 from dpaudit.claims import GaussianDP
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 
 CANARIES, DELTA, ERROR = 500, 1e-5, 0.05
 WITH_DP, WITHOUT = "fine-tuning, epsilon 2", "fine-tuning without privacy"
@@ -127,74 +123,54 @@ SLOW, SLOW_GAMES = "PrivacyGuard", 8
 FINE_TUNINGS = (WITH_DP, WITHOUT)
 
 
-def games(small: bool) -> Iterator[tuple[str, str, int]]:
-    """Yield name of the scores, name of the method and number of each game."""
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield scores, method and seed of each game, at most so many of each."""
     for name, count in {**GAMES, **dict.fromkeys(FINE_TUNINGS, 1)}.items():
-        for number in range(min(count, 2) if small else count):
+        for seed in range(min(count, seeds)):
             for method in methods():
-                if method != SLOW or number < SLOW_GAMES:
-                    yield name, method, number
+                if method != SLOW or seed < SLOW_GAMES:
+                    yield {"scores": name, "method": method, "seed": seed}
 
 
-def main() -> None:
-    """Play the missing games, and write the table of all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, help="one JSON object a line for each game")
-    parser.add_argument("--small", action="store_true", help="two games of each law; no data file is written")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
-    played = {(line["scores"], line["method"], line["number"]) for line in lines}
-    laws, bounds, cache = leaks(), methods(), dict[tuple[str, int], tuple[Floats, Bits]]()
-    for name, method, number in games(options.small):
-        if (name, method, number) in played:
-            continue
-        if (name, number) not in cache:
-            cache = {(name, number): scores_of(name, laws, number)}
-        scores, coins = cache[name, number]
-        began = time.process_time()
-        values = bounds[method](scores, coins)
-        line = {"scores": name, "method": method, "number": number, "bounds": values}
-        lines.append(line | {"seconds": time.process_time() - began})
-        with options.output.open("a") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
-    data = rows(lines, laws)
-    print(*data, sep="\n")
-    if not options.small:
-        write(DATA / "text-peers.csv", data)
-        note_origin(measured_here("text-peers.csv", "python -m benchmarks.text_peers OUTPUT.jsonl"))
-
-
-def scores_of(name: str, laws: Mapping[str, Leak], number: int) -> tuple[Floats, Bits]:
+@lru_cache(maxsize=1)
+def scores_of(name: str, seed: int) -> tuple[Floats, Bits]:
     """Return scores and coins of a game."""
     if name in FINE_TUNINGS:
-        return training_scores(name, 100 + number)
-    rng = np.random.default_rng([number, list(laws).index(name)])
+        return training_scores(name, 100 + seed)
+    laws = leaks()
+    rng = np.random.default_rng([seed, list(laws).index(name)])
     coins = rng.random(CANARIES) < 0.5
     return laws[name].score(coins, rng), coins
 
 
-def rows(lines: Sequence[Mapping[str, Any]], laws: Mapping[str, Leak]) -> list[Row]:
-    """Return the rows of the data file: mean bound, bounds above the truth, and seconds."""
-    by_case: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for line in lines:
-        for name, bound in line["bounds"].items():
-            package = f"{line['method'].partition(',')[0]} {name}"
-            by_case.setdefault((line["scores"], package, line["method"]), []).append((bound, line["seconds"]))
-    result = []
-    for (name, method, _), games_of_case in by_case.items():
-        truth = laws[name].truth if name in laws else 2.0 if name == WITH_DP else math.inf
-        conditions, trials = setting({"scores": name, "method": method}), str(len(games_of_case))
-        bounds, seconds = np.array(games_of_case).T
-        truth_text = "no limit" if math.isinf(truth) else f"{truth:.2f}"
-        result.append(Row(conditions, "truth" if name in laws else "claim", truth_text, trials=trials))
-        result.append(Row(conditions, "mean bound", f"{bounds.mean():.2f}", trials=trials))
-        above = f"{np.count_nonzero(bounds > truth)} of {trials}"
-        result.append(Row(conditions, "above the truth", above, trials=trials))
-        result.append(Row(conditions, "seconds", f"{seconds.mean():.2g}", trials=trials))
-    return result
+def run(scores: str, method: str, seed: int) -> dict[str, Any]:
+    """Return the bounds of a method on the scores of a game, and its processor seconds."""
+    values, coins = scores_of(scores, seed)
+    began = time.process_time()
+    return {"bounds": methods()[method](values, coins), "seconds": time.process_time() - began}
+
+
+def groups(line: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], tuple[str, float, float]]]:
+    """Yield a row for each bound of a game."""
+    for name, bound in line["bounds"].items():
+        method = f"{line['method'].partition(',')[0]} {name}"
+        yield {"scores": line["scores"], "method": method}, (line["scores"], bound, line["seconds"])
+
+
+def columns(games: Sequence[tuple[str, float, float]]) -> dict[str, str]:
+    """Return mean bound, bounds above the truth, and seconds."""
+    laws, (name, *_) = leaks(), games[0]
+    truth = laws[name].truth if name in laws else 2.0 if name == WITH_DP else math.inf
+    bounds, seconds = (np.array(values) for values in list(zip(*games, strict=True))[1:])
+    return {
+        "truth" if name in laws else "claim": "no limit" if math.isinf(truth) else f"{truth:.2f}",
+        "mean bound": f"{bounds.mean():.2f}",
+        "above the truth": f"{np.count_nonzero(bounds > truth)} of {len(games)}",
+        "seconds": f"{seconds.mean():.2g}",
+    }
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    campaign(cases, run, columns, groups=groups, program="benchmarks.text_peers", file="text-peers.csv", seeds=200)

@@ -21,7 +21,7 @@ import dpaudit
 from benchmarks.text_defects import adapted, base_model
 from benchmarks.text_honest import without_canaries
 from tests.language_models.small_language_models import collated, domain_texts, small_tokenizer
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 DELTA, CANARIES = 1e-5, 200
 RATES = (0.05, 0.2, 0.5)
@@ -149,8 +149,7 @@ def main() -> None:
         rows.append(row)
         print(row, flush=True)
     if not options.small:
-        write(DATA / "text-pitfalls.csv", rows)
-        note_origin(measured_here("text-pitfalls.csv", "python -m benchmarks.text_pitfalls"))
+        record("text-pitfalls.csv", rows, "python -m benchmarks.text_pitfalls")
 
 
 if __name__ == "__main__":

@@ -3,25 +3,18 @@
 Noise is not rounded. A check must not reject the claim of an honest function, and must name leaks that the claim does
 not cover. The bound of a twin must stay below the epsilon that the twin spends.
 
-    python -m benchmarks.textbook honest 0 1 2      # seeds
-    python -m benchmarks.textbook strict 0
-    python -m benchmarks.textbook twins 0 1 2
-
-Prints one line of CSV for each check. A Markdown table of such files, one row for each function:
-
-    python -m benchmarks.textbook table honest.csv strict.csv twins.csv
+    python -m benchmarks.textbook RUNS.jsonl [--only honest] [--seeds 3] [--write]
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
+import itertools
 import math
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpaudit
+from benchmarks.campaign import by_case, campaign
 from dpaudit.claims import GaussianDP
 
 UNIT = {"x": (0.0, 1.0)}
@@ -332,76 +326,70 @@ SETS: Mapping[str, Mapping[str, Textbook]] = {
     "strict": HONEST,
     "twins": TWINS,
 }
-FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", "floating_point", "seconds")
 
 
-def check(which: str, name: str, seed: int) -> dict[str, Any]:
-    """Check one function and return its result as a row."""
-    case, began = SETS[which][name], time.monotonic()
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield set, function and seed of each check."""
+    for which, seed in itertools.product(SETS, range(seeds)):
+        yield from ({"set": which, "function": name, "seed": seed} for name in SETS[which])
+
+
+def run(set: str, function: str, seed: int) -> dict[str, Any]:
+    """Check one function and return its result."""
+    case, began = SETS[set][function], time.monotonic()
+    line = {
+        "claimed": case.claim if isinstance(case.claim, float) else case.claim[0],
+        "true": "" if math.isinf(case.true) else f"{case.true:.3g}",
+    }
     python = os.path.abspath(os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python"))
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        report = dpaudit.check(
-            case.function,
-            schema=case.schema,
-            claim=case.claim,
-            relation=case.relation,
-            form=case.form,
-            seed=seed,
-            quiet=True,
-            output=f"{folder}/run",
-            strict="all" if which == "strict" else "",
-            run=dpaudit.RunOptions(runner="in-process", figures=False),
-            **({"python": python} if isinstance(case.function, str) else {}),
-        )
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            report = dpaudit.check(
+                case.function,
+                schema=case.schema,
+                claim=case.claim,
+                relation=case.relation,
+                form=case.form,
+                seed=seed,
+                quiet=True,
+                output=f"{folder}/run",
+                strict="all" if set == "strict" else "",
+                run=dpaudit.RunOptions(runner="in-process", figures=False),
+                **({"python": python} if isinstance(case.function, str) else {}),
+            )
+    except dpaudit.AuditError as err:
+        return line | {"verdict": f"error: {err}", "bound": None, "side": []}
     assert report.joint is not None
     answer = report.joint.answer
     comparison = None if answer.test is None else answer.test.comparison
-    return {
-        "set": which,
-        "name": name,
-        "seed": seed,
-        "claimed": case.claim if isinstance(case.claim, float) else case.claim[0],
-        "true": "" if math.isinf(case.true) else f"{case.true:.3g}",
+    return line | {
         "verdict": answer.verdict.value,
-        "bound": "" if comparison is None else f"{comparison.observed:.3f}",
-        "side": " ".join(scope.value for scope in answer.side),
+        "bound": None if comparison is None else comparison.observed,
+        "side": [scope.value for scope in answer.side],
         "floating_point": answer.line("floating-point").partition(" (")[0],
-        "seconds": f"{time.monotonic() - began:.0f}",
+        "seconds": round(time.monotonic() - began),
     }
 
 
-def table(*files: str) -> None:
-    """Print a Markdown table of CSV files that this program wrote."""
-    by_case: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for file in files:
-        with open(file, encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                by_case.setdefault((row["set"], row["name"]), []).append(row)
-    print("|set|function|checks|claimed|really spent|VIOLATION|largest bound|side findings|")
-    print("|-|-|-|-|-|-|-|-|")
-    for (which, name), rows in by_case.items():
-        rejected = sum(row["verdict"] == "VIOLATION" for row in rows)
-        largest = max((float(row["bound"]) for row in rows if row["bound"]), default=math.nan)
-        side = ", ".join(dict.fromkeys(scope for row in rows for scope in row["side"].split()))
-        claimed, spent = rows[0]["claimed"], rows[0]["true"]
-        print(f"|{which}|{name}|{len(rows)}|{claimed}|{spent}|{rejected}|{largest:.3f}|{side or 'none'}|")
-
-
-def main(which: str, *seeds: str) -> None:
-    """Print a row for each function of a set and seed."""
-    if which == "table":
-        table(*seeds)
-        return
-    writer = csv.DictWriter(sys.stdout, FIELDS)
-    writer.writeheader()
-    for name in SETS[which]:
-        for seed in map(int, seeds or ("0",)):
-            try:
-                writer.writerow(check(which, name, seed))
-            except dpaudit.AuditError as err:
-                writer.writerow({"set": which, "name": name, "seed": seed, "verdict": f"error: {err}"})
-            sys.stdout.flush()
+def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return claim, truth, rejections, largest bound and side findings of a function."""
+    bounds = [line["bound"] for line in checks if line["bound"] is not None]
+    return {
+        "claimed": str(checks[0]["claimed"]),
+        "really spent": checks[0]["true"] or "at most that",
+        "VIOLATION": str(sum(line["verdict"] == "VIOLATION" for line in checks)),
+        "largest bound": f"{max(bounds):.3f}" if bounds else "",
+        "side findings": ", ".join(dict.fromkeys(scope for line in checks for scope in line["side"])) or "none",
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=by_case("set", "function"),
+        program="benchmarks.textbook",
+        file="textbook.csv",
+        seeds=3,
+    )

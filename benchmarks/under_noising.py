@@ -1,27 +1,26 @@
 """Rejection rates of planted under-noising, by the factor that a check or an audit states as detectable.
 
-    python -m benchmarks.under_noising OUTPUT.jsonl [honest runs] [planted runs of each] [NAME ...]
+    python -m benchmarks.under_noising RUNS.jsonl [--only MECHANISM ...] [--seeds 5] [--write]
 
 The program checks each honest mechanism, or audits it by one of the examples. Then it divides the mechanism's noise by
 the stated factor, and repeats the run with other seeds and the same claim. At least 85 of 100 repeats should end in
-VIOLATION. The program skips runs that OUTPUT has, and examples that state no factor.
+VIOLATION. Examples that state no factor are skipped.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from benchmarks.campaign import by_case, campaign, of_each
 from benchmarks.check_defects import FLAT_DIGITS, SPECS, checked_here
 from dpaudit import AuditResult, Claim, Relation, Verdict, from_summary
 from dpaudit.engine.request.build import build
@@ -115,6 +114,8 @@ def under_noised(mechanism: dict[str, Any], factor: float) -> UnderNoised:
     return UnderNoised(**vars(build("mechanism", mechanism, location="mechanism")), too_small=factor)
 
 
+PLANTED = 20
+"""Runs with less noise for each honest run that states a factor."""
 NATURE = {"name": "neighbours", "poisoning": "corner-flip", "copies": 4}
 RUNS: dict[str, Run] = {
     "randomized-response": checked(labels("randomized-response")),
@@ -131,40 +132,40 @@ RUNS: dict[str, Run] = {
 }
 
 
-def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
-    """Run the missing checks and audits, then print the rejection rates of the stated factors."""
-    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    finished = {(line["mechanism"], line["seed"]): line for line in lines}
-    for name in names or RUNS:
-        for seed in range(honest):
-            if (name, seed) in finished:
-                continue
-            verdict, test = RUNS[name](1.0, seed)
-            factor = None if test is None else test.sensitivity.factor
-            seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
-            if factor == math.inf:  # even the largest factor is not detectable
-                factor = None
-            violations = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
-            line = {
-                "mechanism": name,
-                "seed": seed,
-                "verdict": verdict.value,
-                "test": None if test is None else test.name,
-                "factor": factor,
-                "found": sum(violations),
-                "checks": len(violations),
-            }
-            finished[name, seed] = line
-            with output.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
-    print("| mechanism | honest runs | factors | planted | found |\n" + "| --- " * 5 + "|")
-    for name in RUNS:
-        checks = [line for (of, _), line in finished.items() if of == name]
-        factors = ", ".join(f"{line['factor']:.2f}" if line["factor"] else "none" for line in checks)
-        counts = (sum(line[key] for line in checks) for key in ("checks", "found"))
-        print(f"| {name} | {len(checks)} | {factors} | {' | '.join(map(str, counts))} |")
+def run(mechanism: str, seed: int) -> dict[str, Any]:
+    """Return the factor that an honest run states, and how often runs with so much less noise are rejected."""
+    verdict, test = RUNS[mechanism](1.0, seed)
+    factor = None if test is None else test.sensitivity.factor
+    seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (PLANTED if factor else 0))
+    if factor == math.inf:  # even the largest factor is not detectable
+        factor = None
+    return {
+        "verdict": verdict.value,
+        "test": None if test is None else test.name,
+        "factor": factor,
+        "found": sum(RUNS[mechanism](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds),
+        "checks": len(seeds),
+    }
+
+
+def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the stated factors and the rejections."""
+    return {
+        "honest runs": str(len(checks)),
+        "factors": ", ".join(f"{line['factor']:.2f}" if line["factor"] else "none" for line in checks),
+        "planted": str(sum(line["checks"] for line in checks)),
+        "found": str(sum(line["found"] for line in checks)),
+    }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), *sys.argv[4:])
+    campaign(
+        partial(of_each, RUNS, by="mechanism"),
+        run,
+        columns,
+        groups=by_case("mechanism"),
+        program="benchmarks.under_noising",
+        file="under-noising.csv",
+        seeds=5,
+        counted=False,
+    )

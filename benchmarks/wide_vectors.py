@@ -1,23 +1,24 @@
 """Detection by the game `neighbours` of learners with too little noise, on banknote-like and one-hot tables.
 
-    python -m benchmarks.wide_vectors OUTPUT.jsonl [seeds] [factor ...]
+    python -m benchmarks.wide_vectors RUNS.jsonl [--seeds 3] [--write]
 
 The tables are generated: four numbers, as for banknotes, and 13 or 40 one-hot columns of about 470 patients. A learner
 with an epsilon of `factor` is audited against a claim of 1 by 6,000 trainings, as in `dpaudit check`: 3,000 to search,
-3,000 fresh. The program skips runs that OUTPUT has.
+3,000 fresh.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import itertools
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.campaign import by_case, campaign
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, audit
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import Neighbours
@@ -59,6 +60,7 @@ def patients(columns: int, rows: int = 470) -> Examples:
     return Examples(np.stack(indicators, 1).astype(np.float32), labels, 2, f"patients, {columns} columns")
 
 
+FACTORS = (1.0, 4.0)
 TABLES = {"banknotes": banknotes, "13 columns": lambda: patients(13), "40 columns": lambda: patients(40)}
 
 
@@ -79,10 +81,6 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
         (result,) = audit(spec, output=Path(folder) / "run", quiet=True).results
     assert result.comparison is not None
     return {
-        "learner": learner,
-        "table": table,
-        "factor": factor,
-        "seed": seed,
         "verdict": result.verdict.value,
         "observed": round(result.comparison.observed, 3),
         "detectable": result.sensitivity.factor,
@@ -91,28 +89,31 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
     }
 
 
-def main(output: Path, seeds: int = 3, *factors: float) -> None:
-    """Run the missing audits, then print a table of verdicts."""
-    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    finished = {(line["learner"], line["table"], line["factor"], line["seed"]) for line in lines}
-    for factor in factors or (1.0, 4.0):
-        for seed in range(seeds):
-            for learner in LEARNERS:
-                for table in TABLES:
-                    if (learner, table, factor, seed) in finished:
-                        continue
-                    lines.append(run(learner, table, factor, seed))
-                    with output.open("a") as file:
-                        file.write(json.dumps(lines[-1]) + "\n")
-                    print(json.dumps(lines[-1]), flush=True)
-    print("| learner | table | factor | runs | VIOLATION | bounds | detectable |\n" + "| --- " * 7 + "|")
-    for key in dict.fromkeys((line["learner"], line["table"], line["factor"]) for line in lines):
-        runs = [line for line in lines if (line["learner"], line["table"], line["factor"]) == key]
-        violations = sum(line["verdict"] == "VIOLATION" for line in runs)
-        stated = ", ".join("none" if line["detectable"] is None else f"{line['detectable']:.2f}" for line in runs)
-        bounds = ", ".join(f"{line['observed']:.2f}" for line in runs)
-        print(f"| {' | '.join(map(str, key))} | {len(runs)} | {violations} | {bounds} | {stated} |")
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield learner, table, factor and seed of each audit."""
+    for factor, seed, learner, table in itertools.product(FACTORS, range(seeds), LEARNERS, TABLES):
+        yield {"learner": learner, "table": table, "factor": factor, "seed": seed}
+
+
+def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return verdicts, bounds and stated factors."""
+    stated = ("none" if line["detectable"] is None else f"{line['detectable']:.2f}" for line in audits)
+    return {
+        "runs": str(len(audits)),
+        "VIOLATION": str(sum(line["verdict"] == "VIOLATION" for line in audits)),
+        "bounds": ", ".join(f"{line['observed']:.2f}" for line in audits),
+        "detectable": ", ".join(stated),
+    }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:]))
+    campaign(
+        cases,
+        run,
+        columns,
+        groups=by_case("learner", "table", "factor"),
+        program="benchmarks.wide_vectors",
+        file="wide-vectors.csv",
+        seeds=3,
+        counted=False,
+    )

@@ -30,7 +30,7 @@ from papers.label_tables import spread
 from papers.ml_audit_dp_sgd import by_setting
 from papers.ml_audit_panels import TRAININGS
 from papers.uncorrected_bounds import LARGEST_NOISE, RELEASED_FLOOR
-from tools.rows import DATA, Row, measured_here, note_origin, setting, write
+from tools.rows import Row, record, setting
 
 Table = Sequence[Mapping[str, str]]
 NONE = "–"
@@ -570,8 +570,7 @@ def main(*arguments: str) -> None:
     if len(arguments) != 2 or arguments[1] not in FILES:
         sys.exit(f"give RESULTS and one of {', '.join(FILES)}, got {' '.join(arguments)}")
     folder, file = Path(arguments[0]), arguments[1]
-    write(DATA / file, list(FILES[file].rows(folder)))
-    note_origin(measured_here(file, program(file)))
+    record(file, list(FILES[file].rows(folder)), program(file))
 
 
 if __name__ == "__main__":

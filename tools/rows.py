@@ -163,6 +163,12 @@ def note_origin(origin: Origin, folder: Path = DATA) -> None:
         writer.writerows(astuple(sources[name]) for name in sorted(sources))
 
 
+def record(file: str, rows: Sequence[Row], program: str, *, gpu: str = "no GPU") -> None:
+    """Write a data file of `docs/data` and its origin, measured now on this machine."""
+    write(DATA / file, rows)
+    note_origin(measured_here(file, program, gpu=gpu))
+
+
 def main() -> None:
     """Write a data file from the table on standard input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,8 +183,7 @@ def main() -> None:
     lines = list(sys.stdin)
     across, what, trials, limits = options.across, options.what, options.trials, dict(options.limit)
     rows = table_rows(lines, keys=options.keys, across=across, what=what, trials=trials, limits=limits)
-    write(DATA / options.file, list(rows))
-    note_origin(measured_here(options.file, options.program))
+    record(options.file, list(rows), options.program)
 
 
 if __name__ == "__main__":

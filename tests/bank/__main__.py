@@ -1,39 +1,36 @@
 """Run `dpaudit check` with default settings on the defect bank: detections, durations, and verdicts on the twins.
 
-    python -m tests.bank OUTPUT.jsonl [defects|twins|table] [runs a case] [seconds at most] [KIND or NAME ...]
-    python -m tests.bank OUTPUT.jsonl [in-30s|table-30s] [runs a case] [seconds at most] [KIND or NAME ...]
+    python -m tests.bank RUNS.jsonl [--only defect] [--only KIND ...] [--seeds N] [--write]
+    python -m tests.bank in-30s RUNS.jsonl [--only KIND ...] [--write]
 
-Each run adds a line of JSON to OUTPUT. The program skips runs that OUTPUT has, so the same command resumes. It then
-prints a table with a row for each case; `table` runs nothing, and writes the table to `docs/data/defect-bank.csv`. A
-VIOLATION of a twin is a false positive, allowed in at most one of a thousand runs.
+A VIOLATION of a twin is a false positive, allowed in at most one of a thousand runs.
 
 `in-30s` gives each check 30 processor seconds, so that other load on the machine does not matter. It covers the defects
-of labels and of DP-SGD in the bank and in the package (`benchmarks.check_defects`). `table-30s` writes
-`docs/data/defects-in-30-s.csv`.
+of labels and of DP-SGD in the bank and in the package (`benchmarks.check_defects`).
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
-from benchmarks.check_defects import DEFECTS, checked_here, lines
+from benchmarks.campaign import campaign, of_each
+from benchmarks.check_defects import DEFECTS, checked_here
 from dpaudit import Verdict
 from tests import bank
 from tests.bank import Case
-from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 
-def cases() -> dict[str, Case]:
+@cache
+def bank_cases() -> dict[str, Case]:
     """Return all cases by "kind/name"; a kind is a file of this folder with a table `BANK`."""
     all_cases = {}
     for module in pkgutil.iter_modules(bank.__path__):
@@ -50,6 +47,7 @@ MISSED = {
 """Reasons that planted defects are missed within 30 seconds."""
 
 
+@cache
 def soon() -> dict[str, Case]:
     """Return the cases of labels and of DP-SGD, with 30 seconds each."""
     planted = {
@@ -62,25 +60,42 @@ def soon() -> dict[str, Case]:
         for name, checked in DEFECTS.items()
         if not name.startswith("diffprivlib")
     }
-    written = {name: case for name, case in cases().items() if name.startswith(("labels/", "loops/"))}
+    written = {name: case for name, case in bank_cases().items() if name.startswith(("labels/", "loops/"))}
     return {name: replace(case, budget="30s") for name, case in (planted | written).items()}
 
 
-def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
-    """Run one check of a case or of its twin, and return its line."""
-    make = case.twin if twin else case.defect
-    assert make is not None
+def cases(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield each case, its defect or its twin, and the seed of each check."""
+    for seed in range(seeds):
+        for name, case in bank_cases().items():
+            yield {"case": name, "of": "defect", "seed": seed}
+            if case.twin is not None:
+                yield {"case": name, "of": "twin", "seed": seed}
+
+
+def run(case: str, of: str, seed: int) -> dict[str, Any]:
+    """Return what one check of a case or of its twin found."""
+    chosen = bank_cases()[case]
+    return checked(chosen.twin if of == "twin" and chosen.twin else chosen.defect, chosen, seed)
+
+
+def run_soon(case: str, seed: int) -> dict[str, Any]:
+    """Return what one check within 30 seconds found."""
+    return checked(soon()[case].defect, soon()[case], seed)
+
+
+def checked(make: Callable[[], Any], case: Case, seed: int) -> dict[str, Any]:
+    """Return what one check found."""
     began = time.monotonic()
-    line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
     try:
         rows = {} if case.schema is None else {"schema": case.schema, "strict": "all"}  # side findings are defects too
         report = checked_here(make(), case.data, claim=case.claim, budget=case.budget, seed=seed, **rows)
     except Exception as err:  # an aborted check is a result too
-        return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
+        return {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
     joint = report.joint
     assert joint is not None
     test = joint.deciding
-    return line | {
+    return {
         "verdict": joint.verdict.value,
         "game": None if test is None else test.name,
         "headline": joint.answer.headline,
@@ -90,75 +105,55 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     }
 
 
-def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
-    """Run the missing checks of the named cases or kinds, or of all, then print the table."""
-    offered = soon() if what.endswith("30s") else cases()
-    wanted = {name: case for name, case in offered.items() if not names or any(map(name.startswith, names))}
-    if what == "in-30s":
-        time.monotonic = time.process_time
-    if not what.startswith("table"):
-        _run_missing(output, wanted, what == "twins", runs, seconds)
-    written = (table_soon if what.endswith("30s") else table)(wanted, list(lines(output)))
-    print(*written, sep="\n")
-    if what == "table-30s":
-        write(DATA / "defects-in-30-s.csv", list(table_rows(written, keys=2)))
-        note_origin(measured_here("defects-in-30-s.csv", "python -m tests.bank OUTPUT.jsonl in-30s"))
-    if what == "table":
-        write(DATA / "defect-bank.csv", list(table_rows(written, keys=2)))
-        note_origin(measured_here("defect-bank.csv", "make evidence"))
+def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
+    """Return the row of a check."""
+    kind, name = line["case"].split("/", 1)
+    return [({"kind": kind, "case": name}, line)]
 
 
-def _run_missing(output: Path, wanted: Mapping[str, Case], twins: bool, runs: int, seconds: float) -> None:
-    began = time.monotonic()
-    finished = {(line["case"], line["seed"]) for line in lines(output) if line["twin"] == twins}
-    for seed in range(runs):
-        for name, case in wanted.items():
-            if (name, seed) in finished or (twins and case.twin is None) or time.monotonic() - began > seconds:
-                continue
-            line = run(name, case, seed, twins)
-            with output.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            cells = (name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s")
-            print(*cells, sep=" | ", flush=True)
+def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return verdicts on a defect and its twin, games that decided, and seconds."""
+    case = bank_cases()[checks[0]["case"]]
+    defects = [line for line in checks if line["of"] == "defect"]
+    games = {str(line["game"]) for line in defects if line["verdict"] == case.expects.value}
+    return {
+        "true epsilon": "" if case.true is None else f"{case.true:.3g}",
+        "defect": in_words(line["verdict"] for line in defects),
+        "found by": ", ".join(sorted(games)),
+        "seconds, median": f"{statistics.median(line['seconds'] for line in defects):.0f}" if defects else "",
+        "twin": in_words(line["verdict"] for line in checks if line["of"] == "twin"),
+    }
 
 
-def table(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table with a row for each finished case: verdicts on the defect and its twin, games and seconds."""
-    rows = ["| kind | case | true epsilon | defect | found by | seconds, median | twin |", "| --- " * 7 + "|"]
-    correct, total = 0, 0
-    for name, case in wanted.items():
-        runs = [line for line in records if line["case"] == name and not line["twin"]]
-        twins = Counter(line["verdict"] for line in records if line["case"] == name and line["twin"])
-        if runs:
-            kind, short = name.split("/", 1)
-            verdicts = Counter(line["verdict"] for line in runs)
-            games = ", ".join(sorted({str(line["game"]) for line in runs if line["verdict"] == case.expects.value}))
-            took = statistics.median(line["seconds"] for line in runs)
-            true = "" if case.true is None else f"{case.true:.3g}"
-            rows.append(f"| {kind} | {short} | {true} | {_words(verdicts)} | {games} | {took:.0f} | {_words(twins)} |")
-            correct, total = correct + verdicts[case.expects.value], total + len(runs)
-    return [*rows, "", f"{correct} of {total} runs ended as they should."]
+def columns_soon(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return verdict, game and seconds of the last check of a case, and the reason if the defect was missed."""
+    line = checks[-1]
+    refuted = line["verdict"] == Verdict.VIOLATION.value
+    return {
+        "verdict": line["verdict"],
+        "found by": line["game"] if refuted else "",
+        "seconds": f"{line['seconds']:.0f}",
+        "missed": "" if refuted else soon()[line["case"]].missed or "not known",
+    }
 
 
-def table_soon(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table with a row for each finished case: verdict, game, seconds, and the reason if it was missed."""
-    rows = ["| kind | case | verdict | found by | seconds | missed |", "| --- " * 6 + "|"]
-    correct: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for line in (line for line in records if line["case"] in wanted):
-        kind, short = line["case"].split("/", 1)
-        refuted = line["verdict"] == Verdict.VIOLATION.value
-        correct[kind], total[kind] = correct[kind] + refuted, total[kind] + 1
-        why = "" if refuted else wanted[line["case"]].missed or "not known"
-        game = line["game"] if refuted else ""
-        rows.append(f"| {kind} | {short} | {line['verdict']} | {game} | {line['seconds']:.0f} | {why} |")
-    return [*rows, "", "; ".join(f"{kind}: {correct[kind]} of {total[kind]} refuted" for kind in total)]
-
-
-def _words(verdicts: Counter[str]) -> str:
+def in_words(verdicts: Iterable[str]) -> str:
     """Return verdicts in words, with the count of each that occurs several times."""
-    return ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in verdicts.items())
+    return ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in Counter(verdicts).items())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:5]), *sys.argv[5:])
+    if sys.argv[1:2] == ["in-30s"]:
+        time.monotonic = time.process_time
+        campaign(
+            partial(of_each, soon()),
+            run_soon,
+            columns_soon,
+            groups=groups,
+            program="tests.bank in-30s",
+            file="defects-in-30-s.csv",
+            counted=False,
+            arguments=sys.argv[2:],
+        )
+    else:
+        campaign(cases, run, columns, groups=groups, program="tests.bank", file="defect-bank.csv", counted=False)

@@ -57,20 +57,18 @@ def test_opacus_and_the_own_engine_agree() -> None:
 def test_rows_count_verdicts_and_remarks() -> None:
     line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "remarks": ["a"]}
     lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "remarks": []}]
-    values = {row.what: row.value for row in text_defects.rows(lines)}
-    assert values == {
+    assert text_defects.columns(lines) == {
         "VIOLATION": "1 of 2",
         "UNDECIDED": "0 of 2",
         "INCONCLUSIVE": "0 of 2",
         "mean bound": "0.25",
         "remarks": "a (1)",
     }
-    honest = [{"game": f"never planted, new-token, {number}", "truth": 0.0, "bound": number / 2} for number in range(4)]
-    counts = {row.what: row.value for row in text_honest.rows(honest)}
-    assert counts == {
+    assert text_honest.columns([{"truth": 0.0, "bound": number / 2} for number in range(4)]) == {
         "bound above the truth": "3 of 4",
         "bound above 0.1": "3 of 4",
         "bound above 1": "1 of 4",
+        "bound above 0, 99.9 %": "",
         "largest bound": "1.50",
     }
 
