@@ -252,15 +252,10 @@ def main(number: int) -> None:
                 backend.submit(unit, tables, needed=False)
                 (completion,) = backend.wait()
                 _send_attempt(connection, completion.attempt)
-        except KeyboardInterrupt as err:
-            _exit_by_signal(err)
-
-
-def _exit_by_signal(interrupt: KeyboardInterrupt) -> None:
-    """End this process by the signal that interrupted it, without a traceback, which the driver reports anyway."""
-    number = signal.Signals.__members__.get(str(interrupt), signal.SIGINT)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+        except KeyboardInterrupt as err:  # the signal ends this process without a traceback
+            number = signal.Signals.__members__.get(str(err), signal.SIGINT)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 if __name__ == "__main__":

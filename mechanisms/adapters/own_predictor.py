@@ -73,7 +73,8 @@ class OwnPredictor(ClaimedByUser):
         predictor = self.predictor(**self.parameters)
         with global_randomness(running):
             if self.sigma is None:
-                answers = [predictor.answer(row, pair, rng) for row in _rows(queries)]
+                rows = queries.to_pylist() if isinstance(queries, pa.Table) else writable_features(queries)
+                answers = [predictor.answer(row, pair, rng) for row in rows]
                 valid = [answer is None or _is_class(answer, data.classes) for answer in answers]
                 must = f"`answer` must return a class, 0 to {data.classes - 1}, or None for no answer"
                 require(all(valid), must, given=answers[:3])
@@ -90,11 +91,6 @@ class OwnPredictor(ClaimedByUser):
 def _is_class(answer: object, classes: int) -> bool:
     array = numpy_of(answer)
     return array.shape == () and array.dtype.kind in "iub" and 0 <= int(array) < classes
-
-
-def _rows(queries: Features) -> list[Any]:
-    rows: list[Any] = queries.to_pylist() if isinstance(queries, pa.Table) else list(writable_features(queries))
-    return rows
 
 
 def from_predictor(

@@ -346,15 +346,6 @@ class WorkerProcess:
         self._close()
         return code
 
-    def last_lines(self) -> str:
-        """Return the last line of the worker's output, shortened."""
-        with contextlib.suppress(OSError):  # closed already
-            os.set_blocking(self._printed, False)
-            while self._read_output():
-                pass
-        lines = self._output.decode(errors="replace").strip().splitlines()
-        return shortened(lines[-1]) if lines else ""
-
     def _wait(self, limit_s: float | None) -> set[int]:
         """Wait for and return the ready descriptors, after reading the worker's output."""
         left_ms = None if limit_s is None else max(0.0, self._last_message + limit_s - time.monotonic()) * 1e3
@@ -401,12 +392,15 @@ class WorkerProcess:
     def _ended_by_itself(self) -> WorkerEnded:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_LIMIT_S)
-        last = self.last_lines()
+        with contextlib.suppress(OSError):  # a process that it started may hold the pipe
+            os.set_blocking(self._printed, False)
+            while self._read_output():
+                pass
+        lines = self._output.decode(errors="replace").strip().splitlines()
         code = self.end()
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        return WorkerEnded(
-            f"process ended: {how}", f"its process ended: {how}" + (f"; it printed: {last}" if last else "")
-        )
+        printed = f"; it printed: {shortened(lines[-1])}" if lines else ""
+        return WorkerEnded(f"process ended: {how}", f"its process ended: {how}{printed}")
 
     def _close(self) -> None:
         ours, self._ours = self._ours, []

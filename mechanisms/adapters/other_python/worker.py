@@ -605,9 +605,8 @@ class _Summary:
             words, numbers = without_numbers(value)
             self._add(numbers, False)
             return f"{name} {words!r}"
-        if _is(value, "numpy", "generic") and not _is(value, "numpy", "void"):
-            return self._scalar(value, name)
-        if isinstance(value, (int, float, complex)):
+        numpy_scalar = _is(value, "numpy", "generic") and not _is(value, "numpy", "void")
+        if numpy_scalar or isinstance(value, (int, float, complex)):
             return self._scalar(value, name)
         if _is(value, "numpy", "ndarray"):
             return self._array(value, "" if name == "ndarray" else f"{name} ")
