@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.answer.sweep_summary import SweepRow
-from dpaudit.engine.sweep.running import read_request, sweep
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.running import sweep
 from dpaudit.estimators.bound import format_lower, format_upper
 from tools.rows import DATA, record, table_rows
 

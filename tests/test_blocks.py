@@ -27,7 +27,7 @@ from dpaudit.engine.cli.names import spec_schema
 from dpaudit.engine.cli.pytest_plugin import DpAudit
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.sweep.running import read_request
+from dpaudit.engine.sweep.request import read_request
 from dpaudit.errors import UnknownNameError, VerdictError
 from tests.engine.test_python_page import in_this_process
 from tests.small import few_calls

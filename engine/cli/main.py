@@ -500,7 +500,7 @@ def sweep(
     SPEC is YAML with `grid` or `sweep`. The report names the most useful configuration and bounds its epsilon; all
     bounds hold together with the stated confidence. Finished units of the same sweep in the folder are reused.
     """
-    from dpaudit.engine.sweep import running
+    from dpaudit.engine.sweep import request, running
 
     if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
         stop("give SPEC, or --restore DIR alone", BAD_INPUT)
@@ -508,7 +508,7 @@ def sweep(
         _resume_sweep(restore, allowed, quiet=quiet, as_json=as_json, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
-    folder = output or running.read_request(spec).folder
+    folder = output or request.read_request(spec).folder
     run_sweep = partial(running.sweep, spec, output=folder, seed=seed, quiet=quiet)
     _finish_sweep(run_sweep, folder, as_json=as_json, fail_on_violation=fail_on_violation)
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, make_plan, planning_announcement
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.loading import is_sweep_spec, load_spec
-from dpaudit.engine.run.forecast import Forecast, expected_cost
-
-if TYPE_CHECKING:
-    from dpaudit.engine.sweep.running import SweepOutline
+from dpaudit.engine.run.forecast import Forecast, forecast
 
 
 @dataclass(frozen=True)
@@ -23,17 +20,17 @@ class PlannedRun:
 
     plan: Plan
     cost: Forecast
-    sweep: SweepOutline | None  # None for a spec without a sweep
+    besides: tuple[str, ...] | None  # further trainings of a sweep, one sentence each; None without a sweep
 
     @property
     def lines(self) -> tuple[str, ...]:
         spec, rows = self.plan.spec, self.plan.table().to_pylist()
         size = f"{len(rows)} units"
-        if self.sweep is not None:
+        if self.besides is not None:
             size = f"{len(spec.audits)} configurations (trials), {size}, {self.cost.trainings} trainings"
         return (
             f"{spec.name}: {size}, seed {spec.seed}, runner {spec.run.runner}",
-            *(() if self.sweep is None else self.sweep.besides),
+            *(() if self.besides is None else self.besides),
             *self._outlook_lines(),
             *self.plan.prices(),
             *self.cost.lines,
@@ -43,7 +40,7 @@ class PlannedRun:
     def _outlook_lines(self) -> list[str]:
         """Return what each audit can show."""
         audits = [(entry.audit.name, self._outlook(entry)) for entry in self.plan.audits if not entry.confirms]
-        if self.sweep is None:
+        if self.besides is None:
             return [line for name, texts in audits for line in (f"{name}:", *(f"  {text}" for text in texts))]
         bare = sum(unit.label == WITHOUT_PRIVACY for unit in self.plan.units)
         measures = "trainings without privacy, to measure what these audits can show of their models"
@@ -57,11 +54,11 @@ class PlannedRun:
         if outlook is None:
             computed = "the run computes" if entry.ceilings else "it is not known before the run"
             return (f"claim: {entry.effective_claim}; {computed} what it can show",)
-        return outlook.lines if self.sweep is None else (outlook.line,)
+        return outlook.lines if self.besides is None else (outlook.line,)
 
     def to_dict(self) -> dict[str, Any]:
         spec = self.plan.spec
-        sweep = {} if self.sweep is None else {"configurations": len(spec.audits), "trainings": self.cost.trainings}
+        sweep = {} if self.besides is None else {"configurations": len(spec.audits), "trainings": self.cost.trainings}
         units = self.plan.table().to_pylist()
         return {"name": spec.name, "seed": spec.seed, "units": units, "cost": asdict(self.cost), **sweep}
 
@@ -77,16 +74,17 @@ def planned_run(
         timings: Folder of an earlier run that times the units. Default: the default run folder of the spec.
         announce: Called with a sentence before planning that takes long.
     """
-    sweep: SweepOutline | None = None
+    besides = None
     if is_sweep_spec(path):
         from dpaudit.engine.sweep.running import outlined  # needed for sweeps only
 
-        sweep = outlined(path, seed)
-    spec = load_spec(path) if sweep is None else sweep.spec
+        spec, besides = outlined(path, seed)
+    else:
+        spec = load_spec(path)
     if announcement := planning_announcement(spec):
         announce(announcement)
     plan = make_plan(spec if seed is None else replace(spec, seed=seed))
-    return PlannedRun(plan, expected_cost(plan, timings), sweep)
+    return PlannedRun(plan, forecast(plan, timings), besides)
 
 
 def _unit_line(row: dict[str, Any]) -> str:

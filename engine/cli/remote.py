@@ -198,7 +198,7 @@ def job_of(
     from dpaudit.actors.storage.places import is_remote, require_no_credentials
     from dpaudit.cluster.jobs import Job
     from dpaudit.engine.request.loading import load_spec
-    from dpaudit.engine.sweep.running import read_request
+    from dpaudit.engine.sweep.request import read_request
 
     audits = read_request(spec) if sweep else load_spec(spec)
     if audits.run.runner not in ("auto", "ray"):

@@ -35,7 +35,8 @@ class Tuner:
     Raises: SpecError if they cannot be used, or would make the bounds invalid.
     """
 
-    def __init__(self, sweep: Sweep, config: tune.TuneConfig) -> None:
+    def __init__(self, sweep: Sweep, config: tune.TuneConfig | None) -> None:
+        config = config or tune.TuneConfig()
         if config.num_samples < 1:
             raise SpecError("num_samples must be >= 1: the error is split over a fixed number of configurations")
         self._sweep = sweep

@@ -12,7 +12,7 @@ from dpaudit import audit, load_spec
 from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.run.forecast import RunTimes, forecast, times_of_run
+from dpaudit.engine.run.forecast import forecast, times_of_run
 
 SPEC = {
     "name": "cost",
@@ -33,40 +33,40 @@ STACKS = {
 }
 
 
-def test_the_forecast_counts_unfinished_units() -> None:
+def test_the_forecast_counts_unfinished_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """32 shadow models of 0.5 s and 64 trials in stacks of 16, of which one stack is finished."""
     plan = make_plan(load_spec(STACKS))
     trials = [unit for unit in plan.units if unit.function_name == "train_trials"]
-    times = RunTimes(frozenset({trials[0].key}), {"train_shadows": 0.5, "train_trials": 0.5})
-    estimate = forecast(plan, times, "runs/small")
+    times = ({trials[0].key}, {"train_shadows": 0.5, "train_trials": 0.5})
+    monkeypatch.setattr("dpaudit.engine.run.forecast.times_of_run", lambda folder: times)
+    estimate = forecast(plan, Path("runs/small"))
     assert (len(trials), estimate.trainings) == (4, 96)
     assert estimate.seconds == 32 * 0.5 + 48 * 0.5
     assert estimate.unfinished == len(plan.units) - 1
     assert estimate.untimed == sum("train" not in unit.function_name for unit in plan.units) > 0
     assert estimate.lines[1:] == (
         f"40 s of work left, without {estimate.untimed} units that cannot be estimated, by the times of runs/small",
-        "at least 10 s on 4 workers, plus the start and the report",
     )
 
 
 def test_an_earlier_run_times_the_units(tmp_path: Path) -> None:
     audit(load_spec(SPEC), output=tmp_path / "run", quiet=True)
-    plan, times = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
-    assert times.seconds.keys() == {unit.function_name for unit in plan.units}
-    estimate = forecast(plan, times, "")
+    plan, (finished, seconds) = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
+    assert seconds.keys() == {unit.function_name for unit in plan.units}
+    estimate = forecast(plan, tmp_path / "run")
     assert (estimate.unfinished, estimate.untimed, estimate.seconds, estimate.trainings) == (0, 0, 0, 3)
     more = make_plan(load_spec(MORE))
-    before = forecast(more, times, "")
+    before = forecast(more, tmp_path / "run")
     key = next(unit.key for unit in plan.units if unit.function_name == "train_model")
     log = EventLog(tmp_path / "run" / "events.jsonl")
     for _ in range(9):
         log(Event(EventKind.UNIT_DONE, key, seconds=1000.0))
     log.close()
-    after = forecast(more, times_of_run(tmp_path / "run"), "")
-    untrained = sum(unit.function_name == "train_model" and unit.key not in times.finished for unit in more.units)
+    after = forecast(more, tmp_path / "run")
+    untrained = sum(unit.function_name == "train_model" and unit.key not in finished for unit in more.units)
     assert untrained >= 3
-    assert after.seconds - before.seconds == pytest.approx(untrained * (1000.0 - times.seconds["train_model"]))
-    assert times_of_run(tmp_path) == RunTimes()
+    assert after.seconds - before.seconds == pytest.approx(untrained * (1000.0 - seconds["train_model"]))
+    assert times_of_run(tmp_path) == (set(), {})
 
 
 def test_plan_prints_the_forecast_as_text_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

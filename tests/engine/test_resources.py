@@ -229,7 +229,7 @@ def test_only_resources_of_some_configurations_may_fail_alone() -> None:
 
 
 def sweep_plan(grid: dict[str, Any], **fields: Any) -> Plan:
-    from dpaudit.engine.sweep.running import read_request
+    from dpaudit.engine.sweep.request import read_request
 
     request = read_request({**SWEPT, "grid": grid, **fields})
     return make_plan(request.spec(request.configurations))

@@ -32,7 +32,8 @@ from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
-from dpaudit.engine.sweep.running import _require_metric, is_sweep, read_request, sweep
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.running import _require_metric, is_sweep, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -405,7 +406,7 @@ class TestRequests:
         request = read_request(EXAMPLE)
         assert len(request.configurations) == request.sweep.count == 12
         request.write(tmp_path)
-        assert read_request(tmp_path / "sweep.yaml").to_words() == request.to_words()
+        assert read_request(tmp_path / "sweep.yaml") == request
         with pytest.raises(SpecError, match="is not one run: use `dpaudit sweep`"):
             load_spec(EXAMPLE)
 

@@ -14,7 +14,8 @@ from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.request.plain_yaml import to_yaml
 from dpaudit.engine.request.sweep import Configuration, Sweep
-from dpaudit.engine.sweep.running import read_request, sweep
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.running import sweep
 
 TABLE = {"name": "gaussian-mixture", "classes": 2, "rows": 600}
 

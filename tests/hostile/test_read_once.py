@@ -20,7 +20,7 @@ from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.run_folder import SPEC, consent_for
 from dpaudit.engine.run.run_status import run_status
-from dpaudit.engine.sweep.running import FILE, sealed
+from dpaudit.engine.sweep.request import FILE, sealed
 from dpaudit.errors import AuditError
 
 PLAIN: dict[str, Any] = {
