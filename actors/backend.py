@@ -15,7 +15,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -283,8 +282,14 @@ class InProcess:
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
+        start = time.monotonic()
+
+        def remind() -> None:
+            running_s = time.monotonic() - start
+            self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
+
         try:
-            with self._reminders(unit), time_limit(limit_s):
+            with call_periodically(remind, REMIND_S, "still-running"), time_limit(limit_s):
                 attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
         except TimeLimitExceeded:
             assert limit_s is not None
@@ -292,16 +297,6 @@ class InProcess:
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table if needed else None)]
-
-    def _reminders(self, unit: Unit) -> AbstractContextManager[None]:
-        """Emit UNIT_RUNNING every `REMIND_S` seconds in a block."""
-        start = time.monotonic()
-
-        def remind() -> None:
-            running_s = time.monotonic() - start
-            self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
-
-        return call_periodically(remind, REMIND_S, "still-running")
 
     def hold(self, table: pa.Table) -> Handle:
         return table

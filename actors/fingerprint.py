@@ -170,7 +170,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, ModuleType):
             return "module", value.__name__, self._sources(value.__name__) if self._in_code else ()
         if isinstance(value, CodeType):
-            return self._bytecode(value)
+            counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+            names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+            imports = [step.argval for step in dis.get_instructions(value) if step.opname == "IMPORT_NAME"]
+            sources = [self._sources(module) for module in imports]
+            return "bytecode", value.co_code, value.co_exceptiontable, counts, names, value.co_consts, sources
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             content = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
             return "array", str(value.dtype.descr), str(value.shape), content
@@ -231,7 +235,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None
         self._referenced[id(thing)] = len(self._referenced), thing
         sources = self._sources(thing.__module__ or "builtins")
-        parts = _values_of(thing) if is_function and self._is_user_module(thing.__module__) else ()
+        parts = _values_of(thing) if is_function and self._cache.sources.sources(thing.__module__).files else ()
         return "importable", _name(thing), sources, parts, getattr(thing, "__wrapped__", None)
 
     def _by_value(self, thing: Any) -> Any:
@@ -247,16 +251,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.is_user_code |= not has_file(module)
         members = {name: value for name, value in state[0][0].items() if name not in _NOT_CODE}
         return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two only distinguish copies
-
-    def _is_user_module(self, module: str) -> bool:
-        return bool(self._cache.sources.sources(module).files)
-
-    def _bytecode(self, code: CodeType) -> object:
-        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-        names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        imports = [step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
-        sources = [self._sources(module) for module in imports]
-        return "bytecode", code.co_code, code.co_exceptiontable, counts, names, code.co_consts, sources
 
 
 def _is_importable(thing: Any) -> bool:
@@ -330,7 +324,22 @@ def read_module(name: str) -> ModuleSources:
     if name in _distributions() and all(_INSTALLED & set(Path(place).parts) for place in places):
         return ModuleSources(packages=tuple((package, _version(package)) for package in _distributions()[name]))
     try:
-        return _read_files(name, places)
+        hasher, imports, unseen = hashlib.sha256(), set[str](), []
+        loaded = {
+            str(getattr(module, "__file__", None)): module_name for module_name, module in list(sys.modules.items())
+        }
+        for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
+            if number == MAX_FILES:
+                return ModuleSources(
+                    unseen=(f"the folder of module {name} holds more than {MAX_FILES:,} files of code",)
+                )
+            content = file.read_bytes()
+            hasher.update(f"{inside} {len(content)}\n".encode() + content)
+            if file.suffix == ".py":
+                imports |= _imports(content)
+            if str(file) in loaded and _changed_since_import(loaded[str(file)], str(file), content):
+                unseen.append(f"the module {loaded[str(file)]} changed on disk after it was imported")
+        return ModuleSources(((name, hasher.hexdigest()),), (), tuple(unseen), frozenset(imports - {name}))
     except OSError as err:
         return ModuleSources(unseen=(f"the files of module {name} cannot be read: {err}",))
 
@@ -367,21 +376,6 @@ def _locations(name: str) -> tuple[str, ...] | None:
         places = tuple(spec.submodule_search_locations or ()) or ((spec.origin,) if spec.has_location else ())
     is_located = bool(places) or name in sys.stdlib_module_names or name == "__main__"
     return tuple(place for place in places if place) if is_located else None
-
-
-def _read_files(name: str, places: tuple[str, ...]) -> ModuleSources:
-    hasher, imports, unseen = hashlib.sha256(), set[str](), []
-    loaded = {str(getattr(module, "__file__", None)): module_name for module_name, module in list(sys.modules.items())}
-    for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
-        if number == MAX_FILES:
-            return ModuleSources(unseen=(f"the folder of module {name} holds more than {MAX_FILES:,} files of code",))
-        content = file.read_bytes()
-        hasher.update(f"{inside} {len(content)}\n".encode() + content)
-        if file.suffix == ".py":
-            imports |= _imports(content)
-        if str(file) in loaded and _changed_since_import(loaded[str(file)], str(file), content):
-            unseen.append(f"the module {loaded[str(file)]} changed on disk after it was imported")
-    return ModuleSources(((name, hasher.hexdigest()),), (), tuple(unseen), frozenset(imports - {name}))
 
 
 def _files(place: Path) -> Iterator[tuple[Path, str]]:
@@ -422,15 +416,14 @@ def _distributions() -> dict[str, tuple[str, ...]]:
     for distribution in importlib.metadata.distributions():
         record, name_line = distribution.read_text("RECORD"), _NAME.search(distribution.read_text("METADATA") or "")
         top_level = (distribution.read_text("top_level.txt") or "").split()
-        tops = top_level or _top_levels(map(str, distribution.files or ()) if record is None else record.splitlines())
+        tops = top_level or {
+            place[1]
+            for file in (map(str, distribution.files or ()) if record is None else record.splitlines())
+            if (place := _MODULE.match(file))
+        }
         for module in tops:
             distributions.setdefault(module, set()).add(name_line[1] if name_line else distribution.metadata["Name"])
     return {module: tuple(sorted(names)) for module, names in distributions.items()}
-
-
-def _top_levels(files: Iterable[str]) -> set[str]:
-    """Return the top-level modules of paths or lines of a RECORD."""
-    return {place[1] for file in files if (place := _MODULE.match(file))}
 
 
 _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)

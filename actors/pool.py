@@ -332,7 +332,12 @@ class RayPool:
         if stalled_s > patience_s:
             raise RunError(self._refusal(missing, patience_s))
         if not missing and stalled_s > IDLE_S and time.monotonic() - self._made_room > IDLE_S:
-            self._make_room()
+            self._made_room = time.monotonic()
+            lacking = self._kinds_without_worker()
+            # Idle workers of other kinds may occupy the place of the missing ones.
+            for slot in [slot for slot in self._slots if lacking and slot.kind not in lacking and not slot.parcels]:
+                self._dismiss(slot)
+            self._resized = self._made_room  # requests them again only after the missing ones had time to start
 
     def _refusal(self, missing: Sequence[Resources], patience_s: float) -> str:
         if missing:
@@ -352,14 +357,6 @@ class RayPool:
         up = {slot.kind for slot in self._slots if slot.ready}
         return [kind for kind in +self._remaining if not any(worker.may_run(kind) for worker in up)]
 
-    def _make_room(self) -> None:
-        """End idle workers of other kinds, which may occupy the place of the missing ones."""
-        self._made_room = time.monotonic()
-        missing = self._kinds_without_worker()
-        for slot in [slot for slot in self._slots if missing and slot.kind not in missing and not slot.parcels]:
-            self._dismiss(slot)
-        self._resized = self._made_room  # requests them again only after the missing ones had time to start
-
     def hold(self, table: pa.Table) -> Handle:
         return _put(table)
 
@@ -377,7 +374,12 @@ class RayPool:
         self._resized = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
         nodes = Nodes.of_session()
-        self._report_missing_nodes(nodes)
+        before = self._unplaceable
+        self._unplaceable = {missing_kind for missing_kind in +self._remaining if not nodes.can_hold(missing_kind)}
+        for missing_kind in self._unplaceable - before:
+            message = f"no node of the cluster holds a unit of {missing_kind}; waiting for one"
+            limit = f"at most {self._wait_s or START_TIMEOUT_S:.0f} s if nothing else runs"
+            self._events.emit(Event(EventKind.STAGE, detail=f"{message}, {limit}"))
         room = nodes.worker_counts(demand)
         no_scarce_yet = any(kind.gpus or kind.custom for kind in self._kinds_without_worker())
         # Scarce resources first, before other kinds take the CPUs of their nodes.
@@ -393,15 +395,6 @@ class RayPool:
             spare = sorted((slot for slot in workers if not slot.parcels), key=lambda slot: slot.ready)
             for slot in spare[: max(0, len(workers) - wanted)]:
                 self._dismiss(slot)
-
-    def _report_missing_nodes(self, nodes: Nodes) -> None:
-        """Update the kinds that fit on no node, and emit an event for each new one."""
-        before = self._unplaceable
-        self._unplaceable = {kind for kind in +self._remaining if not nodes.can_hold(kind)}
-        for kind in self._unplaceable - before:
-            message = f"no node of the cluster holds a unit of {kind}; waiting for one"
-            limit = f"at most {self._wait_s or START_TIMEOUT_S:.0f} s if nothing else runs"
-            self._events.emit(Event(EventKind.STAGE, detail=f"{message}, {limit}"))
 
     def _dismiss(self, slot: _WorkerSlot) -> None:
         del self._slots[slot]
@@ -530,21 +523,18 @@ class RayPool:
         for slot in [slot for slot in self._slots if slot.ready and slot.parcels]:
             flight = self._flights[slot.parcels[0]]
             unit, running_s = flight.unit, now - slot.began
+            limit_s: float | None = None
             if len(flight.units) == 1:
                 limit_s = self._deadlines.limit_s(unit)
-            else:
-                limit_s = self._parcel_limit_s(flight) if running_s > flight.within_s else None
+            elif running_s > flight.within_s:
+                patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.units))
+                limit_s = flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
             if limit_s is not None and running_s > limit_s:
                 completions += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
             elif now - slot.reported > REMIND_S:
                 slot.reported = now
                 self._events.emit(still_running(unit, running_s, slot.name))
         return completions
-
-    def _parcel_limit_s(self, flight: _ParcelInFlight) -> float:
-        """Seconds after which a parcel of several units is ended."""
-        patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.units))
-        return flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
 
 
 def lost_service() -> str:
@@ -659,7 +649,8 @@ class Nodes:
         counts = dict.fromkeys(demand, 0)
         for kind in sorted(demand, key=lambda kind: kind.scarcity, reverse=True):
             for node in free:
-                count = min(_workers_that_fit(node, kind), demand[kind] - counts[kind])
+                fitting = (_workers_by(name, node.get(name, 0) + 1e-9, amount) for name, amount in kind.amounts.items())
+                count = min(demand[kind] - counts[kind], *fitting)
                 counts[kind] += count
                 for name, amount in kind.amounts.items():
                     node[name] = node.get(name, 0) - count * amount
@@ -673,10 +664,6 @@ def _parts_met(node: Mapping[str, float], kind: Resources) -> int:
 
 def _sizes(node: Mapping[str, float], kind: Resources) -> list[float]:
     return [node.get(name, 0) for name in reversed(kind.amounts)]
-
-
-def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
-    return min(_workers_by(name, node.get(name, 0) + 1e-9, amount) for name, amount in kind.amounts.items())
 
 
 def _workers_by(name: str, free: float, amount: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
+from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.storage.store import Provenance, UnitStore, decode_unit
 from dpaudit.actors.unit import Resources, Unit
@@ -144,8 +144,12 @@ class _Schedule:
                         del queue[index]
                         self._start(unit)
                         capacity, index = capacity - 1, _next_index(queue, deferred)
+            # Workers are idle if the capacity for new units exceeds the number of running ones.
             if any(self.backend.capacity(kind, len(queues[kind])) > self.in_flight > 0 for kind in queues):
-                self._repeat_on_idle_worker()
+                for unit in self._repeatable()[:1]:
+                    if self.backend.capacity(unit.resources) > self.in_flight:
+                        self.repeating.add(unit.key)
+                        self._start(unit)
             self.events.flush()
             for completion in self.backend.wait():
                 self.in_flight -= 1
@@ -166,13 +170,6 @@ class _Schedule:
             self.skipped = skipped
             for kind, queue in queues.items():
                 queues[kind] = deque(unit for unit in queue if unit.key not in skipped)
-
-    def _repeat_on_idle_worker(self) -> None:
-        """Repeat a unit if workers are idle: if the capacity for new units exceeds the number of running ones."""
-        for unit in self._repeatable()[:1]:
-            if self.backend.capacity(unit.resources) > self.in_flight:
-                self.repeating.add(unit.key)
-                self._start(unit)
 
     def _repeatable(self) -> list[Unit]:
         """Return finished units to repeat within count and time budget, those that run user code first."""
@@ -216,13 +213,11 @@ class _Schedule:
         self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
         self.store.set_aside_damaged(unit.key)
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
-        self.backend.submit(unit, tuple(self._table_handle(need) for need in unit.needs), needed=needed)
-
-    def _table_handle(self, key: str) -> Handle:
-        if key not in self.handles:
-            table = self.store.read(key)
-            self._keep(key, self.backend.hold(table), table.nbytes)
-        return self.handles[key][0]
+        for need in unit.needs:
+            if need not in self.handles:
+                table = self.store.read(need)
+                self._keep(need, self.backend.hold(table), table.nbytes)
+        self.backend.submit(unit, tuple(self.handles[need][0] for need in unit.needs), needed=needed)
 
     def _keep(self, key: str, handle: Handle, size: int) -> None:
         self.handles[key] = handle, size
@@ -235,7 +230,10 @@ class _Schedule:
     def _record(self, completion: Completion) -> list[Unit]:
         """Record an ended unit; return the units that are now ready to start."""
         unit, attempt = completion.unit, completion.attempt
-        self._record_side_effects(unit, attempt)
+        if attempt.printed:
+            self.store.append_printed(unit.label, attempt.printed)
+        if attempt.remarks:
+            self._emit(EventKind.UNIT_REMARKED, unit, detail="; ".join(attempt.remarks), worker=attempt.worker)
         if unit.key in self.repeating:
             self._record_repeat(completion)
             return []
@@ -261,13 +259,6 @@ class _Schedule:
             return [unit]
         self._fail(unit, attempt.error, **details)
         return []
-
-    def _record_side_effects(self, unit: Unit, attempt: Attempt) -> None:
-        """Record the output of an attempt and its side effects on the process."""
-        if attempt.printed:
-            self.store.append_printed(unit.label, attempt.printed)
-        if attempt.remarks:
-            self._emit(EventKind.UNIT_REMARKED, unit, detail="; ".join(attempt.remarks), worker=attempt.worker)
 
     def _record_loss(self, unit: Unit, reason: str) -> list[Unit]:
         self.losses[unit.key] += 1

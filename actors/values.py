@@ -38,7 +38,18 @@ _ARROW_TYPES: dict[type[Any], tuple[Any, pa.DataType]] = {
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
     if getattr(kind, "ROWS", False):
-        return _encode_rows(values, kind)
+        batches, lengths = [], []
+        stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
+        for value in values:
+            parts = {name: getattr(value, name) for name in stored}
+            lengths.append(max(len(part) for part in parts.values() if isinstance(part, np.ndarray)))
+            batches.append(
+                pa.table({name: _row_column(part, lengths[-1], stored[name]) for name, part in parts.items()})
+            )
+        if not batches:
+            return pa.table({})
+        rows = pa.concat_tables(batches, promote_options="default")
+        return rows.replace_schema_metadata({LENGTHS: json.dumps(lengths)})
     return pa.table(dict(_columns(list(values), kind, "")))
 
 
@@ -246,19 +257,6 @@ def _dtype(hint: Any) -> Any:
 
 
 # Tables with one row for each score or example
-
-
-def _encode_rows(values: Iterable[Any], kind: type[Any]) -> pa.Table:
-    batches, lengths = [], []
-    stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
-    for value in values:
-        parts = {name: getattr(value, name) for name in stored}
-        lengths.append(max(len(part) for part in parts.values() if isinstance(part, np.ndarray)))
-        batches.append(pa.table({name: _row_column(part, lengths[-1], stored[name]) for name, part in parts.items()}))
-    if not batches:
-        return pa.table({})
-    rows = pa.concat_tables(batches, promote_options="default")
-    return rows.replace_schema_metadata({LENGTHS: json.dumps(lengths)})
 
 
 def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:

@@ -95,7 +95,10 @@ class Jobs:
                 f"no job server answers at {self.address}: {err.strerror or err}. Check that the cluster runs with its "
                 "dashboard and that this machine can reach it"
             ) from err
-        _bypass_proxy(parts.hostname)
+        # The server accepted a direct connection: exclude it from the proxies of the environment.
+        listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        if parts.hostname not in listed.split(","):
+            os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (listed, parts.hostname)))
         self._client = self._request(self._connect)
 
     def _connect(self) -> Any:
@@ -214,13 +217,6 @@ class Jobs:
         except (RuntimeError, OSError, ValueError) as err:
             lines = str(err).strip().splitlines() or [type(err).__name__]
             raise RunError(f"the job server at {self.address} refused: {shortened(lines[-1])}") from err
-
-
-def _bypass_proxy(host: str) -> None:
-    """Exclude a host from the proxies of the environment: it accepts direct connections."""
-    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if host not in listed.split(","):
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (listed, host)))
 
 
 def _package_uri(folder: Path, excludes: list[str]) -> str:

@@ -175,7 +175,9 @@ def _first_line(err: Exception) -> str:
 def _start_local_session(parent: str, cpus: int | None, timeouts: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path. Every user can read Ray's own folder, so the token is outside it.
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    lock = _lock_session(folder)
+    lock = open_plain(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # the file is never visible without its lock
     try:
         token = folder / "token"
         token.touch(mode=0o600)
@@ -204,14 +206,6 @@ def remove_left_sessions() -> None:
                     os.close(file)
 
 
-def _lock_session(folder: Path) -> int:
-    """Lock a file in a session's folder and return its descriptor; the lock ends with this process."""
-    file = open_plain(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    fcntl.flock(file, fcntl.LOCK_EX)
-    (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # the file is never visible without its lock
-    return file
-
-
 def _sessions_folder() -> str:
     return os.environ.get("RAY_TMPDIR") or ("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir())
 
@@ -222,7 +216,14 @@ def _init(**options: Any) -> None:
 
     # With `ray://`, Ray does not add the working folder to the import path.
     if not may_import_from(os.getcwd()) and not options["address"].startswith("ray://"):
-        options["job_config"] = _job_config_without_working_folder()
+        from ray.job_config import JobConfig
+
+        class OnlyInstalled(JobConfig):  # type: ignore[misc]
+            def _get_proto_job_config(self) -> Any:
+                self._py_driver_sys_path: list[str] = []
+                return super()._get_proto_job_config()
+
+        options["job_config"] = OnlyInstalled()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         ray.init(logging_level="ERROR", log_to_driver=False, **options)
@@ -236,18 +237,6 @@ def _init(**options: Any) -> None:
             for number, handler in handlers.items():
                 if handler is not None:
                     signal.signal(number, handler)
-
-
-def _job_config_without_working_folder() -> Any:
-    """Return a job configuration that keeps the driver's working folder off the workers' import path."""
-    from ray.job_config import JobConfig
-
-    class OnlyInstalled(JobConfig):  # type: ignore[misc]
-        def _get_proto_job_config(self) -> Any:
-            self._py_driver_sys_path: list[str] = []
-            return super()._get_proto_job_config()
-
-    return OnlyInstalled()
 
 
 @contextmanager

@@ -157,7 +157,9 @@ class Policy:
             scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
             if decided and scope is not Scope.AVERAGE_RECORD:
                 continue  # later tests may have run already, but must not be read: results do not depend on workers
-            if (entry.confirms or self._is_check) and _is_left_out(entry, outcome):
+            if (entry.confirms or self._is_check) and (
+                entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
+            ):
                 continue  # it was skipped: nothing to confirm, the verdict was certain, or the budget was used up
             if entry.confirmatory and not (
                 results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
@@ -276,11 +278,6 @@ def calls_for_confirmation(confirmation: PlannedAudit, result: AuditResult) -> b
     return rejects_without_proxy(result) if confirmation.confirmatory else result.verdict in NEEDS_CONFIRMATION
 
 
-def _is_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
-    """True if an audit has no evidence and all its missing units were skipped."""
-    return entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
-
-
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*several)
 
@@ -313,22 +310,16 @@ def with_confirmations(plan: Plan, results: Sequence[AuditResult]) -> tuple[Audi
 
 def with_explanations(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
     """Return the results; those that reject a claim get the state between calls and the place of the leak."""
-    state_units = {entry.audit.name: entry.state for entry in plan.audits if entry.state is not None}
-    location_units = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
-    return tuple(
-        replace(
-            result,
-            state=_state(state_units[result.name], store) if result.name in state_units else None,
-            leak_location=_leak_location(location_units[result.name], store) if result.name in location_units else (),
-        )
-        if result.verdict is Verdict.VIOLATION
-        else result
-        for result in results
-    )
-
-
-def _leak_location(unit: Unit, store: UnitStore) -> tuple[str, ...]:
-    return tuple(value_of(unit, store.read(unit.key)).lines) if store.finished([unit.key]) else ()
+    entries = {entry.audit.name: entry for entry in plan.audits}
+    explained = []
+    for result in results:
+        state_unit, leak_unit = entries[result.name].state, entries[result.name].game.where
+        if result.verdict is Verdict.VIOLATION and state_unit is not None:
+            result = replace(result, state=_state(state_unit, store))
+        if result.verdict is Verdict.VIOLATION and leak_unit is not None and store.finished([leak_unit.key]):
+            result = replace(result, leak_location=tuple(value_of(leak_unit, store.read(leak_unit.key)).lines))
+        explained.append(result)
+    return tuple(explained)
 
 
 def _state(unit: Unit, store: UnitStore) -> Any:
