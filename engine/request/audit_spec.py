@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -320,7 +320,14 @@ class AuditSpec:
     def confirmatory(self, audit: Audit) -> Audit:
         """Return the confirmatory run of a joint test, at the stricter confidence of the verdict."""
         assert self.together is not None
-        return self._complete_follow_up(audit, _repeat_of(audit, self.together.again.get(audit.name, {})))
+        factors = self.together.again.get(audit.name, {})
+        for name in factors:
+            if not isinstance(getattr(audit.game, name, None), int):
+                raise SpecError(f"together.again: {_part_name(audit.game)} has no whole number {name!r} that can grow")
+        grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
+        return self._complete_follow_up(
+            audit, replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
+        )
 
     def _complete_follow_up(self, audit: Audit, follow_up: Audit) -> Audit:
         index = next(place for place, other in enumerate(self.audits) if other is audit)
@@ -461,15 +468,6 @@ def _confirmation_of(audit: Audit, at: str) -> Audit:
         confirm=False,
         name=f"{audit.name}, confirmed by {CONFIRMATORY_GAME}",
     )
-
-
-def _repeat_of(audit: Audit, factors: Mapping[str, float]) -> Audit:
-    """Return the test with some fields of its game multiplied by factors."""
-    for name in factors:
-        if not isinstance(getattr(audit.game, name, None), int):
-            raise SpecError(f"together.again: {_part_name(audit.game)} has no whole number {name!r} that can grow")
-    grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
-    return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
 
 def default_game(audit: Audit) -> str:

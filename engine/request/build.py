@@ -56,7 +56,7 @@ def _build_part(kind: str, spec: object, defaults: Mapping[str, object] | None =
     if isinstance(spec, int | float | list | tuple):
         raise InvalidValueError(f" must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
-        if spec is None or _is_part(kind, spec):
+        if spec is None or type(spec).__dict__.get("registered_kind") == kind or _has_methods(kind, type(spec)):
             return spec
         raise InvalidValueError(
             f" must be a name, a mapping with `name`, or an object with {_method_names(kind)}, got "
@@ -126,10 +126,6 @@ def _has_methods(kind: str, part: type) -> bool:
     return any(callable(vars(base).get(method)) for base in part.__mro__ for method in _KIND_METHODS[kind])
 
 
-def _is_part(kind: str, value: object) -> bool:
-    return type(value).__dict__.get("registered_kind") == kind or _has_methods(kind, type(value))
-
-
 def _method_names(kind: str) -> str:
     return "a method " + " or ".join(f"`{method}`" for method in _KIND_METHODS[kind])
 
@@ -187,17 +183,13 @@ def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> Typ
     typed: dict[str, Any] = {}
     for name, field in init_fields(part_class).items():
         if only is None or name in only:
-            marker: Any = Required if is_required(field) else NotRequired
+            has_default = dataclasses.MISSING not in (field.default, field.default_factory)
+            marker: Any = NotRequired if has_default else Required
             typed[name] = marker[Annotated[_field_type(field, hints[name]), Field(description=descriptions.get(name))]]
     typed_dict: Any = TypedDict
     fields = typed_dict(part_class.__name__, typed)
     fields.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": True}
     return TypeAdapter(fields)
-
-
-def is_required(field: dataclasses.Field[Any]) -> bool:
-    """True if a field has no default."""
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _field_type(field: dataclasses.Field[Any], hint: Any) -> Any:

@@ -266,7 +266,9 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
     Raises: SpecError if no game fits the mechanism and its claim.
     """
-    mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
+    mechanism = build("mechanism", request.mechanism, location="check.mechanism")
+    if isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism):
+        mechanism = AggregatedLabels(mechanism)  # it only releases bags: games run a learner of its labels
     require_packages(mechanism)
     require_no_estimator(mechanism)
     if request.claim is None and lacks_claim(mechanism):
@@ -425,20 +427,10 @@ MOSTLY_TARGET = Partition(target=0.7, reference=0.2, test=0.1)
 """Default split for mechanisms that train."""
 
 
-def _as_game_mechanism(mechanism: Any) -> Any:
-    """Return the mechanism that games can run: a mechanism that only releases bags becomes a learner of its labels."""
-    only_bags = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
-    return AggregatedLabels(mechanism) if only_bags else mechanism
-
-
 def _is_timed(mechanism: Any, request: CheckRequest) -> bool:
     """True if a training is timed: with a budget of the user, and for predictors, whose small data make that cheap."""
     is_predictor = isinstance(mechanism, AnsweringPredictor) and not isinstance(mechanism, HttpService)
     return request.budget is not None or is_predictor
-
-
-def _fits_test(mechanism: Any, test: CheckTest) -> bool:
-    return test.capability.includes(mechanism) and not (test.excluded and isinstance(mechanism, test.excluded))
 
 
 def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:
@@ -450,7 +442,11 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
     matching, other_claims, other_mechanisms = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: GameTraits = load("game", name).traits
-        supported = [test for test in fits.check_tests if _fits_test(mechanism, test)]
+        supported = [
+            test
+            for test in fits.check_tests
+            if test.capability.includes(mechanism) and not (test.excluded and isinstance(mechanism, test.excluded))
+        ]
         fitting = [test for test in supported if claim.relation in test.relations]
         matching += [PlannedTest(name, test) for test in fitting]
         if not supported:

@@ -18,7 +18,14 @@ _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTI
 def describe(value: object) -> Any:
     """Return the spec from which `build` creates the value, without defaults."""
     if isinstance(value, Claim):
-        return _describe_claim(value)
+        words: dict[str, Any] = {"epsilon": value.epsilon}
+        if value.delta:
+            words["delta"] = value.delta
+        if value.relation != Claim.relation:
+            words["relation"] = value.relation.value
+        if not value.is_point:
+            words["curve"] = describe(value.curve)
+        return words
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: describe(getattr(value, field.name))
@@ -38,18 +45,6 @@ def describe(value: object) -> Any:
     if hasattr(value, "__dict__"):  # an object of the user
         return {"name": _name(value), **describe(vars(value))}
     return value.item() if getattr(value, "shape", None) == () else value  # type: ignore[attr-defined]  # of NumPy
-
-
-def _describe_claim(claim: Claim) -> dict[str, Any]:
-    """Return the fields of a claim without the default relation, and without the curve if a point defines the claim."""
-    words: dict[str, Any] = {"epsilon": claim.epsilon}
-    if claim.delta:
-        words["delta"] = claim.delta
-    if claim.relation != Claim.relation:
-        words["relation"] = claim.relation.value
-    if not claim.is_point:
-        words["curve"] = describe(claim.curve)
-    return words
 
 
 def _name(value: object) -> str:

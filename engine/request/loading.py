@@ -99,11 +99,8 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
 
 def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     """Build the spec of a check from a mapping with `check` and fields of `CheckOptions`."""
-    from dpaudit.engine.request.check import (
-        CheckOptions,
-        CheckRequest,
-        check_spec,
-    )  # imports mechanisms, which other specs do not need
+    # Imports mechanisms, which other specs do not need.
+    from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 
     option_names = ("name", "seed", "confidence", "strict", "effort", "run")
     unknown = sorted(content.keys() - {"check", *option_names})
@@ -122,7 +119,13 @@ def _audit_from_entry(entry: Mapping[str, Any], values: Mapping[str, Any], index
     """Return an audit from its entry, with `values` of a grid point in its fields."""
     parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
     names = [str(entry["name"])] if "name" in entry else []
-    name = ", ".join([*names, configuration_name(values)] if values else names) or _default_name(entry, index)
+    name = ", ".join([*names, configuration_name(values)] if values else names)
+    if not name:
+        mechanism = entry.get("mechanism")
+        of_mechanism = mechanism.get("name") if isinstance(mechanism, Mapping) else mechanism
+        if of_mechanism is not None and not isinstance(of_mechanism, str):
+            of_mechanism = type(of_mechanism).__name__
+        name = f"{index + 1} {of_mechanism or ''}".strip()
     at = f"audits[{index}] ({name})"
     checked = {
         field: value if field in parts else checked_value(Audit, field, value, at=at) for field, value in entry.items()
@@ -137,11 +140,3 @@ def _audit_from_entry(entry: Mapping[str, Any], values: Mapping[str, Any], index
         if getattr(audit, needed) is None:
             raise SpecError(f"{at} needs `{needed}`")
     return replace(audit, name=name)
-
-
-def _default_name(entry: Mapping[str, Any], index: int) -> str:
-    mechanism = entry.get("mechanism")
-    name = mechanism.get("name") if isinstance(mechanism, Mapping) else mechanism
-    if not isinstance(name, str):
-        name = "" if name is None else type(name).__name__
-    return f"{index + 1} {name}".strip()

@@ -155,18 +155,6 @@ class _PlainLoader(yaml.SafeLoader):
     """Refuses repeated keys, of which PyYAML would silently use the last, and keys that are not text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        self._check_keys(node)
-        return super().construct_mapping(node, deep)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > MAX_DIGITS + 1:
-            raise SpecError(f"a whole number must have at most {MAX_DIGITS} digits, got {shortened(node.value)}")
-        try:
-            return int(super().construct_yaml_int(node))
-        except ValueError as err:  # "0x", "1:60"
-            raise SpecError(f"{_place(node)}: must be a number, got {node.value!r}") from err
-
-    def _check_keys(self, node: yaml.MappingNode) -> None:
         names = set()
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
@@ -176,6 +164,15 @@ class _PlainLoader(yaml.SafeLoader):
             if key.value in names:
                 raise SpecError(f"{_place(key)}: {shortened(key.value)!r} is repeated; keep one of them")
             names.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS + 1:
+            raise SpecError(f"a whole number must have at most {MAX_DIGITS} digits, got {shortened(node.value)}")
+        try:
+            return int(super().construct_yaml_int(node))
+        except ValueError as err:  # "0x", "1:60"
+            raise SpecError(f"{_place(node)}: must be a number, got {node.value!r}") from err
 
 
 # A date stays text, since no field of a spec is a date.

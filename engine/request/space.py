@@ -52,21 +52,17 @@ def _normalized_axis(path: str, axis: Any) -> Any:
             f"{path} must be a list of values, one of {', '.join(DISTRIBUTIONS)} with its arguments, or a value of "
             f"ray.tune, got {shortened(axis)}"
         )
-    return _from_ray_tune(path, axis)
-
-
-def _from_ray_tune(path: str, domain: Any) -> dict[str, Any]:
     from ray.tune.search.sample import Categorical, Float, Integer, LogUniform, Uniform
 
-    sampler = domain.get_sampler()
-    if isinstance(domain, Categorical) and isinstance(sampler, Uniform):
-        return {"choice": list(domain.categories)}
-    whole, logarithmic = isinstance(domain, Integer), isinstance(sampler, LogUniform)
-    if isinstance(domain, Float | Integer) and (logarithmic or isinstance(sampler, Uniform)):
-        ends = [domain.lower, domain.upper]
+    sampler = axis.get_sampler()
+    if isinstance(axis, Categorical) and isinstance(sampler, Uniform):
+        return {"choice": list(axis.categories)}
+    whole, logarithmic = isinstance(axis, Integer), isinstance(sampler, LogUniform)
+    if isinstance(axis, Float | Integer) and (logarithmic or isinstance(sampler, Uniform)):
+        ends = [axis.lower, axis.upper]
         return {("log" if logarithmic else "") + ("randint" if whole else "uniform"): ends}
     raise SpecError(
-        f"{path} must have one of the distributions tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(domain)}"
+        f"{path} must have one of the distributions tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(axis)}"
     )
 
 
@@ -95,21 +91,13 @@ def _checked_axis(path: str, axis: Any) -> Any:
     if not isinstance(arguments, list | tuple) or not arguments:
         raise SpecError(f"{path}.{distribution} must be a list, got {shortened(arguments)}")
     if distribution != "choice":
-        _require_range(
-            f"{path}.{distribution}",
-            list(arguments),
-            positive=distribution.startswith("log"),
-            whole=distribution.endswith("int"),
-        )
+        ends, positive, whole = list(arguments), distribution.startswith("log"), distribution.endswith("int")
+        kinds: tuple[type, ...] = (int,) if whole else (int, float)
+        right = len(ends) == 2 and all(isinstance(end, kinds) and not isinstance(end, bool) for end in ends)
+        if not right or not ends[0] < ends[1] or (positive and ends[0] <= 0):
+            must = f"two {'whole ' if whole else ''}numbers, low < high{', both > 0' if positive else ''}"
+            raise SpecError(f"{path}.{distribution} must be {must}, got {shortened(ends)}")
     return {distribution: list(arguments)}
-
-
-def _require_range(at: str, ends: list[Any], *, positive: bool, whole: bool) -> None:
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    right = len(ends) == 2 and all(isinstance(end, kinds) and not isinstance(end, bool) for end in ends)
-    if not right or not ends[0] < ends[1] or (positive and ends[0] <= 0):
-        must = f"two {'whole ' if whole else ''}numbers, low < high{', both > 0' if positive else ''}"
-        raise SpecError(f"{at} must be {must}, got {shortened(ends)}")
 
 
 def split_fields(path: str) -> list[str]:

@@ -152,12 +152,8 @@ def configuration_name(values: Mapping[str, Any]) -> str:
     parts = []
     for path, value in values.items():
         short = path.rpartition(".")[2]
-        parts.append(f"{short if last.count(short) == 1 else path}={_value_text(value)}")
+        text = str(value.get("name", dict(value)) if isinstance(value, Mapping) else value)
+        if isinstance(value, float) and len(text) > 8:
+            text = f"{value:.6g}"
+        parts.append(f"{short if last.count(short) == 1 else path}={text}")
     return ", ".join(parts)
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return str(value.get("name", dict(value)))
-    exact = str(value)
-    return f"{value:.6g}" if isinstance(value, float) and len(exact) > 8 else exact

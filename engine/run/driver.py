@@ -214,8 +214,11 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     with open_run_folder(place) as local_folder:
         spec = read_spec(local_folder)
         with apply_consent(consent_for(spec, consent)):
-            record = PlanRecord.load_required(local_folder, place)
-            require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
+            record = PlanRecord.load(local_folder)
+            if record is None:
+                raise RunError(f"{place} has no plan.parquet. `dpaudit resume {place}` writes it again")
+            if spec.digest != record.spec:  # before anything that the spec names is imported
+                require_unchanged(["the spec has changed"], place)
             with use_recorded_code(record.version, record.code_digests):
                 try:
                     plan = make_plan(spec_from_file(spec))

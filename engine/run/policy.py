@@ -157,10 +157,9 @@ class Policy:
             scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
             if decided and scope is not Scope.AVERAGE_RECORD:
                 continue  # later tests may have run already, but must not be read: results do not depend on workers
-            if (entry.confirms or self._is_check) and (
-                entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
-            ):
-                continue  # it was skipped: nothing to confirm, the verdict was certain, or the budget was used up
+            is_skipped = entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
+            if (entry.confirms or self._is_check) and is_skipped:
+                continue  # nothing to confirm, the verdict was certain, or the budget was used up
             if entry.confirmatory and not (
                 results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
             ):

@@ -136,7 +136,8 @@ def locked_folder(folder: Path) -> Iterator[None]:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
-            kind = _kind_of_place(folder)
+            kind = "a file" if folder.is_file() else "a device, a pipe or a socket"
+            kind = "a link that leads to no folder" if folder.is_symlink() else kind
             raise RunError(f"cannot write the run folder {shortened(folder)}: it is {kind}. Give another --output")
         with lease(folder):
             yield
@@ -145,12 +146,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
     except OSError as err:
         why = os.strerror(err.errno) if err.errno else shortened(err)
         raise RunError(f"cannot write the run folder {shortened(folder)}: {why}. Finished units are kept") from err
-
-
-def _kind_of_place(path: Path) -> str:
-    if path.is_symlink():
-        return "a link that leads to no folder"
-    return "a file" if path.is_file() else "a device, a pipe or a socket"
 
 
 def _require_usable_folder(folder: Path) -> None:
@@ -208,18 +203,6 @@ class PlanRecord:
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
         keys = frozenset(unit.key for unit in plan.units)
         return cls(keys, code_version(), code_digests, frozenset(plan.shared), spec, unreadable_code)
-
-    @classmethod
-    def load_required(cls, folder: Path, place: str | Path) -> PlanRecord:
-        """Load the record of a run folder.
-
-        Raises: SpecError if it is no run folder; RunError if it has no plan.
-        """
-        _require_run_folder(folder)
-        record = cls.load(folder)
-        if record is None:
-            raise RunError(f"{place} has no plan.parquet. `dpaudit resume {place}` writes it again")
-        return record
 
     @classmethod
     def load(cls, folder: Path) -> PlanRecord | None:
@@ -288,10 +271,6 @@ class PlanRecord:
         of_dpaudit = [why for why in differences if why == _OTHER_KEYS or why.startswith(_OTHER_VERSION)]
         require_unchanged(differences, place, OtherPlanError if len(of_dpaudit) == len(differences) else RunError)
 
-    def spec_differs(self, spec: YamlFile) -> tuple[str, ...]:
-        """Return a reason if `spec` is not the spec that was written with this plan; else ()."""
-        return () if spec.digest == self.spec else ("the spec has changed",)
-
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
     """Return some columns of `plan.parquet`, which anyone may have written; a missing `pieces` is left out.
@@ -325,16 +304,12 @@ def read_spec(folder: Path) -> YamlFile:
 
     Raises: SpecError if it is no run folder.
     """
-    _require_run_folder(folder)
-    return YamlFile.read_plain(folder / SPEC)
-
-
-def _require_run_folder(folder: Path) -> None:
     if not _is_file(folder / SPEC) or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` creates one"
         )
+    return YamlFile.read_plain(folder / SPEC)
 
 
 def _is_run_folder(folder: Path) -> bool:
@@ -363,16 +338,11 @@ def note_as_own(spec: YamlFile) -> None:
 
 
 def consent_for(spec: YamlFile, consent: Consent) -> Consent:
-    """Return full consent for a spec that this user wrote, else `consent`."""
-    return FULL_CONSENT if _is_written_by_user(spec) else replace(consent, spec=spec.path)
-
-
-def _is_written_by_user(spec: YamlFile) -> bool:
-    """True if this user wrote the spec with exactly this content."""
-    try:
-        return _note_of(spec.path).read_text(encoding="ascii") == spec.digest
-    except (OSError, ValueError):
-        return False
+    """Return full consent for a spec that this user wrote with exactly this content, else `consent`."""
+    with contextlib.suppress(OSError, ValueError):  # there is no note
+        if _note_of(spec.path).read_text(encoding="ascii") == spec.digest:
+            return FULL_CONSENT
+    return replace(consent, spec=spec.path)
 
 
 def _note_of(spec: Path) -> Path:
@@ -445,11 +415,15 @@ def _boot_id() -> str:
 
 def _this_process() -> dict[str, Any]:
     """Return values that together identify this process among all machines, containers and restarts."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "boot": _boot_id(),
-        "pids": _pid_namespace(),
+        "pids": namespace,
         "start": _start_time(os.getpid()),
     }
 
@@ -473,14 +447,6 @@ def _has_ended(holder: dict[str, Any]) -> bool:
     except OSError:  # the process of another user, whose state is hidden
         return False
     return _start_time(pid) not in (start, None)
-
-
-def _pid_namespace() -> str:
-    """Return the name of this process's PID namespace; "" if unknown."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def _start_time(pid: int) -> int | None:

@@ -135,16 +135,31 @@ class RunStatus:
         self._require_report()
         joint = self.report["joint"]
         stated = [joint["answer"]] if joint else [result["answer"] for result in self.report["results"].items()]
-        return [_answer_text(answer, verbose=verbose) for answer in stated]
+        texts = []
+        for answer in stated:  # as `Answer.text` prints it
+            pairs = [[part.text() for part in line.items()] for line in answer["lines"].items()]
+            lines = [(label, text) for label, text in pairs if verbose or label not in DETAILS]
+            texts.append(aligned(f"{answer['verdict'].member(Verdict)}  {answer['name'].text()}", lines))
+        return texts
 
     @property
     def outcomes(self) -> Mapping[str, AuditOutcome]:
-        """Outcome by audit name; for a check, of its one claim.
+        """Outcome by audit name; for a check, of its one claim and, without a violation, of its failed tests.
 
         Raises: SpecError if the run has no report, or `bounds.json` is not valid in this version.
         """
         self._require_report()
-        return _outcomes(self.report)
+        results, joint = list(self.report["results"].items()), self.report["joint"]
+        verdicts = [result["verdict"].member(Verdict) for result in results]
+        joint_verdict = joint["verdict"].member(Verdict) if joint else None
+        outcomes = {}
+        if joint_verdict is not None:
+            outcomes[self.report["name"].name()] = AuditOutcome(joint_verdict, _Claim.of(results[0]["claim"]))
+        for result, verdict in zip(results, verdicts, strict=True):
+            is_failed_test = verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
+            if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
+                outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
+        return outcomes
 
     def _require_report(self) -> None:
         if not self.verdicts:
@@ -267,31 +282,6 @@ def _verdicts(
 def claim_point(claim: StatedValue) -> tuple[float, float]:
     """Return epsilon and delta of a claim in `bounds.json`."""
     return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
-
-
-def _outcomes(report: StatedValue) -> dict[str, AuditOutcome]:
-    """Return the outcome of each audit by name; for a check, of its one claim.
-
-    A check without a violation also lists the tests of the claim that failed.
-    """
-    results, joint = list(report["results"].items()), report["joint"]
-    verdicts = [result["verdict"].member(Verdict) for result in results]
-    joint_verdict = joint["verdict"].member(Verdict) if joint else None
-    outcomes = {}
-    if joint_verdict is not None:
-        outcomes[report["name"].name()] = AuditOutcome(joint_verdict, _Claim.of(results[0]["claim"]))
-    for result, verdict in zip(results, verdicts, strict=True):
-        is_failed_test = verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
-        if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
-            outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
-    return outcomes
-
-
-def _answer_text(answer: StatedValue, *, verbose: bool) -> str:
-    """Return an answer as `Answer.text` prints it."""
-    pairs = [[part.text() for part in line.items()] for line in answer["lines"].items()]
-    lines = [(label, text) for label, text in pairs if verbose or label not in DETAILS]
-    return aligned(f"{answer['verdict'].member(Verdict)}  {answer['name'].text()}", lines)
 
 
 def fetch(place: str | Path, folder: Path) -> None:
