@@ -161,13 +161,11 @@ def _escape(match: re.Match[str]) -> str:
     characters, marks = [], 0
     for character in match.group():
         marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        visible = character.isprintable() and character not in _INVISIBLE and not _is_variation_selector(ord(character))
+        code = ord(character)
+        is_variation_selector = 0x180B <= code <= 0x180F or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF
+        visible = character.isprintable() and character not in _INVISIBLE and not is_variation_selector
         if visible and marks <= MAX_MARKS:
             characters.append(character)
         else:  # Python's escape, but four digits from 0x7F on: JSON knows no \xNN
-            characters.append(f"\\u{ord(character):04x}" if 0x7F <= ord(character) <= 0xFF else ascii(character)[1:-1])
+            characters.append(f"\\u{code:04x}" if 0x7F <= code <= 0xFF else ascii(character)[1:-1])
     return "".join(characters)
-
-
-def _is_variation_selector(code: int) -> bool:
-    return 0x180B <= code <= 0x180F or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF

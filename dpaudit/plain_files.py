@@ -217,23 +217,16 @@ def private_folder(path: Path) -> Path:
 
 def max_read_bytes() -> int:
     """Return the memory limit for one file, in bytes: half of the free memory of this machine or container."""
-    free = [_free_of_machine(), *(_free_of_container(*paths) for paths in _CGROUP_FILES)]
-    return min(bytes_ for bytes_ in free if bytes_ is not None) // 2
-
-
-def _free_of_machine() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        free = [next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))]
     except (OSError, ValueError, StopIteration):  # not Linux
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform != "win32" else 1 << 32
-
-
-def _free_of_container(limit: str, used: str) -> int | None:
-    try:
-        return max(0, int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no control group, or "max": no limit
-        return None
+        free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform != "win32" else 1 << 32]
+    for limit, used in _CGROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # no control group, or "max": no limit
+            unused = int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii"))
+            free.append(max(0, unused))
+    return min(free) // 2
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

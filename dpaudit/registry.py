@@ -165,17 +165,12 @@ def _registered_entries(kind: str) -> Iterator[Entry]:
             inner = path.relative_to(root or path).with_suffix("").parts
             module = ".".join([package, *(part for part in inner if part != "__init__")])
             for match in marked.finditer(text):
-                for node in _parse_definition(text, match.start()):
-                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                    for name, source in _registrations(kind, node):
-                        yield Entry(kind, name, summary, source, module, node.name)
-
-
-def _parse_definition(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
-    """Return the class or function whose decorators begin at `start`; parsing stops at its docstring, to be fast."""
-    end = _HEAD.search(text, start)
-    body = ast.parse(text[start : end.end()] if end else text[start:]).body
-    return [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+                head = _HEAD.search(text, match.start())  # parsing stops at the docstring, to be fast
+                for node in ast.parse(text[match.start() : head.end() if head else None]).body:
+                    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                        summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                        for name, source in _registrations(kind, node):
+                            yield Entry(kind, name, summary, source, module, node.name)
 
 
 _HEAD = re.compile(r'^(?:class|def) .*?^    """.*?"""', re.MULTILINE | re.DOTALL)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -181,17 +181,13 @@ def check_game(audit: Audit, *, seed: int = 0) -> None:
         all(isinstance(value, kind) for value in evidence), f"{name} must return {kind.__name__}, as its `fits` states"
     )
     if kind is Scores:
-        _check_coins(name, evidence)
+        # Check the coins of the first replay, since others may share them; false failure <= 1e-6.
+        from scipy.stats import binom  # slow to import
 
-
-def _check_coins(name: str, evidence: Sequence[Scores]) -> None:
-    """Check the coins of the first replay, since others may share them; false failure <= 1e-6."""
-    from scipy.stats import binom  # slow to import
-
-    truth = evidence[0].truth
-    fewest, heads = int(binom.ppf(FALSE_FAILURE / 2, truth.size, 0.5)), int(truth.sum())
-    fair = fewest <= heads <= truth.size - fewest
-    must(fair, f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1")
+        truth = evidence[0].truth
+        fewest, heads = int(binom.ppf(FALSE_FAILURE / 2, truth.size, 0.5)), int(truth.sum())
+        fair = fewest <= heads <= truth.size - fewest
+        must(fair, f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1")
 
 
 def _plan_of(audit: Audit, seed: int) -> Plan:

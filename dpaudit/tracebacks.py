@@ -43,19 +43,16 @@ def drop_own_frames(error: BaseException) -> None:
     link: BaseException | None = error
     while link is not None and id(link) not in visited:
         visited.add(id(link))
-        link.__traceback__ = _without_own_frames(link.__traceback__)
+        trace = link.__traceback__
+        frames = []
+        while trace is not None:
+            module = str(trace.tb_frame.f_globals.get("__name__", ""))
+            # An exception that leaves one of dpaudit's context managers passes a frame of contextlib.
+            if module.partition(".")[0] not in ("dpaudit", "contextlib"):
+                frames.append(trace)
+            trace = trace.tb_next
+        chain: TracebackType | None = None
+        for frame in reversed(frames):
+            chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        link.__traceback__ = chain
         link = link.__cause__ or link.__context__
-
-
-def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    frames = []
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        # An exception that leaves one of dpaudit's context managers passes a frame of contextlib.
-        if module.partition(".")[0] not in ("dpaudit", "contextlib"):
-            frames.append(trace)
-        trace = trace.tb_next
-    chain: TracebackType | None = None
-    for frame in reversed(frames):
-        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return chain

@@ -28,17 +28,15 @@ def hide_variable_values(message: str, source: object) -> str:
     Args:
         source: Value, such as a spec, whose texts at any depth name the variables.
     """
-    names = {value: name for text in _strings_in(source) if "$" in text for value, name in _replacements(text)}
+    names: dict[str, str] = {}
+    for text in _strings_in(source):
+        if "$" in text:
+            pairs = [(os.environ.get(name, ""), f"${name}") for name in variable_names(text)]
+            pairs.append((os.path.expanduser(os.path.expandvars(text)), text))
+            names |= {value: name for value, name in pairs if len(value) >= _MIN_VALUE_LENGTH and value != name}
     for value in sorted(names, key=len, reverse=True):  # longest first: one value may contain another
         message = message.replace(value, names[value]).replace(repr(value)[1:-1], names[value])
     return message
-
-
-def _replacements(text: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs (value, replacement) for each variable in `text`, and for the expanded text."""
-    pairs = [(os.environ.get(name, ""), f"${name}") for name in variable_names(text)]
-    pairs.append((os.path.expanduser(os.path.expandvars(text)), text))
-    return ((value, name) for value, name in pairs if len(value) >= _MIN_VALUE_LENGTH and value != name)
 
 
 def _strings_in(value: object) -> Iterator[str]:

@@ -194,26 +194,22 @@ def _convert_relation(claim: Claim, relation: Relation, audit: str) -> Converted
             "a replace claim covers replaced labels unchanged",
         )
     if claim.relation == Relation.ADD_REMOVE:
-        return _two_step_claim(claim, relation)
+        curve = two_steps(claim.curve)
+        if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated as a pair, not by the curve
+            delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
+            converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
+        else:
+            converted = Claim.of(curve, relation=relation, delta=claim.delta)
+        return ConvertedClaim(
+            converted,
+            f"compared with epsilon {converted.epsilon:g}, delta {converted.delta:.3g}: the game replaces a "
+            "record, which is two steps: a removal and an addition",
+            steps=2,
+        )
     raise SpecError(
         f"{audit + ': ' if audit else ''}the claim is about {claim.relation} neighbours ({claim}) and says nothing "
         f"about a game with {relation} neighbours. If the mechanism guarantees it for those too, claim "
         f"`Claim({claim.epsilon:g}, {claim.delta:g}, Relation.{relation.name})`, in a spec `claim: {{epsilon: "
         f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`. Otherwise choose a game with "
         f"{claim.relation} neighbours"
-    )
-
-
-def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
-    curve = two_steps(claim.curve)
-    if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated as a pair, not by the curve
-        delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
-        converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
-    else:
-        converted = Claim.of(curve, relation=relation, delta=claim.delta)
-    return ConvertedClaim(
-        converted,
-        f"compared with epsilon {converted.epsilon:g}, delta {converted.delta:.3g}: the game replaces a "
-        "record, which is two steps: a removal and an addition",
-        steps=2,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,6 +99,7 @@ def estimate(
     from dpaudit.engine.estimate.page import to_json, write_page
     from dpaudit.engine.estimate.slices import estimates_by
     from dpaudit.engine.estimate.tables import SourceTable
+    from dpaudit.estimators.extraction.shares import ExtractionTable
 
     if (fail_on_violation or fail_on_inconclusive) and question_fields["claim"] is None:
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
@@ -122,7 +123,9 @@ def estimate(
                 f"{name}: {f'{reading.verdict}, {reading.headline}' if isinstance(reading, Estimate) else reading}"
             )
         answered = sum(not isinstance(reading, str) for reading in slices.values())
-        show_lines(f"The {answered} {_results_of(slices)} hold together: each has an equal share of the error.")
+        has_tables = any(isinstance(reading, ExtractionTable) for reading in slices.values())
+        results = "tables" if has_tables else "bounds"
+        show_lines(f"The {answered} {results} hold together: each has an equal share of the error.")
     else:
         for reading in readings:
             if isinstance(reading, Estimate):
@@ -141,13 +144,6 @@ def estimate(
         fail_on_violation=fail_on_violation,
         fail_on_inconclusive=fail_on_inconclusive,
     )
-
-
-def _results_of(slices: Mapping[str, Any]) -> str:
-    """Return the word for the results of slices: "bounds", or "tables" for texts of a model."""
-    from dpaudit.estimators.extraction.shares import ExtractionTable
-
-    return "tables" if any(isinstance(reading, ExtractionTable) for reading in slices.values()) else "bounds"
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:

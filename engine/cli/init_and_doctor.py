@@ -21,7 +21,7 @@ from dpaudit.engine.cli.options import json_option
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import InputError, printable, shortened
-from dpaudit.plain_files import must_write_in_place, require_writable, write_user_file
+from dpaudit.plain_files import max_read_bytes, must_write_in_place, require_writable, write_user_file
 from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
@@ -219,7 +219,8 @@ def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
         words = f"{version} is too old; pip install '{package}>={lowest}'" if lowest else version
         yield bool(version) and not lowest, package, words or f"not installed; pip install {package}"
     yield True, "processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
-    yield _memory()
+    free_gb = 2 * max_read_bytes() / 1e9
+    yield free_gb >= MEMORY_GB, "memory", f"{free_gb:.1f} GB free"
     free = shutil.disk_usage(".").free / 1e9
     yield free >= DISK_GB, "disk", f"{free:.1f} GB free here"
     yield (
@@ -230,13 +231,6 @@ def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     yield _gpus()
     if with_ray:
         yield from _ray()
-
-
-def _memory() -> tuple[bool, str, str]:
-    from dpaudit.plain_files import max_read_bytes
-
-    free_gb = 2 * max_read_bytes() / 1e9
-    return free_gb >= MEMORY_GB, "memory", f"{free_gb:.1f} GB free"
 
 
 def _gpus() -> tuple[bool, str, str]:

@@ -194,20 +194,20 @@ _USER_CLASS: Schema = {
 
 def _kind_schema(kind: str) -> Schema:
     """Return the schema of a part of one kind: a name, or a name with fields."""
-    entries = catalogue(kind).values()
-    parts = [_part_schema(entry, load(kind, entry.name)) for entry in entries]
-    return {"anyOf": [{"enum": [entry.name for entry in entries]}, _USER_NAME, _USER_CLASS, *parts]}
-
-
-def _part_schema(entry: Entry, part: type) -> Schema:
-    fields = fields_schema(part) if dataclasses.is_dataclass(part) else {}
-    return {
-        "type": "object",
-        "description": entry.summary,
-        "properties": {"name": {"const": entry.name}, **fields.get("properties", {})},
-        "required": ["name", *fields.get("required", ())],
-        "additionalProperties": False,
-    }
+    parts: list[Schema] = []
+    for entry in catalogue(kind).values():
+        part = load(kind, entry.name)
+        fields = fields_schema(part) if dataclasses.is_dataclass(part) else {}
+        parts.append(
+            {
+                "type": "object",
+                "description": entry.summary,
+                "properties": {"name": {"const": entry.name}, **fields.get("properties", {})},
+                "required": ["name", *fields.get("required", ())],
+                "additionalProperties": False,
+            }
+        )
+    return {"anyOf": [{"enum": list(catalogue(kind))}, _USER_NAME, _USER_CLASS, *parts]}
 
 
 GRID: Schema = {

@@ -41,7 +41,13 @@ def main() -> None:
         sys.exit(code)
     os.close(result_writer)
     adopt_orphans()
-    _forward_signals(child)
+
+    def forward(number: int, frame: FrameType | None) -> None:  # Ctrl-C in a terminal reaches both processes anyway
+        os.kill(child, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, forward)
     result, has_ended = list[int](), threading.Event()
     listener = threading.Thread(target=_read_result, args=(result_pipe, result, child, has_ended), daemon=True)
     listener.start()
@@ -78,17 +84,6 @@ def _command() -> int:
         tell(traceback.format_exc())
         return RUN_FAILED
     return FINISHED
-
-
-def _forward_signals(child: int) -> None:
-    """Forward signals to the child; Ctrl-C in a terminal reaches both processes."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        os.kill(child, number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, forward)
 
 
 def _end_with_supervisor(supervisor_pipe: int) -> None:

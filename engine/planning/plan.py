@@ -23,14 +23,13 @@ from dpaudit.consent import endpoints
 from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.coins import Coins
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
-from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.describe import call_text
-from dpaudit.errors import SpecError
+from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.one_run.signed_scores import control_estimator
 from dpaudit.mechanisms.examples import Examples, Rows
-from dpaudit.mechanisms.protocols import Learner
+from dpaudit.mechanisms.protocols import FeatureChecker, Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.packages import require_packages
 from dpaudit.registry import load
@@ -205,7 +204,10 @@ def make_plan(spec: AuditSpec) -> Plan:
         source = repr(audit.data)
         if source not in loaded:
             loaded[source] = loaded_rows(audit.data, spec.seed)
-        _require_rows(audit, loaded[source])
+        rows = loaded[source]
+        wanted = audit.game.traits.rows_for(audit.mechanism)
+        if not isinstance(rows, wanted):
+            raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
         division = f"{source} {audit.split}"
         if division not in divided:  # audits with the same split share rows, reference model and digests
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
@@ -213,7 +215,7 @@ def make_plan(spec: AuditSpec) -> Plan:
         shared |= parts.shared()
         for entry, inputs in _planned(spec, audit, parts):
             if entry.game.trainings:
-                require_trainable(entry.audit, loaded[source])
+                _require_trainable(entry.audit, loaded[source])
             for each in (*entry.units, *entry.bounds):
                 larger = each.resources.scarcity > units.setdefault(each.key, each).resources.scarcity
                 if larger:  # the request of another audit that shares the unit is smaller
@@ -222,6 +224,27 @@ def make_plan(spec: AuditSpec) -> Plan:
             planned.append(entry)
     require_units(len(units))
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
+
+
+def _require_trainable(audit: Audit, rows: Rows) -> None:
+    """Raise SpecError if a model of the audit cannot be trained on the columns of `rows`."""
+    if not isinstance(rows, Examples) or not len(rows):
+        return
+    parts = {"mechanism": audit.mechanism, "proxy": audit.proxy}
+    for name, model in [(name, model) for name, part in parts.items() for model in _models(part, 4)]:
+        try:
+            model.require_features(rows)
+        except InputError as err:
+            kind = getattr(type(model), "registered_name", type(model).__name__)
+            raise SpecError(f"{audit.name}: {name}: {kind} cannot be trained on these data: {err}") from err
+
+
+def _models(part: Any, depth: int) -> Iterator[FeatureChecker]:
+    """Yield the parts of a mechanism that check features: itself or a model inside it, `depth` levels deep at most."""
+    if isinstance(part, FeatureChecker):
+        yield part
+    elif depth and (inner := getattr(part, "model", None)) is not None:
+        yield from _models(inner, depth - 1)
 
 
 def planning_announcement(spec: AuditSpec) -> str:
@@ -255,13 +278,6 @@ def _fewest_units(spec: AuditSpec) -> int:
 
 def _rows_per_unit(spec: AuditSpec) -> int:
     return KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
-
-
-def _require_rows(audit: Audit, rows: Rows) -> None:
-    """Raise SpecError if the game of an audit cannot use these rows."""
-    wanted = audit.game.traits.rows_for(audit.mechanism)
-    if not isinstance(rows, wanted):
-        raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
 
 
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, dict[str, Any]]]:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.values import arrow_array
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
-from dpaudit.engine.answer.record import Sensitivity
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.report.plain_values import attributes, in_json
@@ -73,6 +72,9 @@ def _column(values: list[Any]) -> pa.Array:
 
 def _result_values(result: AuditResult) -> dict[str, Any]:
     """Return the fields of one audit; series are columns by name."""
+    maximum, ceiling = result.sensitivity.maximum, None
+    if maximum is not None:  # the finding for a mechanism with no privacy, and how it was measured
+        ceiling = {**maximum.to_dict(), **attributes(result.sensitivity, ("played", "noiseless", "helps"))}
     return {
         **attributes(
             result, ("name", "scope", "verdict", "headline", "answer", "p_value", "mechanism", "game", "data")
@@ -86,20 +88,12 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
         ),
         "under_family": result.family_bound,
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
-        "ceiling": _ceiling_values(result.sensitivity),
+        "ceiling": ceiling,
         "detectable_factor": result.sensitivity.factor,
         "whole": result.meaning_for_whole,
         **attributes(result, ("chosen", "stopped", "control", "failures")),
         "series": {name: _columns(series) for name, series in result.series.items()},
     }
-
-
-def _ceiling_values(sensitivity: Sensitivity) -> dict[str, Any] | None:
-    """Return the finding for a mechanism with no privacy, and how it was measured."""
-    maximum = sensitivity.maximum
-    if maximum is None:
-        return None
-    return {**maximum.to_dict(), **attributes(sensitivity, ("played", "noiseless", "helps"))}
 
 
 def bounds_table(report: Report) -> pa.Table:

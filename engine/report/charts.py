@@ -48,7 +48,8 @@ def overview(results: Sequence[AuditResult]) -> Picture:
     """Draw bars of the lower bounds with a line at each claim; each audit in its own quantity, its name above it."""
     figure, axes = canvas(WIDE[0], 1.1 + 0.62 * len(results))
     reach = max([0.0, *(value for result in results for value in _places(result) if can_be_drawn(value))]) or 1.0
-    several = len({result.own_comparison.quantity for result in results if result.own_comparison}) > 1
+    quantities = sorted({result.own_comparison.quantity for result in results if result.own_comparison})
+    several = len(quantities) > 1
     for row, result in enumerate(reversed(results)):
         observed, claimed, ceiling = _places(result)
         end = observed if math.isfinite(observed) else 0.0
@@ -67,7 +68,8 @@ def overview(results: Sequence[AuditResult]) -> Picture:
                     at = value
         annotate_right(axes, at, row, number)
         annotate_right(axes, 0, row + 0.4, shortened(result.name, 60))
-    lines = f"{_quantities(results)}:\nbar = lower bound, black line = claim"
+    quantity = "each bar in its own quantity" if several else next(iter(quantities), "epsilon")
+    lines = f"{'ε in nats' if quantity == 'epsilon' else quantity}:\nbar = lower bound, black line = claim"
     if any(math.isfinite(_places(result)[2]) for result in results):
         lines += ",\ndotted = bound for a mechanism with no privacy"
     axes.set(xlabel=lines, xlim=(0, 1.18 * reach), yticks=(), ylim=(-0.4, len(results) - 0.3))
@@ -84,13 +86,6 @@ def _places(result: AuditResult) -> tuple[float, float, float]:
     maximum = result.maximum_at(comparison)
     above = maximum is not None and maximum.observed >= comparison.observed
     return comparison.observed, comparison.claimed, maximum.observed if above and maximum is not None else math.inf
-
-
-def _quantities(results: Sequence[AuditResult]) -> str:
-    named = sorted({result.own_comparison.quantity for result in results if result.own_comparison})
-    if named in ([], ["epsilon"]):
-        return "ε in nats"
-    return named[0] if len(named) == 1 else "each bar in its own quantity"
 
 
 def scores(
@@ -180,14 +175,11 @@ def lines_of(results: Sequence[AuditResult]) -> list[DetectedLine]:
     groups: dict[str, list[AuditResult]] = {}
     for result in results:
         if isinstance(result.finding, Bound) and can_be_drawn(result.claimed.epsilon):
-            groups.setdefault(_without_epsilon(result), []).append(result)
+            parts = result.name.split(", ")  # as in "poisoning=clip-bkd, epsilon=2"
+            unchanging = [part for part in parts if not part.startswith(("epsilon=", "copies="))]
+            groups.setdefault(", ".join(unchanging), []).append(result)
     lines = [DetectedLine(label, tuple(sorted(map(point_of, members)))) for label, members in groups.items()]
     return [line for line in lines if len({claimed for claimed, _, _ in line.points}) >= MIN_POINTS]
-
-
-def _without_epsilon(result: AuditResult) -> str:
-    """Return an audit's name without the part that changes with its claim, as in "poisoning=clip-bkd, epsilon=2"."""
-    return ", ".join(part for part in result.name.split(", ") if not part.startswith(("epsilon=", "copies=")))
 
 
 def point_of(result: AuditResult) -> tuple[float, float, float]:

@@ -70,7 +70,7 @@ def _junit(report: Report) -> bytes:
             ET.SubElement(case, kind, message=printable(answer.headline), type=answer.verdict).text = answer.text()
         else:
             ET.SubElement(case, "system-out").text = answer.text()
-        warnings = _side_lines(answer)
+        warnings = [printable(f"{scope}: {answer.line(scope.value)}") for scope in answer.side]
         if warnings:
             ET.SubElement(case, "system-err").text = "\n".join(f"WARNING {line}" for line in warnings)
     root = ET.Element("testsuites")
@@ -78,11 +78,6 @@ def _junit(report: Report) -> bytes:
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
-
-
-def _side_lines(answer: Answer) -> list[str]:
-    """Return the side findings of an answer, one line each."""
-    return [printable(f"{scope}: {answer.line(scope.value)}") for scope in answer.side]
 
 
 def _sarif(report: Report, subject: str) -> bytes:
@@ -98,7 +93,8 @@ def _sarif(report: Report, subject: str) -> bytes:
             {
                 "ruleId": rule,
                 "level": level,
-                "message": {"text": _without_links(printable_lines(text))},
+                # SARIF reads `[words](address)` as a link.
+                "message": {"text": printable_lines(text).replace("](", "] (")},
                 "locations": [_location(subject, answer.name)],
                 "partialFingerprints": {"audit/v1": printable(f"{answer.name} {rule}")},
             }
@@ -112,11 +108,6 @@ def _sarif(report: Report, subject: str) -> bytes:
     driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": described}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
-
-
-def _without_links(text: str) -> str:
-    """Return `text` without the pattern that SARIF reads as a link, `[words](address)`."""
-    return text.replace("](", "] (")
 
 
 def _location(subject: str, audit: str) -> dict[str, Any]:

@@ -183,8 +183,8 @@ def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> Typ
     typed: dict[str, Any] = {}
     for name, field in init_fields(part_class).items():
         if only is None or name in only:
-            has_default = dataclasses.MISSING not in (field.default, field.default_factory)
-            marker: Any = NotRequired if has_default else Required
+            is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            marker: Any = Required if is_required else NotRequired
             typed[name] = marker[Annotated[_field_type(field, hints[name]), Field(description=descriptions.get(name))]]
     typed_dict: Any = TypedDict
     fields = typed_dict(part_class.__name__, typed)
