@@ -110,7 +110,6 @@ house: $(STAMP)
 chaos: $(STAMP)
 	DPAUDIT_SEVERAL_NODES=yes $(BIN)/pytest -o addopts="--strict-markers" -q tests/actors/test_pool.py
 	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
-	$(BIN)/python -m benchmarks.two_nodes
 
 # Every file but torch's by its hash where requirements/hashes.lock has them: pip takes none beside an editable install, so
 # that one comes last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.

@@ -1,7 +1,7 @@
 """Convert the Markdown tables that the benchmarks print into rows of `docs/data/*.csv`.
 
-    python -m benchmarks.honest_learners | python -m tools.rows honest-learners.csv --keys 1 --trials audits \\
-        --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
+    python -m benchmarks.estimate_default | python -m tools.rows estimate-default.csv --keys 3 --trials tables \\
+        --program "python -m benchmarks.estimate_default"
 
 A row is one measurement. `docs/data/index.csv` holds the program, date and machine of each file. `tools/pages.py`
 generates the tables of the pages from both.
@@ -73,40 +73,23 @@ def setting(conditions: Mapping[str, str]) -> str:
     return "; ".join(f"{name}={value}" for name, value in conditions.items())
 
 
-def table_rows(
-    lines: Iterable[str],
-    *,
-    keys: int,
-    across: str = "",
-    what: str = "",
-    trials: str = "",
-    limits: Mapping[str, str] | None = None,
-) -> Iterator[Row]:
+def table_rows(lines: Iterable[str], *, keys: int, trials: str = "") -> Iterator[Row]:
     """Yield the measurements of a Markdown table.
 
     Args:
         lines: The table, header first.
         keys: Number of left columns that label a row. An empty cell repeats the cell above.
-        across: Name of a condition, such as epsilon, whose values head the other columns; "" if there is none.
-        what: Name of the number in the cells, with `across`.
         trials: The column with the number of audits, games or runs.
-        limits: Columns that bound other columns, by the name of the bounded column.
     """
     header, _, *body = [_cells(line) for line in lines if line.startswith("|")]
-    bounding = dict(limits or {})
     labels = [""] * keys
     for cells in body:
         labels = [cell or above for cell, above in zip(cells, labels, strict=False)][:keys]
         conditions = {name: label for name, label in zip(header, labels, strict=False) if label}
         named = dict(zip(header[keys:], cells[keys:], strict=True))
         for name, cell in named.items():
-            if not cell or name == trials or name in bounding.values():
-                continue
-            value, interval = _measured(cell)
-            if name in bounding:
-                interval = f"at most {named[bounding[name]]}"
-            cell_conditions = {**conditions, across: name.removeprefix("ε = ")} if across else conditions
-            yield Row(setting(cell_conditions), what if across else name, value, interval, named.get(trials, ""))
+            if cell and name != trials:
+                yield Row(setting(conditions), name, *_measured(cell), named.get(trials, ""))
 
 
 def _cells(line: str) -> list[str]:
@@ -174,16 +157,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="its name in docs/data")
     parser.add_argument("--keys", type=int, required=True)
-    parser.add_argument("--across", default="")
-    parser.add_argument("--what", default="")
     parser.add_argument("--trials", default="")
-    parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
     parser.add_argument("--program", required=True, help="the command that printed the table")
     options = parser.parse_args()
-    lines = list(sys.stdin)
-    across, what, trials, limits = options.across, options.what, options.trials, dict(options.limit)
-    rows = table_rows(lines, keys=options.keys, across=across, what=what, trials=trials, limits=limits)
-    record(options.file, list(rows), options.program)
+    record(options.file, list(table_rows(sys.stdin, keys=options.keys, trials=options.trials)), options.program)
 
 
 if __name__ == "__main__":
