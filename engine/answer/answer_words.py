@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
-from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
@@ -461,6 +460,8 @@ def sensitivity_line(test: Test, verdict: str) -> str:
         return "unknown: the reference run that measures the maximum detectable epsilon failed"
     if sensitivity.one_outcome and verdict != "VIOLATION":
         return "unknown: all results were the same"
+    from dpaudit.engine.planning.sensitivity_words import factor_in_words  # only printed answers need these words
+
     parts = []
     if sensitivity.factor is not None:
         parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))
@@ -489,6 +490,8 @@ def _maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
 
 
 def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
+    from dpaudit.engine.planning.sensitivity_words import number_in_words
+
     number = number_in_words(comparison.observed)
     at_another_delta = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
     at = f" at {comparison.where}, where the claim allows {_claimed_number(comparison)}" if at_another_delta else ""

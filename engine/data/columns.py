@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,15 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.data.cells import UnclearNumbers, missing_note, spelling
 from dpaudit.errors import DataError, shortened
-from dpaudit.mechanisms.examples import Examples, Features
 
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.examples import Examples, Features
+
+SAMPLE_COLUMNS = {"in_scores", "out_scores"}
+"""Arrays of a `.npz` with the scores of members and of non-members, of any two lengths."""
+MAX_COLUMNS = 10_000
+Used = Callable[[Sequence[str]], Collection[str]]
+"""Function from the names of all columns of a file to those that will be read."""
 UNKNOWN = "unknown"  # a missing category
 
 Column: TypeAlias = "NDArray[np.float64] | pa.Array"
@@ -186,6 +194,8 @@ def examples_of(
         else:
             columns[column] = values if keep_missing else pc.fill_null(values, UNKNOWN)
     texts = tuple(name for name, values in columns.items() if not isinstance(values, np.ndarray))
+    from dpaudit.mechanisms.examples import Examples  # tables of scores make none
+
     features: Features = pa.table(columns) if texts else np.column_stack(list(columns.values()))
     return Examples(features, labels, len(class_names), name, texts, class_names)
 
@@ -204,6 +214,67 @@ def check_names(have: Sequence[str], *, label: str, named: Mapping[str, Iterable
                 )
     if not set(have) - {label, *named.get("drop", ())}:
         raise DataError(f"{place}: must have a column besides the label, its columns are {listed}")
+
+
+def every(names: Sequence[str]) -> Collection[str]:
+    """Return all columns."""
+    return names
+
+
+def fault(
+    path: object, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
+) -> DataError:
+    """Return the error for a place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
+
+    Args:
+        line: Physical line of a text file, counted from 1.
+        row: Row or record of any other file, counted from 1.
+    """
+    place = str(path)
+    place += f", line {line:,}" if line is not None else ""
+    place += f", row {row:,}" if row is not None else ""
+    place += f", column {column!r}" if column else ""
+    return DataError(f"{place}: {problem}" + (f"; {do}" if do else ""))
+
+
+@dataclass(frozen=True, eq=False)
+class NamedTable:
+    """Table with the name of its source.
+
+    Attributes:
+        name: Name in messages: the file's name, "standard input", "the table".
+        columns: Used columns.
+        unread: Names of the other columns of the file.
+        line: Function from a row of a text to its line, counted from 1; None if rows are only counted.
+        two_samples: True if the columns are the scores of members and of non-members; null below the shorter one.
+    """
+
+    name: str
+    columns: pa.Table
+    unread: tuple[str, ...] = ()
+    line: Callable[[int], int] | None = None
+    two_samples: bool = False
+
+    def row(self, index: int) -> str:
+        """Return the line of a row, counted from 0, or the number of the row."""
+        return f"row {index + 1}" if self.line is None else f"line {self.line(index)}"
+
+    def refuse(self, row: int | None, column: str, problem: str, do: str) -> DataError:
+        """Return the error for a cell, or for a column if `row` is None."""
+        place = {} if row is None else {"row": row + 1} if self.line is None else {"line": self.line(row)}
+        return fault(self.name, problem, column=column, do=do, **place)
+
+
+def require_width(name: str, columns: int) -> None:
+    """Raise DataError for too many columns."""
+    if columns > MAX_COLUMNS:
+        raise DataError(f"{name} must have at most {MAX_COLUMNS:,} columns, it has {columns:,} or more")
+
+
+def line_of_error(err: Exception) -> str:
+    """Return the first line of an error's text, or its type."""
+    lines = str(err).splitlines()
+    return shortened(lines[0], 300) if lines else type(err).__name__
 
 
 def require_distinct(place: str, names: Sequence[str]) -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from dpaudit.engine.data.columns import require_distinct
-from dpaudit.engine.data.files import NamedTable, Source, fault, reading, seekable, size_of
+from dpaudit.engine.data.columns import NamedTable, fault, require_distinct
+from dpaudit.engine.data.files import Source, reading, seekable, size_of
 from dpaudit.errors import DataError, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 

@@ -8,16 +8,15 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
-import pyarrow as pa
-
 from dpaudit.actors.storage.bounded_parquet import ALWAYS_ALLOWED
 from dpaudit.consent import PATH
+from dpaudit.engine.data.columns import fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 from dpaudit.variables import expand_path, variable_names
@@ -59,50 +58,6 @@ class Piped:
 
 
 Source: TypeAlias = Path | Piped
-
-
-def fault(
-    path: object, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
-) -> DataError:
-    """Return the error for a place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
-
-    Args:
-        line: Physical line of a text file, counted from 1.
-        row: Row or record of any other file, counted from 1.
-    """
-    place = str(path)
-    place += f", line {line:,}" if line is not None else ""
-    place += f", row {row:,}" if row is not None else ""
-    place += f", column {column!r}" if column else ""
-    return DataError(f"{place}: {problem}" + (f"; {do}" if do else ""))
-
-
-@dataclass(frozen=True, eq=False)
-class NamedTable:
-    """Table with the name of its source.
-
-    Attributes:
-        name: Name in messages: the file's name, "standard input", "the table".
-        columns: Used columns.
-        unread: Names of the other columns of the file.
-        line: Function from a row of a text to its line, counted from 1; None if rows are only counted.
-        two_samples: True if the columns are the scores of members and of non-members; null below the shorter one.
-    """
-
-    name: str
-    columns: pa.Table
-    unread: tuple[str, ...] = ()
-    line: Callable[[int], int] | None = None
-    two_samples: bool = False
-
-    def row(self, index: int) -> str:
-        """Return the line of a row, counted from 0, or the number of the row."""
-        return f"row {index + 1}" if self.line is None else f"line {self.line(index)}"
-
-    def refuse(self, row: int | None, column: str, problem: str, do: str) -> DataError:
-        """Return the error for a cell, or for a column if `row` is None."""
-        place = {} if row is None else {"row": row + 1} if self.line is None else {"line": self.line(row)}
-        return fault(self.name, problem, column=column, do=do, **place)
 
 
 def existing(path: str) -> Path:

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.files import COMPRESSIONS, PublishedParts, existing, fault, find, reading
+from dpaudit.engine.data.columns import fault
+from dpaudit.engine.data.files import COMPRESSIONS, PublishedParts, existing, find, reading
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpaudit.consent import PATH
-from dpaudit.engine.data.columns import Convert, detect, examples_of, typed
+from dpaudit.engine.data.columns import Convert, NamedTable, detect, examples_of, fault, typed
 from dpaudit.engine.data.delimited import Text
-from dpaudit.engine.data.files import NamedTable, existing_file, fault
+from dpaudit.engine.data.files import existing_file
 from dpaudit.engine.data.table_files import read_parquet, read_table
 from dpaudit.errors import DataError, RunError, require
 from dpaudit.mechanisms.examples import Examples

@@ -15,7 +15,7 @@ import stat
 import struct
 import sys
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,18 @@ from dpaudit.actors.storage.bounded_parquet import (
     require_bounded,
     require_unpacked_size,
 )
-from dpaudit.engine.data.columns import require_distinct
+from dpaudit.engine.data.columns import (
+    SAMPLE_COLUMNS,
+    NamedTable,
+    Used,
+    every,
+    fault,
+    line_of_error,
+    require_distinct,
+    require_width,
+)
 from dpaudit.engine.data.delimited import Text, layout_of, line_of, read_numbers, read_texts
-from dpaudit.engine.data.files import PACKED, NamedTable, Piped, Source, content_of, fault, reading, seekable, size_of
+from dpaudit.engine.data.files import PACKED, Piped, Source, content_of, reading, seekable, size_of
 from dpaudit.engine.data.frames import column, frame
 from dpaudit.errors import AuditError, DataError, shortened
 from dpaudit.plain_files import require_fits_memory
@@ -43,9 +52,6 @@ STANDARD_INPUT = "-"
 FORMATS = "CSV, TSV, JSON lines (plain, .gz, .xz or .bz2), Parquet, .npy or .npz"
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".npy", ".npz", ".feather")
 """Ends of the names of files of tables, and of those that are refused with the remedy."""
-SAMPLE_COLUMNS = {"in_scores", "out_scores"}
-"""Arrays of a `.npz` with the scores of members and of non-members, of any two lengths."""
-MAX_COLUMNS = 10_000
 MAX_LINE = 1 << 20  # bytes of a line of JSON
 MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
 MAX_DIRECTORY = 4 << 20  # bytes of the directory of a `.npz`
@@ -56,17 +62,9 @@ MAX_TIMES_PARSED = 30
 _RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless their lines are longer in total than:
 _BYTES_AT_ONCE = 8 << 20
 
-Used = Callable[[Sequence[str]], Collection[str]]
-"""Function from the names of all columns of a file to those that will be read."""
-
 
 Reader = Callable[[str, BinaryIO, Used, int | None], NamedTable]
 """Function of (name of the file in messages, open file, used columns, largest number of rows)."""
-
-
-def every(names: Sequence[str]) -> Collection[str]:
-    """Return all columns."""
-    return names
 
 
 def read_table(source: object, used: Used = every, *, text: Text | None = None, rows: int | None = None) -> NamedTable:
@@ -100,18 +98,6 @@ def read_parquet(path: Path, rows: int | None = None) -> pa.Table:
             return read_bounded(file, str(path), rows=rows)
     except (pa.ArrowException, OSError, MemoryError, ValueError) as err:
         raise fault(path, f"is not a whole Parquet file ({line_of_error(err)})") from err
-
-
-def require_width(name: str, columns: int) -> None:
-    """Raise DataError for too many columns."""
-    if columns > MAX_COLUMNS:
-        raise DataError(f"{name} must have at most {MAX_COLUMNS:,} columns, it has {columns:,} or more")
-
-
-def line_of_error(err: Exception) -> str:
-    """Return the first line of an error's text, or its type."""
-    lines = str(err).splitlines()
-    return shortened(lines[0], 300) if lines else type(err).__name__
 
 
 _MARK = b"\xef\xbb\xbf"  # of UTF-8

@@ -15,11 +15,10 @@ from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.answer.card import card
 from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.data.cells import comparable, read_as_line
-from dpaudit.engine.data.table_files import SAMPLE_COLUMNS
+from dpaudit.engine.data.columns import SAMPLE_COLUMNS
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
@@ -294,6 +293,8 @@ class Estimate(Bound):
         return pd.DataFrame([asdict(measure) for measure in (bound, *assumed, *self.measures)])
 
     def _repr_html_(self) -> str:
+        from dpaudit.engine.answer.card import card  # draws with the palette of figures
+
         return card(self.answer, self)
 
     def __str__(self) -> str:

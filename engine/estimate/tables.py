@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.cells import group_codes
-from dpaudit.engine.data.columns import is_numeric, is_text, require_distinct
-from dpaudit.engine.data.files import NamedTable
-from dpaudit.engine.data.frames import column, refusing, require_one_index
-from dpaudit.engine.data.table_files import Used, every, line_of_error, read_table, require_width
+from dpaudit.engine.data.columns import (
+    NamedTable,
+    Used,
+    every,
+    is_numeric,
+    is_text,
+    line_of_error,
+    require_distinct,
+    require_width,
+)
+from dpaudit.engine.data.frames import column, frame, refusing, require_one_index
 from dpaudit.errors import DataError, shortened
 
 T = TypeVar("T", np.float64, np.int64)
@@ -45,6 +52,8 @@ class SourceTable(NamedTable):
             path: The file, or a folder of Parquet.
             used: Function from the names of a file's columns to those that will be read.
         """
+        from dpaudit.engine.data.table_files import read_table  # arrays need no reader of files
+
         table = read_table(path, used)
         if not table.two_samples:
             return cls(table.name, table.columns, table.unread, table.line)
@@ -60,8 +69,7 @@ class SourceTable(NamedTable):
                 "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
                 f"{type(value).__name__}; for scores in an array give `members` as well"
             )
-        table = read_table(value)
-        return cls(table.name, table.columns)
+        return cls("the table", frame(value))
 
     @classmethod
     def of_arrays(cls, **columns: object) -> SourceTable:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.files import PublishedParts, existing, fault, find, reading
+from dpaudit.engine.data.columns import fault
+from dpaudit.engine.data.files import PublishedParts, existing, find, reading
 from dpaudit.engine.data.images import CLASSES, Cifar10
 from dpaudit.mechanisms.examples import Examples
 

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpaudit.engine.data.columns import fault
 from dpaudit.engine.data.delimited import Layout
-from dpaudit.engine.data.files import fault, reading
+from dpaudit.engine.data.files import reading
 from dpaudit.engine.data.text.labelled_texts import LabelledTexts
 from dpaudit.errors import require
 

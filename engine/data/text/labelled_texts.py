@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpaudit.engine.data.columns import fault
 from dpaudit.engine.data.delimited import Layout, first_record, read_texts
-from dpaudit.engine.data.files import PublishedParts, fault
+from dpaudit.engine.data.files import PublishedParts
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
