@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 import pytest
 
 import dpaudit
+from dpaudit.registry import catalogue, load
 from tests.import_graph import Sources, cycles, import_graph, imports, module_of, read_sources
 from tests.loops import Cases
 
@@ -521,11 +522,15 @@ HEAVY = {"ray", "torch", "pandas", "catboost", "sklearn", "matplotlib"}
 LIBRARIES = HEAVY | {"numpy", "scipy", "pyarrow", "numba", "yaml"}
 
 
+def modules_after(statement: str) -> list[str]:
+    """Return the modules that a fresh process has imported after `statement`."""
+    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
 def heavy_after(statement: str, heavy: set[str]) -> set[str]:
     """Return those of the libraries `heavy` that a fresh process imports with `statement`."""
-    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in process.stdout.split()} & heavy
+    return {name.partition(".")[0] for name in modules_after(statement)} & heavy
 
 
 @pytest.mark.parametrize(
@@ -545,6 +550,23 @@ def test_light_imports_stay_light(statement: str, heavy: set[str]) -> None:
 
 def test_a_heavy_import_is_seen() -> None:
     assert heavy_after("sys.modules['torch.nn'] = sys.modules['ray'] = sys", HEAVY) == {"ray", "torch"}
+
+
+def test_estimate_of_two_arrays_loads_few_modules() -> None:
+    """It needs neither plan nor store, no reader of files and no page."""
+    modules = modules_after("import dpaudit; dpaudit.estimate([0.1, 2.0] * 50, [0, 1] * 50)")
+    assert len([name for name in modules if name.partition(".")[0] == "dpaudit"]) <= 50
+
+
+def bases_above(kind: type) -> int:
+    """Return the number of classes of dpaudit on the longest chain of bases above a class."""
+    return max((1 + bases_above(base) for base in kind.__bases__ if base.__module__.startswith("dpaudit")), default=0)
+
+
+def test_estimators_are_at_most_two_bases_deep() -> None:
+    depths = {name: bases_above(load("estimator", name)) for name in catalogue("estimator")}
+    assert {name for name, depth in depths.items() if depth > 2} == set()
+    assert depths["clopper-pearson"] == 2
 
 
 def test_every_export_can_be_imported() -> None:
