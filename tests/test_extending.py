@@ -63,7 +63,7 @@ def test_the_estimator_and_the_attack_take_part_in_an_audit(tmp_path: Path) -> N
         estimator="my_estimator:RightGuesses",
     )
     assert result.verdict is Verdict.VIOLATION
-    assert result.finding.method == "right-guesses"
+    assert result.finding.method == "RightGuesses"
 
 
 def test_the_game_over_any_release_finds_rows_in_sums(tmp_path: Path) -> None:
