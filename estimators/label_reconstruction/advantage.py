@@ -51,6 +51,7 @@ def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
 
     Raises: InputError for a bag that cannot have this number of positive labels under its priors.
     Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
+    Slow twin: `posterior` of tests/twins/advantage_twin.py.
     """
     eta, counts = _bags(prior, positives, "positives")
     _check_whole(counts, eta.shape[1], "positives")
@@ -151,6 +152,7 @@ def llp_additive_advantage(prior: ArrayLike) -> Floats:
     max(eta, 1 - eta), in [0, min(eta, 1 - eta)].
 
     Source: Busa-Fekete et al. (2024), Definition 3.1 (individual), conditioned on the bag.
+    Slow twin: `llp_additive` of tests/twins/advantage_twin.py.
     """
     return _additive(prior, 0.0, _PLAIN)
 

@@ -135,8 +135,3 @@ RATES: dict[str, Rate] = {
     "lines": highest_line,
 }
 REJECTS: dict[str, Rejects] = {name: njit(cache=True, nogil=True)(walk(rate)) for name, rate in RATES.items()}
-
-
-def rejects_by(rate: str | Callable[[float], float]) -> Rejects:
-    """Return the test for a named rate (compiled), or for one trade-off function given by its rate."""
-    return REJECTS[rate] if isinstance(rate, str) else walk(lambda power, parameter, delta: rate(power))

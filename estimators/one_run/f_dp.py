@@ -20,17 +20,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, common_shape, elementwise
+from dpaudit.estimators.arguments import (
+    Floats,
+    Ints,
+    as_confidence,
+    as_delta,
+    as_reals,
+    common_shape,
+    elementwise,
+    require_one_of,
+)
 from dpaudit.estimators.bisection import last_true, last_true_from
-from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
+from dpaudit.estimators.one_run.guessing_game import Family, binomial_epsilon, checked_counts
 
 SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which the search stops; the lower end is returned
 SAFETY = 1e-10  # relative amount by which that end is lowered: more than the rounding errors of Algorithm 3
@@ -56,7 +64,7 @@ def f_dp_parameter(
     Args:
         guesses, correct, canaries, confidence: As in `guessing_game`.
         family: "gaussian" (parameter mu), "laplace" (epsilon of the Laplace mechanism), "approx-dp" (epsilon, at
-            `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.one_run.f_dp`).
+            `delta`).
         tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in [0,
             1] (Theorem 10). Nothing is rejected if guesses / canaries <= 1 - f(tau), nor unless (1 - confidence) (2
             correct - guesses) / canaries > tau.
@@ -65,6 +73,7 @@ def f_dp_parameter(
     Raises: InputError for arguments out of range.
     Source: Definition 9, its maximal accepted f being the smallest accepted parameter; Algorithm 3; Theorem 10 with
         f_bar^-1(r) = max(0, f^-1(1 - r) - tau).
+    Slow twin: `f_dp_parameter` of tests/twins/f_dp_twin.py.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
@@ -191,11 +200,7 @@ def _checked(
 ) -> tuple[Floats, Floats, Floats]:
     level, shift = as_confidence(confidence), as_reals("tau", tau)
     require(bool(np.all((shift >= 0) & (shift <= 1))), "tau must be in [0, 1]", tau=tau)
-    require(
-        callable(family) or family in BUILT_IN,
-        f"family must be one of {', '.join(BUILT_IN)}, or a function from the parameter to a trade-off function",
-        family=family,
-    )
+    require_one_of("family", family, get_args(Family))
     if family != "approx-dp":
         require(
             delta is None, 'delta must be None but for family "approx-dp"', do="read it by f_dp_epsilon", delta=delta
@@ -207,15 +212,9 @@ def _checked(
 
 
 def _rejects(family: Family) -> Rejects:
-    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
+    from dpaudit.estimators.one_run._f_dp_walk import REJECTS  # compiled code is loaded when first used
 
-    if isinstance(family, str):
-        return rejects_by(family)
-
-    def rejects(parameter: float, *rest: Any) -> bool:
-        return rejects_by(member(family, parameter).false_positive_rate)(parameter, *rest)
-
-    return rejects
+    return REJECTS[family]
 
 
 def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
@@ -243,45 +242,15 @@ def _smallest_significance(rejects: Rejects, parameter: float, *counts: Any) -> 
     return min(1.0, math.exp(-exponent) * (1 + SAFETY))
 
 
-Profile: TypeAlias = Callable[[Floats], Floats]
-"""Epsilons >= 0, shape (n,) -> upper bounds on the smallest delta of (epsilon, delta)-DP in both directions at each."""
-
-LARGEST_EPSILON = 2.0**14  # a profile that still exceeds delta here has no epsilon at this delta
 SMALLEST_FALL = 5e-324  # smallest positive float: the difference of neighbouring values may round to 0
 ROUNDING = 1e-12  # relative and absolute amount by which roots are moved to the safe side
 
 
-@runtime_checkable
-class TradeOff(Protocol):
-    """Trade-off function f: convex, decreasing, f(x) <= 1 - x on [0, 1], symmetric in the two data sets."""
-
-    def __call__(self, x: float, /) -> float:
-        """Return the smallest miss rate at false positive rate x."""
-
-    def false_positive_rate(self, power: float, /) -> float:
-        """Return f^-1(1 - power), the smallest false positive rate of a test with this power; increasing and convex."""
-
-    def epsilon(self, delta: float, /) -> float:
-        """Return the smallest epsilon >= 0 for which f implies (epsilon, delta)-DP; inf if there is none."""
-
-
-Family: TypeAlias = "str | Callable[[float], TradeOff | Callable[[float], float]]"
-"""Name of a built-in family, or a function from a parameter >= 0 to a trade-off function.
-
-The function returns a `TradeOff`, or the bare function f, which is then inverted numerically.
-"""
-
-BUILT_IN = ("gaussian", "laplace", "approx-dp")
-
-
-def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
+def member(family: Family, parameter: float, delta: float = 0.0) -> Gaussian | Laplace | ApproximateDP:
     """Return a family's trade-off function at `parameter`; `delta` is the second parameter of "approx-dp"."""
-    if isinstance(family, str):
-        if family == "approx-dp":
-            return ApproximateDP(parameter, delta)
-        return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
-    trade_off = family(parameter)
-    return trade_off if isinstance(trade_off, TradeOff) else Inverted(trade_off)
+    if family == "approx-dp":
+        return ApproximateDP(parameter, delta)
+    return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
 
 
 @dataclass(frozen=True)
@@ -292,9 +261,6 @@ class Gaussian:
 
     def __call__(self, x: float, /) -> float:
         return float(special.ndtr(-special.ndtri(x) - self.mu))
-
-    def false_positive_rate(self, power: float, /) -> float:
-        return float(special.ndtr(special.ndtri(power) - self.mu))
 
     def epsilon(self, delta: float, /) -> float:
         """Return the root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu), rounded down.
@@ -335,9 +301,6 @@ class Laplace:
             return 1 - x / scale
         return scale / (4 * x) if x <= 0.5 else scale * (1 - x)
 
-    def false_positive_rate(self, power: float, /) -> float:
-        return self(1 - power)  # f is its own inverse
-
     def epsilon(self, delta: float, /) -> float:
         return max(0.0, self.mu + 2 * math.log1p(-delta))
 
@@ -356,9 +319,6 @@ class ApproximateDP:
         rest = 1 - self.delta
         return max(0.0, rest - math.exp(self.level) * x, math.exp(-self.level) * (rest - x))
 
-    def false_positive_rate(self, power: float, /) -> float:
-        return self(1 - power)
-
     def epsilon(self, delta: float, /) -> float:
         if delta < self.delta:
             return math.inf
@@ -366,127 +326,6 @@ class ApproximateDP:
             return self.level
         odds = (1 - delta) / (1 - self.delta) * (1 + math.exp(self.level)) - 1
         return _conservative_root(math.log(odds)) if odds > 1 else 0.0
-
-
-@dataclass(frozen=True)
-class Inverted:
-    """Trade-off function given as a plain function f, which must be convex, decreasing and symmetric (not checked)."""
-
-    f: Callable[[float], float]
-
-    def __call__(self, x: float, /) -> float:
-        return float(self.f(x))
-
-    def false_positive_rate(self, power: float, /) -> float:
-        """Invert f by bisection; the lower end, which rejects less, is returned."""
-        if self.f(0.0) <= 1 - power:
-            return 0.0
-        return last_true(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
-
-    def epsilon(self, delta: float, /) -> float:
-        """Return the maximum over x of log((1 - f(x) - delta) / x) (Definition 9), or 0.
-
-        The value is attained at some x, so it never exceeds the true maximum.
-        """
-        if 1 - self.f(0.0) > delta:
-            return math.inf
-
-        def loss(log_x: float) -> float:
-            gain = 1 - self.f(math.exp(log_x)) - delta
-            return math.log(gain) - log_x if gain > 0 else -1e300
-
-        from scipy import optimize  # slow to import
-
-        grid = np.linspace(-40.0, 0.0, 2001)
-        top = int(np.argmax([loss(float(x)) for x in grid]))
-        around = (float(grid[max(top - 1, 0)]), float(grid[min(top + 1, 2000)]))
-        best = optimize.minimize_scalar(
-            lambda x: -loss(float(x)), bounds=around, method="bounded", options={"xatol": 1e-9}
-        )
-        return max(0.0, loss(float(grid[top])), -float(best.fun))
-
-
-@dataclass(frozen=True, eq=False)
-class FromProfile:
-    """Trade-off function of a privacy profile: the envelope of its (epsilon, delta) guarantees on a grid.
-
-    A finite grid, and a delta rounded up, lower f and therefore reject less.
-    """
-
-    profile: Profile
-    grid: Floats  # epsilons >= 0, ascending
-    deltas: Floats  # deltas at the grid
-
-    def __call__(self, x: float, /) -> float:
-        rest = 1 - self.deltas
-        steep, flat = rest - np.exp(self.grid) * x, np.exp(-self.grid) * (rest - x)
-        return max(0.0, float(steep.max()), float(flat.max()))
-
-    def false_positive_rate(self, power: float, /) -> float:
-        steep = 1 - self.deltas - np.exp(self.grid) * (1 - power)
-        flat = np.exp(-self.grid) * (power - self.deltas)
-        return max(0.0, float(steep.max()), float(flat.max()))
-
-    def epsilon(self, delta: float, /) -> float:
-        """Return the epsilon at which the profile falls to delta; too large by as much as the profile is rounded up."""
-
-        def exceeds_delta(epsilon: float) -> bool:
-            return float(self.profile(np.array([epsilon]))[0]) > delta
-
-        epsilon = last_true_from(exceeds_delta, largest=LARGEST_EPSILON)
-        return epsilon if epsilon < LARGEST_EPSILON else math.inf
-
-
-def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
-    """Return a family from privacy profiles, such as those of a privacy accountant.
-
-    Its bounds are valid for every grid, and tighter for a finer one.
-
-    Args:
-        profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times for each bound.
-        grid: Epsilons >= 0 at which each profile is evaluated; by default 0 to 20 in steps of 0.01.
-    """
-    points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
-    require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
-
-    @cache
-    def trade_off_at(parameter: float) -> TradeOff:
-        profile = profiles(parameter)
-        return FromProfile(profile, points, np.asarray(profile(points), dtype=np.float64))
-
-    return trade_off_at
-
-
-def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Family:
-    """Return the DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
-
-    Args:
-        sampling_rate: Probability that an example is in a batch, in (0, 1].
-        steps: Number of batches, >= 1.
-        interval: Discretisation of the privacy loss, > 0; a coarser one is faster and rounds the profile up further.
-    Raises: InputError when out of range, or if the package dp_accounting is not installed.
-    Source: privacy loss distributions of dp_accounting, add-remove neighbours.
-    """
-    require(0 < sampling_rate <= 1, "sampling_rate must be in (0, 1]", sampling_rate=sampling_rate)
-    require(steps >= 1, "steps must be >= 1", steps=steps)
-    require(interval > 0, "interval must be > 0", interval=interval)
-    try:
-        from dp_accounting.pld import privacy_loss_distribution as pld
-    except ImportError:
-        raise InputError(
-            'the DP-SGD family needs dp_accounting: pip install "dpaudit[accounting]", or use `from_profile`'
-        ) from None
-
-    def profiles(parameter: float) -> Profile:
-        if parameter == 0:
-            return np.zeros_like
-        step = pld.from_gaussian_mechanism(
-            1 / parameter, value_discretization_interval=interval, sampling_prob=sampling_rate
-        )
-        run = step.self_compose(steps)
-        return lambda epsilons: np.asarray(run.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
-
-    return from_profile(profiles)
 
 
 def _log_profile_far_out(mu: float, epsilon: float) -> float:

@@ -251,6 +251,8 @@ def guess_band_p_value(epsilon: float, right: Ints, guess_counts: Ints) -> float
     If guesses without any leak are right with other log-odds than 0, add these to epsilon.
 
     At the true epsilon it is at most u with probability <= u. Arguments as for `guess_band_epsilon`.
+
+    Slow twin: `p_value` of tests/twins/guess_band_twin.py.
     """
     _check_counts(right, guess_counts)
     weights = look_weights(guess_counts)
@@ -280,6 +282,7 @@ def guess_band_epsilon(
         prior_log_odds: Log-odds of a right guess without any leak; the walk's log-odds exceed them by epsilon. 0 for
             fair coins, negative for guesses among many candidates.
     Returns: Epsilon in nats, >= 0, rounded down; every smaller epsilon is rejected.
+    Slow twin: `epsilon` of tests/twins/guess_band_twin.py.
     """
     _check_counts(right, guess_counts)
     require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)

@@ -58,6 +58,7 @@ def one_run_epsilon(
     Raises: InputError for counts, delta or confidence out of range, and for a method that does not hold for them.
     Source: Theorems 16 and 17 and Algorithm 3 (see the module), with `guesses` trials; the bound is the infimum of the
         epsilons whose limit is at least 1 - confidence.
+    Slow twin: `binomial_epsilon` and `theorem_16_epsilon` of tests/twins/one_run_twin.py.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     d, level, ratio = as_delta(delta), as_confidence(confidence), _as_ratio(likelihood_ratio)

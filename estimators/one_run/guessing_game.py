@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +28,8 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, as_counts, common_shape, successes_of_trials
 from dpaudit.estimators.bisection import last_true_of_each
 
+Family: TypeAlias = Literal["gaussian", "laplace", "approx-dp"]
+"""Families of trade-off functions of Algorithm 3 (`f_dp`)."""
 SAFETY = 1e-12
 """Relative and absolute amount by which closed forms are moved to the safe side.
 

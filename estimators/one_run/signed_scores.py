@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows
 from dpaudit.estimators.estimator import CellBounds, Estimator, Replays, in_order
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.guessing_game import Family
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
     Guessing,
@@ -49,8 +50,6 @@ from dpaudit.estimators.selection import (
     parse_selection,
 )
 from dpaudit.registry import register
-
-Family = Literal["gaussian", "laplace", "approx-dp"]
 
 # smallest number of guesses of a grid's candidate: fewer guesses, even if all are right, show little at its error
 MIN_GUESSES = 10
@@ -501,9 +500,9 @@ def most_right_guesses(lines: Floats, guesses: int, *, canaries: int, error: flo
 
     `lines` come from `tangents`; tau is as for `dpaudit.estimators.one_run.f_dp.f_dp_parameter`.
     """
-    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
+    from dpaudit.estimators.one_run._f_dp_walk import REJECTS  # compiled code is loaded when first used
 
-    rejects = rejects_by("lines")
+    rejects = REJECTS["lines"]
     low, high = guesses // 2, guesses + 1  # no curve rejects half; there are no more than all
     while high - low > 1:
         middle = (low + high) // 2

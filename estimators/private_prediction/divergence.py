@@ -21,6 +21,7 @@ def renyi_divergence(p: ArrayLike, q: ArrayLike, orders: ArrayLike) -> float | F
         orders: Orders a > 0, scalar or shape (m,); 1 is the Kullback-Leibler divergence, `inf` the largest log ratio.
     Returns: Shape (...,) + shape of `orders`; `inf` if a >= 1 and p has mass where q has none.
     Source: Mironov (2017), Definition 3. (Chadha et al. 2024 print another exponent.)
+    Slow twin: `divergence` of tests/twins/renyi_twin.py.
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")
     with np.errstate(divide="ignore"):

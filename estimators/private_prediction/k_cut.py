@@ -48,6 +48,7 @@ def k_cut_bound(
     Returns: Nats, >= 0, shape (...,) + shape of `orders`.
     Source: Chadha et al. (2024), appendix B; the finite-sample bound is ours, after Huber and Strassen (1973): the
         least favourable pair of laws inside probability intervals is the same for every order.
+    Slow twin: `k_cut_minimum` and `k_cut_termwise` of tests/twins/renyi_twin.py.
     """
     require_one_of("method", method, get_args(KCut))
     flat = np.atleast_1d(as_orders(orders, above=1.0))

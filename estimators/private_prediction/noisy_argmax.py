@@ -25,6 +25,7 @@ def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: b
         log: True to return natural logarithms, for probabilities that underflow a float.
     Returns: Probabilities (or their logarithms), shape (..., classes).
     Source: Chadha et al. (2024), Eq. 4, with the 1/sigma that it lacks.
+    Slow twin: `noisy_argmax` of tests/twins/renyi_twin.py.
     """
     counts, scale = np.asarray(histogram, np.float64), np.asarray(sigma, np.float64)
     require(counts.ndim >= 1 and counts.shape[-1] >= 1, "a histogram must list at least one class", shape=counts.shape)

@@ -52,6 +52,7 @@ def two_cut_bound(
         method: "corner" or "termwise".
     Returns: Nats, >= 0, shape of the counts + shape of `orders`.
     Source: Chadha et al. (2024), section 4.2 and appendix B; the corner is ours.
+    Slow twin: `two_cut_minimum` and `two_cut_termwise` of tests/twins/renyi_twin.py.
     """
     require(method in ("corner", "termwise"), "method must be 'corner' or 'termwise'", method=method)
     flat = np.atleast_1d(as_orders(orders, above=1.0))

@@ -38,6 +38,7 @@ def clopper_pearson(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: 
     Returns: Ends in [0, 1] of the broadcast shape, the lower rounded down and the upper up (by 1e-13 relative).
     Raises: InputError for arguments out of range.
     Source: Clopper and Pearson (1934); as used in Zanella-Beguelin et al. (2022), section 2.6.
+    Slow twin: `clopper_pearson_lower` and `clopper_pearson_upper` of tests/twins/binomial_twin.py.
     """
     successes, trials, error = _prepared(k, n, confidence, side)
     misses = trials - successes
@@ -53,6 +54,7 @@ def jeffreys(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "
 
     Args and returns: As for `clopper_pearson`.
     Source: Zanella-Beguelin et al. (2022), section 3.1; Cai (2005).
+    Slow twin: `jeffreys_lower` and `jeffreys_upper` of tests/twins/binomial_twin.py.
     """
     successes, trials, error = _prepared(k, n, confidence, side)
     misses = trials - successes

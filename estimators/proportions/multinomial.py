@@ -39,6 +39,7 @@ def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
 
     Args and returns: As for `goodman`.
     Source: Sison and Glaz (1995); the recursion for the moments of the truncated Poisson law loses no digits.
+    Slow twin: `sison_glaz` of tests/twins/binomial_twin.py.
     """
     cells, _, level = _multinomial(counts, confidence)
     lower, upper = np.empty(cells.shape), np.empty(cells.shape)

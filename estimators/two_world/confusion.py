@@ -70,6 +70,7 @@ def epsilon_interval(
     Raises: InputError for arguments out of range.
     Source: Zanella-Beguelin et al. (2022), Eq. 1 over the rectangle, here with all four edges of the region; Eq. 4 and
         5, section 3.3 for side "lower".
+    Slow twin: `rectangle_interval` and `bayesian_interval` of tests/twins/confusion_twin.py.
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -117,6 +118,7 @@ def epsilon_posterior_cdf(
     below 1e-11.
 
     Source: Zanella-Beguelin et al. (2022), Eq. 3 and 6, with the rates' product density.
+    Slow twin: `cdf_by_panels` of tests/twins/confusion_twin.py.
     """
     return _posterior(epsilon, tp, fp, tn, fn, delta, column=0)
 

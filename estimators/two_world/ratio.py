@@ -73,6 +73,7 @@ def ratio_epsilon(
     Raises: InputError for arguments out of range.
     Source: Lu et al. (2022), Eq. 1, Lemma 3.4 and A.3. Epsilon solves p1 = e^{k eps} p0 + delta (e^{k eps} - 1) /
         (e^eps - 1); dividing by k is right only at delta = 0.
+    Slow twin: `clopper_pearson_epsilon` and `katz_epsilon` of tests/twins/ratio_twin.py.
     """
     sample = _Sample.of(n1, n0, trials1, trials0, delta, confidence, group)
     require_one_of("method", method, METHODS)
