@@ -44,19 +44,19 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
 )
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
-from dpaudit.estimators.label_reconstruction.equivalence import (
-    LEVEL,
-    SIZES,
-    EquivalentResponse,
-    equivalence_table,
-    equivalent_epsilons,
-)
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 from papers.advantages_compared import beliefs, frontier, spreads
 from papers.data.priors import OwnPriors
 from papers.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
+from papers.label_equivalence import (
+    LEVEL,
+    SIZES,
+    EquivalentResponse,
+    equivalence_table,
+    equivalent_epsilons,
+)
 from papers.reproduction import Options, Reproduction
 
 ROWS = {"small": 10_000, "paper": 100_000}

@@ -40,7 +40,6 @@ _PUBLIC_MODULES = (
     "private_prediction/conversion",
     "private_prediction/noisy_argmax",
     "label_reconstruction/advantage",
-    "label_reconstruction/equivalence",
     "selection",
     "replays",
     "two_world/bands",

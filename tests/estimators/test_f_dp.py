@@ -180,7 +180,7 @@ def test_trade_off_functions_are_consistent(f: Gaussian | Laplace | ApproximateD
         assert rate(power, parameter, 1e-3) == pytest.approx(alarm, rel=1e-6, abs=1e-15)
     for delta in (2e-3, 0.01, 0.2):
         losses = [math.log(max(1e-300, 1 - f(x) - delta) / x) for x in np.exp(np.linspace(-20, 0, 20_001))]
-        assert max(0.0, *losses) == pytest.approx(f.epsilon(delta), abs=1e-5)
+        assert f.epsilon(delta) - 1e-3 < max(0.0, *losses) <= f.epsilon(delta) + 1e-9
     assert f.epsilon(0.999) == 0.0  # log(1 - delta) < 0 is raised to 0
 
 
