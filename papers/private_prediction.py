@@ -35,7 +35,7 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import RunError
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
-from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, Network, WideResNet16x4
 from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
 from dpaudit.mechanisms.predictors.local import LocalTransformer

@@ -37,7 +37,6 @@ _PUBLIC_MODULES = (
     "private_prediction/two_cut",
     "private_prediction/k_cut",
     "private_prediction/rdp_bound",
-    "private_prediction/conversion",
     "private_prediction/noisy_argmax",
     "label_reconstruction/advantage",
     "selection",

@@ -20,7 +20,7 @@ from dpaudit.engine.figures.drawing import SQUARE, WIDE, Picture, canvas, fill, 
 from dpaudit.engine.figures.palette import CLAIM, INK, LARGEST_CLAIM, MEMBER, OTHER, QUIET, can_be_drawn
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.finding import Comparison, Finding
-from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 

@@ -16,14 +16,14 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_counts, require_one_of, unboxed
-from dpaudit.estimators.private_prediction._laws import (
+from dpaudit.estimators.private_prediction.divergence import (
     ROUNDING,
     as_orders,
     divergences,
     log_power_sum,
+    renyi_divergence_of_logs,
     require_same_answers,
 )
-from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
 

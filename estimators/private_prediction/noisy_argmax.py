@@ -10,7 +10,7 @@ from scipy.special import log_ndtr
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
-from dpaudit.estimators.private_prediction._laws import as_orders
+from dpaudit.estimators.private_prediction.divergence import as_orders
 
 
 def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: bool = False) -> Floats:

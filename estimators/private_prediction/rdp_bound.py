@@ -33,7 +33,7 @@ from dpaudit.estimators.counts import (
 )
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Series, Validity
-from dpaudit.estimators.private_prediction._laws import ORDERS
+from dpaudit.estimators.private_prediction.divergence import ORDERS
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
 from dpaudit.registry import register

@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, as_confidence, unboxed
-from dpaudit.estimators.private_prediction._laws import (
+from dpaudit.estimators.private_prediction.divergence import (
     ROUNDING,
     as_orders,
     as_probabilities,
     divergences,
     log_power_sum,
+    renyi_divergence,
 )
-from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 TwoCut = Literal["corner", "termwise"]

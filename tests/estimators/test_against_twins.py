@@ -17,7 +17,7 @@ from dpaudit.estimators.label_reconstruction import advantage
 from dpaudit.estimators.one_run import f_dp
 from dpaudit.estimators.one_run import guesses as one_run
 from dpaudit.estimators.private_prediction import divergence, k_cut, noisy_argmax, two_cut
-from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon
 from dpaudit.estimators.proportions import binomial, multinomial
 from dpaudit.estimators.two_world import confusion, ratio
 from tests.nightly import too

@@ -15,8 +15,7 @@ from scipy.stats import binom
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
-from dpaudit.estimators.private_prediction.divergence import renyi_divergence, renyi_divergence_of_logs
+from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon, renyi_divergence, renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import (
     gnmax_log_flip,
