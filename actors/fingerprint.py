@@ -263,7 +263,7 @@ def _values_of(function: FunctionType) -> tuple[object, ...]:
     return function.__defaults__, function.__kwdefaults__, function.__closure__, vars(function)
 
 
-_NOT_CODE = {"__doc__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
+_NOT_CODE = {"__doc__", "_abc_impl", "__firstlineno__", "__static_attributes__", "__slotnames__"}
 
 
 MAX_FILES = 5_000

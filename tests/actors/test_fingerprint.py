@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import importlib.util
@@ -255,6 +256,18 @@ def typed(text: str) -> str:
     assert process.returncode == 0, process.stderr
     assert "__main__.Mechanism" in process.stdout
     return process.stdout.split()[0]
+
+
+def test_a_class_keeps_its_fingerprint_when_an_object_is_copied() -> None:
+    """Python then caches the names of slots in the class."""
+
+    class Local:
+        pass
+
+    before = fingerprint(Local)
+    copy.copy(Local())
+    assert "__slotnames__" in vars(Local)
+    assert fingerprint(Local) == before
 
 
 def test_code_from_a_prompt_counts() -> None:

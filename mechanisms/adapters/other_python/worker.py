@@ -17,6 +17,7 @@ pandas or pyarrow if the form of the rows requires them. dpaudit imports it for 
 from __future__ import annotations
 
 import copy
+import copyreg
 import fcntl
 import hashlib
 import heapq
@@ -1031,9 +1032,7 @@ def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
         names = {name for name in vars(value) if isinstance(name, str)}
     except Exception:
         names = set()
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names |= {_mangled(name, base) for name in ((slots,) if isinstance(slots, str) else slots)}
+    names.update(copyreg._slotnames(kind))  # type: ignore[attr-defined]
     public = {name for name in names if _public(name)}
     if not public:
         public = {
@@ -1044,12 +1043,6 @@ def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
         }
     private = {name for name in names if not _public(name) and not name.startswith("__")}
     return sorted(public)[:MAX_NUMBERS], sorted(private)[:MAX_NUMBERS]
-
-
-def _mangled(name: str, owner: type) -> str:
-    """Return the attribute name of a slot: Python prepends the class to two underscores."""
-    mangled = name.startswith("__") and not name.endswith("__")
-    return f"_{owner.__name__.lstrip('_')}{name}" if mangled else name
 
 
 def _public(name: Any) -> bool:
