@@ -22,8 +22,7 @@ from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
 
 Form = Literal["frame", "arrow", "array", "records", "list"]
-MAX_ALTERNATIVES = 64
-"""Most combinations of settings."""
+MAX_ALTERNATIVES = 64  # combinations of settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +137,7 @@ class CodeOnRows(ClaimedByUser):
 
 
 _PYTHONS: OrderedDict[str, OtherPython] = OrderedDict()
-_MAX_PYTHONS = 8
-"""Most processes of other Pythons that are cached for the next unit: importing a library may take seconds."""
+_MAX_PYTHONS = 8  # processes that are cached for the next unit: importing a library may take seconds
 
 
 @cache

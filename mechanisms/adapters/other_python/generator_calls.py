@@ -14,18 +14,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-MISSING = -sys.float_info.max
-"""Cell of a missing value."""
-OUTSIDE = sys.float_info.max
-"""Cell of a value that is no finite number, in a column of numbers."""
-TABLE = "synthetic table"
-"""First words of the ending of a call that returned a table."""
-RANDOMNESS = ("rng", "seed", "random_state")
-"""Parameters that get a generator of random numbers, or a seed."""
-NAMED_WORDS = 8
-"""Largest number of words outside the schema that an ending names, for each column."""
-MAX_CELLS = 60_000
-"""Largest number of cells of a synthetic table."""
+MISSING = -sys.float_info.max  # cell of a missing value
+OUTSIDE = sys.float_info.max  # cell of a value that is no finite number, in a column of numbers
+TABLE = "synthetic table"  # first words of the ending of a call that returned a table
+RANDOMNESS = ("rng", "seed", "random_state")  # parameters that get a generator of random numbers, or a seed
+NAMED_WORDS = 8  # words outside the schema that an ending names, for each column
+MAX_CELLS = 60_000  # of a synthetic table
 
 
 class GeneratorError(TypeError):

@@ -20,12 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-LIMB = 24
-"""Bits of an integer in one number, which single precision holds exactly."""
-MAX_NUMBERS = 1 << 16
-"""Largest number of numbers of a state; those of the arrays after them are added up."""
-MAX_PARTS = 50_000
-"""Largest number of parts of an object that are read."""
+LIMB = 24  # bits of an integer in one number, which single precision holds exactly
+MAX_NUMBERS = 1 << 16  # of a state; those of the arrays after them are added up
+MAX_PARTS = 50_000  # of an object that are read
 EXPORTS = ("state_dict", "save_raw", "model_to_string", "tobytes", "serialize", "to_bytes", "__getstate__")
 """Methods that export the content of an object that cannot be pickled, in the order in which they are tried."""
 _WITHOUT_DATA = {"lock", "RLock", "ellipsis", "NotImplementedType", "code", "c_void_p", "_Pointer", "_CFuncPtr"}

@@ -16,14 +16,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-MAX_FILE = 1 << 20
-"""Largest number of bytes of a file that are read."""
-MAX_ENTRIES = 500
-"""Largest number of entries of the current folder that are looked at."""
-CLOCK_STEP_NS = 20_000_000
-"""Steps in which file systems record times, at most."""
-SCANS = 64
-"""After so many searches in a row without a file, the current folder is searched in every 16th call of a function."""
+MAX_FILE = 1 << 20  # bytes of a file that are read
+MAX_ENTRIES = 500  # of the current folder that are looked at
+CLOCK_STEP_NS = 20_000_000  # steps in which file systems record times, at most
+SCANS = 64  # searches in a row without a file, after which only every 16th call of a function searches the folder
 
 
 class SideOutputs:
