@@ -149,15 +149,17 @@ class Coins(Generic[RowsT]):
         """Return what all trainings share, as placeholders for the arguments of units; by default nothing."""
         return None
 
-    def training(self, setting: Setting, work: Work, prepared: Any, number: int, label: str = "") -> Unit:
-        """Return the unit of one run of the mechanism, which gives its release."""
+    def training(
+        self, setting: Setting, work: Work, prepared: Any, number: int, label: str = "", kind: str = ""
+    ) -> Unit:
+        """Return the unit of one run of the mechanism, which gives its release; the seeds are those of its kind."""
         return work.add(
             run_mechanism,
             self.without_counts(),
             setting.mechanism,
             setting.required_part("target"),
-            design_seed=self.design_seed(setting, number),
-            seed=setting.seed.child("training", number),
+            design_seed=self.design_seed(setting, number, kind),
+            seed=setting.seed.child(f"{kind}training", number),
             label=label or f"training {number + 1} of {self.trainings}",
             **setting.unit_options,
             returns=type(self).released,
@@ -213,9 +215,9 @@ class Coins(Generic[RowsT]):
         """Return the number of replays in a unit: at most `rows_per_unit` score rows, and at least two units."""
         return max(1, min(rows_per_unit // canaries, -(-self.replays // 2)))
 
-    def design_seed(self, setting: Setting, number: int) -> Seed:
+    def design_seed(self, setting: Setting, number: int, kind: str = "") -> Seed:
         """Return the seed of the design of one training."""
-        return setting.seed.child("design", number)
+        return setting.seed.child(f"{kind}design", number)
 
     def without_counts(self) -> Self:
         """Return the game as units see it, with the defaults of `counts`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,12 +34,10 @@ from dpaudit.language_models.canary_texts.rates import FAIR
 from dpaudit.language_models.canary_texts.source import CanaryKind
 from dpaudit.language_models.canary_texts.view import TextView
 from dpaudit.language_models.games.text_canaries_work import (
-    CanaryDesign,
     base_losses,
     draw_canaries,
     fine_tune,
     score_canaries,
-    toss_coins_again,
 )
 from dpaudit.language_models.mechanisms.fine_tuned_model import TextLearner
 from dpaudit.mechanisms.ranges import require_at_least
@@ -167,93 +165,61 @@ class TextCanaries:
                 "canaries of this kind continue texts of the reference part, which is empty. Give `split.reference` a "
                 "share above 0, or choose the kind random-tokens"
             )
-        design = CanaryDesign(**{part.name: getattr(self, part.name) for part in fields(CanaryDesign)})
         mechanism: TextLearner = setting.mechanism
-        size = self.size(len(setting.parts.target))
+        size, cheap = self.size(len(setting.parts.target)), setting.resources.without_gpu
         canary_sets = tuple(
             work.add(
                 draw_canaries,
-                design,
+                replace(self, trainings=1, ceiling=False),
                 mechanism.base,
                 setting.part_argument("reference"),
                 seed=setting.seed.child("canaries", number),
                 label=f"canaries {number + 1} of {self.trainings}",
-                resources=setting.resources.without_gpu,
+                resources=cheap,
             )
             for number in range(self.trainings)
         )
         base = work.add(
             base_losses, mechanism.base, canary_sets, label="base model on all canaries", resources=setting.resources
         )
-        tuned = self._trainings(setting, work, canary_sets, size, "training")
-        evidence = self._scores(setting, work, canary_sets, base, tuned, "scores of the canaries")
-        control = work.add(
-            toss_coins_again,
-            setting.attack,
-            canary_sets,
-            base,
-            tuned,
-            seed=setting.seed.child("control"),
-            replays=CONTROL_REPLAYS,
-            label="control, coins tossed after the training",
-            resources=setting.resources.without_gpu,
-        )
+
+        def tuned(played: Setting, label: str) -> tuple[Unit, ...]:
+            return tuple(
+                work.add(
+                    fine_tune,
+                    played.mechanism,
+                    canaries,
+                    setting.required_part("target"),
+                    setting.part_argument("test"),
+                    size=size,
+                    alone=self.trainings == 1,
+                    reads_update=setting.attack.reads_update,
+                    seed=played.seed.child("training", number),
+                    label=label if self.trainings == 1 else f"{label} {number + 1} of {self.trainings}",
+                    **setting.unit_options,
+                )
+                for number, canaries in enumerate(canary_sets)
+            )
+
+        def scores(models: tuple[Unit, ...], label: str, **control: Any) -> Unit:
+            common = (setting.attack, canary_sets, base, models)
+            return work.add(score_canaries, *common, label=label, resources=cheap, **control)
+
+        trainings = tuned(setting, "training")
+        evidence = scores(trainings, "scores of the canaries")
+        control = {"control_seed": setting.seed.child("control"), "replays": CONTROL_REPLAYS}
         bare = setting.noiseless if self.ceiling else None
-        ceiling: tuple[Unit, ...] = ()
-        without: tuple[Unit, ...] = ()
-        if bare is not None:
-            without = self._trainings(bare, work, canary_sets, size, WITHOUT_PRIVACY)
-            words = "what a mechanism without privacy would show"
-            ceiling = (self._scores(setting, work, canary_sets, base, without, words),)
+        without = () if bare is None else tuned(bare, WITHOUT_PRIVACY)
         response = CoinResponse() if self.rate == FAIR else RareCoinResponse(self.rate)
         return Played(
             (evidence,),
-            trainings=tuned,
+            trainings=trainings,
             shadows=without,
-            control=(control,),
-            ceiling=ceiling,
-            noiseless=bool(ceiling),
-            choices=(*canary_sets, *tuned),
-            claim=setting.mechanism.claim(size),
+            control=(scores(trainings, "control, coins tossed after the training", **control),),
+            ceiling=(scores(without, "what a mechanism without privacy would show"),) if without else (),
+            noiseless=bool(without),
+            choices=(*canary_sets, *trainings),
+            claim=mechanism.claim(size),
             reference=Reference(response, self.canaries * self.trainings, "canaries"),
             controlled_on="canaries whose coins were tossed after the training,",
-        )
-
-    def _trainings(
-        self, setting: Setting, work: Work, canary_sets: tuple[Unit, ...], size: int, label: str
-    ) -> tuple[Unit, ...]:
-        return tuple(
-            work.add(
-                fine_tune,
-                setting.mechanism,
-                canaries,
-                setting.required_part("target"),
-                setting.part_argument("test"),
-                size=size,
-                alone=self.trainings == 1,
-                reads_update=setting.attack.reads_update,
-                seed=setting.seed.child("training", number),
-                label=label if self.trainings == 1 else f"{label} {number + 1} of {self.trainings}",
-                **setting.unit_options,
-            )
-            for number, canaries in enumerate(canary_sets)
-        )
-
-    def _scores(
-        self,
-        setting: Setting,
-        work: Work,
-        canary_sets: tuple[Unit, ...],
-        base: Unit,
-        tuned: tuple[Unit, ...],
-        label: str,
-    ) -> Unit:
-        return work.add(
-            score_canaries,
-            setting.attack,
-            canary_sets,
-            base,
-            tuned,
-            label=label,
-            resources=setting.resources.without_gpu,
         )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, measuring, unit
@@ -17,12 +16,12 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores
 from dpaudit.language_models.attacks.canary_losses import CanaryLosses
-from dpaudit.language_models.canary_texts.canaries import Canaries, Unit
+from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.drawing import StoredCanaries, drawn_canaries, new_tokens
 from dpaudit.language_models.canary_texts.guesses import attack_scores, order_of_all
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.planting import NO_LOSS
-from dpaudit.language_models.canary_texts.source import CanaryKind, TextSource
+from dpaudit.language_models.canary_texts.source import TextSource
 from dpaudit.language_models.canary_texts.view import TextView
 from dpaudit.language_models.mechanisms.base_models.protocol import BaseModel, BaseModelSource
 from dpaudit.language_models.mechanisms.fine_tuned_model import TextLearner, longest_text, training_texts
@@ -47,18 +46,6 @@ LARGEST_LOSS = 700.0
 """Mean loss above which perplexity is not computed, in nats."""
 
 
-@dataclass(frozen=True)
-class CanaryDesign:
-    """Number and kind of the canaries of one training; fields as in `TextCanaries`."""
-
-    canaries: int
-    kind: CanaryKind
-    repeat: tuple[int, ...]
-    records: int
-    unit: Unit
-    rate: float
-
-
 @dataclass(frozen=True, eq=False)
 class TunedLosses:
     """Losses of the canaries after a training."""
@@ -68,20 +55,17 @@ class TunedLosses:
 
 
 @unit
-def draw_canaries(
-    design: CanaryDesign, base: BaseModelSource, texts: Texts | None, *, seed: Seed
-) -> Outcome[StoredCanaries]:
-    """Draw the canaries of one training: texts, coins, copies."""
+def draw_canaries(game: Any, base: BaseModelSource, texts: Texts | None, *, seed: Seed) -> Outcome[StoredCanaries]:
+    """Draw the canaries of one training of the game `text-canaries`: texts, coins, copies."""
     model = base.load()
-    source = TextSource(model.tokenizer, () if texts is None else texts.texts, model.module)
     canaries = drawn_canaries(
-        design.kind,
-        source,
-        canaries=design.canaries,
-        repeat=design.repeat,
-        records=design.records,
-        unit=design.unit,
-        rate=design.rate,
+        game.kind,
+        TextSource(model.tokenizer, () if texts is None else texts.texts, model.module),
+        canaries=game.canaries,
+        repeat=game.repeat,
+        records=game.records,
+        unit=game.unit,
+        rate=game.rate,
         seed=int(seed.sequence().generate_state(1, np.uint64)[0] >> 1),
     )
     if not 0 < canaries.planted.sum() < len(canaries):
@@ -226,29 +210,21 @@ def score_canaries(
     canary_sets: tuple[StoredCanaries, ...],
     base: list[TokenStatistics],
     tuned: tuple[TunedLosses, ...],
+    *,
+    control_seed: Seed | None = None,
+    replays: int = 1,
 ) -> Iterator[Scores]:
-    """Yield the scores of the canaries of all trainings in one table."""
+    """Yield the scores of the canaries of all trainings in one table, for each replay.
+
+    With `control_seed`, the coins of each replay are fair ones that were tossed after the training.
+    """
     canaries = [stored.load() for stored in canary_sets]
     scores = scores_by_attack(attack, canaries, base, tuned)
     coins = np.concatenate([each.planted for each in canaries])
-    yield ordered(attack, scores, coins)
-
-
-@unit
-def toss_coins_again(
-    attack: CanaryLosses,
-    canary_sets: tuple[StoredCanaries, ...],
-    base: list[TokenStatistics],
-    tuned: tuple[TunedLosses, ...],
-    *,
-    seed: Seed,
-    replays: int,
-) -> Iterator[Scores]:
-    """Yield scores of the same canaries with fair coins that were tossed after the training, for each replay."""
-    scores = scores_by_attack(attack, [stored.load() for stored in canary_sets], base, tuned)
     for replay in range(replays):
-        coins = seed.child(replay).rng().random(next(iter(scores.values())).size) < 0.5
-        guesses = ordered(attack, scores, coins)
+        if control_seed is not None:
+            coins = control_seed.child(replay).rng().random(coins.size) < 0.5
+        guesses = order_of_all(scores, coins) if attack.is_learned else Scores(scores[attack.order], coins)
         yield Scores(guesses.score, guesses.truth, replay, guesses.canary)
 
 
@@ -278,10 +254,3 @@ def scores_by_attack(
         parts = [scores[name] if isinstance(scores, dict) else np.full(scores, median) for scores in by_training]
         joined[name] = np.concatenate(parts)
     return joined
-
-
-def ordered(attack: CanaryLosses, scores: dict[str, Floats], coins: NDArray[np.bool_]) -> Scores:
-    """Return the scores of the order of guesses."""
-    if attack.is_learned:
-        return order_of_all(scores, coins)
-    return Scores(scores[attack.order], coins)

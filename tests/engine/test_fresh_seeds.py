@@ -44,7 +44,7 @@ SPECS["text-worlds"] = {
 # These share coins or calls on purpose: the same replays without privacy, or by a weaker attack.
 SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show")
 # Parts of one training, which draw from different children of its seed.
-PARTS = ("train_teachers", "release_answers", "train_model", "measure_utility", "ask_teachers", "train_and_ask")
+PARTS = ("train_teachers", "release_answers", "train_model", "ask_teachers", "train_and_ask")
 ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
 LEARN = [
     *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),

@@ -27,7 +27,7 @@ from dpaudit.language_models.attacks.canary_losses import CanaryLosses
 from dpaudit.language_models.canary_texts.drawing import StoredCanaries
 from dpaudit.language_models.data.plain_texts import MadeSentences, TextsFile
 from dpaudit.language_models.games.text_canaries import TextCanaries
-from dpaudit.language_models.games.text_canaries_work import TunedLosses, planted_records, toss_coins_again
+from dpaudit.language_models.games.text_canaries_work import TunedLosses, planted_records, score_canaries
 from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
 from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
 from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
@@ -184,12 +184,12 @@ def test_coins_tossed_after_the_training_show_nothing() -> None:
             with cases.case(attack.order):
                 guess = "signed" if attack.is_learned else "any-tail"
                 estimator = SimultaneousGuessCount(1e-5, 0.95, guess=guess)
-                replays = toss_coins_again(
+                replays = score_canaries(
                     attack,
                     (StoredCanaries.of(canaries),),
                     [statistics(0.0)],
                     (TunedLosses(statistics(3.0)),),
-                    seed=Seed(5),
+                    control_seed=Seed(5),
                     replays=100,
                 )
                 bounds = [estimator.bound([estimator.tally(scores)]).lower for scores in replays]

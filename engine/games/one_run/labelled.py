@@ -151,46 +151,23 @@ class LabelledCoins(Coins[Examples]):
         )
         return Prepared(queries, reference)
 
-    def training(self, setting: Setting, work: Work, prepared: Prepared, number: int, label: str = "") -> Unit:
+    def training(
+        self, setting: Setting, work: Work, prepared: Prepared, number: int, label: str = "", kind: str = ""
+    ) -> Unit:
         if self._plays_releases(setting):
             cheap = replace(setting, resources=setting.resources.without_gpu)
-            return super().training(cheap, work, prepared, number, label)
-        return self.model_training(
+            return super().training(cheap, work, prepared, number, label, kind)
+        game, design_seed = self.without_counts(), self.design_seed(setting, number, kind)
+        measures = not kind and not self.plants(setting.parts.target, design_seed)
+        return add_training(
             setting,
             work,
-            prepared,
-            setting.part_argument("test"),
-            design_seed=self.design_seed(setting, number),
-            seed=setting.seed.child("training", number),
+            inlined(training_rows, game, setting.required_part("target"), design_seed=design_seed),
+            setting.part_argument("test") if measures else None,
+            game=game,
+            queries=prepared.queries,
+            seed=setting.seed.child(f"{kind}training", number),
             label=label or f"training {number + 1} of {self.trainings}",
-        )
-
-    def model_training(
-        self, setting: Setting, work: Work, prepared: Prepared, test: Any, *, design_seed: Seed, seed: Seed, label: str
-    ) -> Unit:
-        """Add one training of a learner, with its teachers if it has any, and return the unit with its answers.
-
-        Args:
-            test: Placeholder of the rows on which utility is measured; None to measure none.
-            design_seed: Seed of the training data.
-            seed: Seed of the training.
-            label: Name of the training.
-        """
-        game, target = self.without_counts(), setting.required_part("target")
-        rows = inlined(training_rows, game, target, design_seed=design_seed)
-        return work.add(
-            train_model,
-            game,
-            setting.mechanism,
-            prepared.queries,
-            target,
-            test,
-            setting.part_argument("validation"),
-            answered=add_teachers(setting, work, rows, seed=seed, label=label),
-            design_seed=design_seed,
-            seed=seed,
-            label=label,
-            **setting.unit_options,
         )
 
     def replayed(self, setting: Setting, prepared: Prepared, release: Any, *, held_out: bool = False) -> Any:
@@ -336,75 +313,77 @@ def training_rows(game: LabelledCoins, target: Examples, *, design_seed: Seed) -
     return game.intervened(target, design_seed)
 
 
-def _measured(game: LabelledCoins, target: Examples, test: Examples | None, design_seed: Seed) -> set[str]:
-    return set() if test is None or game.plants(target, design_seed) else {*ModelUtility.__dataclass_fields__}
-
-
-@unit
-@measuring(_measured)
-def train_model(
-    game: LabelledCoins,
-    mechanism: Any,
-    queries: Queries,
-    target: Examples,
-    test: Examples | None,
-    validation: Examples | None,
-    compute: Compute,
+def add_training(
+    setting: Setting,
+    work: Work,
+    train: Any,
+    test: Any,
     *,
-    answered: AnsweredQueries | None,
-    design_seed: Seed,
     seed: Seed,
-) -> Outcome[Predictions]:
-    """Train a learner once and return its answers at every point that may be shown.
-
-    The outcome has utility metrics unless labels are planted.
+    label: str,
+    game: LabelledCoins | None = None,
+    queries: Any = None,
+) -> Unit:
+    """Add one training of a learner, with its teachers if it has any, and return the unit with its answers.
 
     Args:
-        answered: Answers of the learner's teachers; None for a learner without separate teachers.
+        train: Placeholder of the rows on which it trains.
+        test: Placeholder of the rows on which utility is measured; None to measure none.
+        seed: Seed of the training.
+        label: Name of the training.
+        game: The game, without counts; None to ask nothing.
+        queries: Placeholder of the points about which the model is asked; None to ask nothing.
     """
-    train = training_rows(game, target, design_seed=design_seed)
-    model = fitted(mechanism, train, validation, compute, seed, answered)
-
-    def predict(examples: Examples) -> NDArray[np.float64]:
-        return np.asarray(model.probabilities(writable_features(examples.features)))
-
-    answers = queries.ask(lambda points: game.model_answers(predict, points, queries.reference))
-    if test is None or not _measured(game, target, test, design_seed):
-        return Outcome(Predictions(answers))
-    return Outcome(Predictions(answers), metrics=asdict(utility(model, test)))
-
-
-def add_utility(setting: Setting, work: Work, label: str) -> Unit:
-    """Return the unit of a training on the unchanged target part that measures utility, without an attack."""
-    target, seed = setting.required_part("target"), setting.seed.child("utility")
     return work.add(
-        measure_utility,
+        train_model,
+        game,
         setting.mechanism,
-        target,
-        setting.required_part("test"),
+        queries,
+        train,
+        test,
         setting.part_argument("validation"),
-        answered=add_teachers(setting, work, target, seed=seed, label=label),
+        answered=add_teachers(setting, work, train, seed=seed, label=label),
         seed=seed,
         label=label,
         **setting.unit_options,
     )
 
 
+def add_utility(setting: Setting, work: Work, label: str) -> Unit:
+    """Return the unit of a training on the unchanged target part that measures utility, without an attack."""
+    target, test, seed = setting.required_part("target"), setting.required_part("test"), setting.seed.child("utility")
+    return add_training(setting, work, target, test, seed=seed, label=label)
+
+
 @unit
-@measuring(lambda: ModelUtility.__dataclass_fields__)
-def measure_utility(
+@measuring(lambda test: () if test is None else ModelUtility.__dataclass_fields__)
+def train_model(
+    game: LabelledCoins | None,
     mechanism: Any,
-    target: Examples,
-    test: Examples,
+    queries: Queries | None,
+    train: Examples,
+    test: Examples | None,
     validation: Examples | None,
     compute: Compute,
     *,
     answered: AnsweredQueries | None,
     seed: Seed,
-) -> Outcome[ModelUtility]:
-    """Train on the true labels and return the utility on the test part; `answered` as in `train_model`."""
-    measured = utility(fitted(mechanism, target, validation, compute, seed, answered), test)
-    return Outcome(measured, metrics=asdict(measured))
+) -> Outcome[Predictions]:
+    """Train a learner once and return its answers at every point that may be shown, with utility metrics if asked for.
+
+    Args:
+        answered: Answers of the learner's teachers; None for a learner without separate teachers.
+    """
+    model = fitted(mechanism, train, validation, compute, seed, answered)
+
+    def predict(examples: Examples) -> NDArray[np.float64]:
+        return np.asarray(model.probabilities(writable_features(examples.features)))
+
+    answers = np.zeros((0, train.classes), np.float32)
+    if game is not None and queries is not None:
+        reference = queries.reference
+        answers = queries.ask(lambda points: game.model_answers(predict, points, reference))
+    return Outcome(Predictions(answers), metrics={} if test is None else asdict(utility(model, test)))
 
 
 def _without_privacy(mechanism: Any) -> Any:

@@ -73,18 +73,10 @@ class Membership(IncludedByCoin[Examples], LabelledCoins):
         prepared = super().prepared(setting, work)
         if "shadows" not in getattr(setting.attack, "needs", ()):
             return prepared
-        seeds = tuple(setting.seed.child("shadow design", number) for number in range(self.shadows))
+        seeds = tuple(self.design_seed(setting, number, "shadow ") for number in range(self.shadows))
         shadows = tuple(
-            self.model_training(
-                setting,
-                work,
-                prepared,
-                None,
-                design_seed=seed,
-                seed=setting.seed.child("shadow training", number),
-                label=f"shadow model {number + 1} of {self.shadows}",
-            )
-            for number, seed in enumerate(seeds)
+            self.training(setting, work, prepared, number, f"shadow model {number + 1} of {self.shadows}", "shadow ")
+            for number in range(self.shadows)
         )
         return replace(prepared, shadows=shadows, shadow_seeds=seeds)
 
