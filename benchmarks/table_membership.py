@@ -15,21 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.actors.seed import Seed
-from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer
 from dpaudit.engine.data.table_rows import ExampleRows
-from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.estimators.measures import auc
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.row_function import TableRows
-from dpaudit.synthetic_tables.games.membership import TableDraw, TargetRecord, fit_with_or_without
-from dpaudit.synthetic_tables.games.record_view import Pool
+from dpaudit.synthetic_tables.games.membership import TableMembershipGame
 from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
 from dpaudit.synthetic_tables.mechanisms.gaussian_copula import GaussianCopula
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from tests.engine.pair_source_kit import played_scores
 
 SCHEMA: Mapping[str, Any] = {
     "x1": (5.0, 30.0),
@@ -42,24 +39,20 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 
-def scores(mechanism: Any, rows: TableRows, draw: TableDraw, place: int, fits: int, seed: int, attack: Any) -> Scores:
+def scores(mechanism: Any, data: TableRows, fits: int, seed: int, attack: Any, **fields: Any) -> Scores:
     """Return the scores of `fits` fresh fits, by an attack that learns from as many shadow fits."""
-    arguments = (mechanism, TargetRecord(place), None, Compute())
-    search, fresh = (
-        fit_with_or_without(*arguments, rows=rows, draw=draw, first=0, last=fits, seed=Seed(seed).child(part)).value
-        for part in ("search", "fresh")
-    )
-    return score_trials(attack, search, fresh)
+    game = TableMembershipGame(trials=fits, search=fits, stack=fits, **fields)
+    return played_scores(game, mechanism, data, attack=attack, seed=seed)
 
 
 def coverage(audits: int) -> float:
     """Return the share of small audits whose bound at 95 % exceeds the exact epsilon of noisy marginals."""
     rows = ExampleRows(BreastCancer(standardise=False), SCHEMA, "diagnosis").load().take(np.arange(60))
-    draw, estimator = TableDraw(12, False, True), FairCoins()
+    estimator = FairCoins()
     generator = IndependentMarginals(0.1, SCHEMA, count=12, bins=3)
     above = 0
     for seed in range(audits):
-        replay = scores(generator, rows, draw, Pool(rows).outlier(), 60, seed, OutputSet(classifiers=("linear",)))
+        replay = scores(generator, rows, 60, seed, OutputSet(classifiers=("linear",)), rows=12)
         above += estimator.bound([estimator.tally(replay)]).lower > generator.exact_epsilon()
     return above / audits
 
@@ -76,9 +69,9 @@ def power(fits: int) -> None:
         ("Gaussian copula", GaussianCopula(SCHEMA)),
     )
     for name, mechanism in generators:
-        for target, place in (("outlier", Pool(rows).outlier()), ("average", -1)):
+        for target in ("outlier", "average"):
             started = time.process_time()
-            replay = scores(mechanism, rows, TableDraw(len(rows) // 2, False, True), place, fits, 0, OutputSet())
+            replay = scores(mechanism, rows, fits, 0, OutputSet(), rows=len(rows) // 2, target=target)
             bound = estimator.bound([estimator.tally(replay)]).lower
             area = auc(
                 *(np.sort(replay.score[replay.truth == world]) for world in (True, False)), confidence=0.95

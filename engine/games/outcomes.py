@@ -170,6 +170,12 @@ class Runs:
         """Return the seed of each run."""
         return [self.seed.child(number // 2 if self.paired else number) for number in self.number.tolist()]
 
+    def seed_numbers(self) -> list[int]:
+        """Return an integer below 2^31 for each run, for code that takes no `Seed`."""
+        number = self.number // 2 if self.paired else self.number
+        drawn: list[int] = self.seed.rng().integers(0, 2**31, int(number.max(initial=0)) + 1)[number].tolist()
+        return drawn
+
     def each(self, run: Callable[[bool, Seed], Any]) -> Outcomes:
         """Make the runs one by one, from their coin and seed; see `result_of` for what they may give."""
         results = [

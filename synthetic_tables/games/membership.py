@@ -10,7 +10,7 @@ Source: Stadler et al. (2022), "Synthetic Data - Anonymisation Groundhog Day", s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -20,19 +20,18 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.games.functions.game import ROW_FUNCTIONS
 from dpaudit.engine.attacks.output_set import SummaryView
-from dpaudit.engine.games.functions.game import ROW_FUNCTIONS, call_seeds
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError, require, shortened
-from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
 from dpaudit.mechanisms.queries.table_generator import TableGenerator
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 from dpaudit.synthetic_tables.games.record_view import Closeness, Pool, RecordView
 from dpaudit.synthetic_tables.games.utility import add_utility
@@ -45,26 +44,11 @@ SHOWN_CELLS = 6
 
 
 @dataclass(frozen=True)
-class TableDraw:
-    """Description of the random table of a fit.
-
-    Attributes:
-        rows: Number of rows in a table with the target record, >= 1.
-        replaces: True if another random row replaces the record, so that both tables have `rows` rows; False if the
-            table without the record has one row fewer.
-        knows_others: True if the attack knows the other rows.
-    """
-
-    rows: int
-    replaces: bool
-    knows_others: bool
-
-
-@dataclass(frozen=True)
 class TargetRecord:
-    """The record that all fits have in common."""
+    """The record that all fits have in common, and the size of their tables."""
 
     place: int  # among the rows of the pool; -1 if each fit has another record
+    rows: int  # number of rows of a table with the record, >= 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,80 +60,22 @@ class DrawnTable:
     record: int  # place of the target record in the pool
 
 
-def draw_table(pool: Pool, target_record: TargetRecord, draw: TableDraw, has_record: bool, seed: Seed) -> DrawnTable:
+def draw_table(pool: Pool, target: TargetRecord, has_record: bool, seed: Seed, *, replaces: bool) -> DrawnTable:
     """Return the table of a fit. All but the record is the same for both values of `has_record`.
 
-    The record has a random place among the rows. Under "replace", its substitute has the same place.
+    The record has a random place among the rows. If another row replaces it, that row has the same place.
     """
     rng = seed.rng()
-    record = target_record.place if target_record.place >= 0 else int(rng.integers(len(pool)))
-    places = rng.choice(len(pool) - 1, draw.rows, replace=False)
+    record = target.place if target.place >= 0 else int(rng.integers(len(pool)))
+    places = rng.choice(len(pool) - 1, target.rows, replace=False)
     places += places >= record  # every place but that of the record
-    others, substitute, position = places[:-1], places[-1:], int(rng.integers(draw.rows))
+    others, substitute, position = places[:-1], places[-1:], int(rng.integers(target.rows))
     if has_record:
         substitute = np.array([record])
-    elif not draw.replaces:
+    elif not replaces:
         substitute = substitute[:0]
     table = np.concatenate([others[:position], substitute, others[position:]])
     return DrawnTable(pool.take(table), pool.take(others), record)
-
-
-@unit
-def choose_record(pool: TableRows, row: int | None, target: str, alternatives: int) -> Outcome[TargetRecord]:
-    """Return the target record. Fits that are scored have other rows, so the choice costs no significance."""
-    cautions = []
-    if alternatives > 1:
-        cautions.append(f"only the first of {alternatives} combinations of settings is audited")
-    if pool.inferred:
-        cautions.append(
-            "assumption: the schema was inferred from the rows. A public schema is part of the claim; a generator that "
-            "takes its schema from its rows is not private"
-        )
-    if target == "average":
-        note = "target record: another random row of the data in each fit"
-        return Outcome(TargetRecord(-1), notes=(note, *cautions))
-    place = row if row is not None else Pool(pool).outlier()
-    cells = list(pool.cells.slice(place, 1).to_pylist()[0].items())
-    words = ", ".join(f"{name}={shortened(cell)}" for name, cell in cells[:SHOWN_CELLS])
-    words += f" and {len(cells) - SHOWN_CELLS} more columns" if len(cells) > SHOWN_CELLS else ""
-    why = "" if row is not None else ", which is the farthest from its nearest rows,"
-    note = f"target record: row {place:,} of the target part{why} with {words}"
-    return Outcome(TargetRecord(place), notes=(note, *cautions))
-
-
-@unit
-def fit_with_or_without(
-    mechanism: Any,
-    target_record: TargetRecord,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    rows: TableRows,
-    draw: TableDraw,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> Outcome[Outcomes]:
-    """Run fits `first` to `last` - 1, each on its own table, with the target record or without it by a fair coin.
-
-    Raises: TrainingError if all fits fail in the same way.
-    """
-    unit_seed, pool = seed.child(first), Pool(rows)
-    truth = unit_seed.rng().random(last - first) < 0.5
-    seeds = call_seeds(unit_seed.child("calls"), last - first)
-    tables = [
-        draw_table(pool, target_record, draw, bool(coin), unit_seed.child("tables", place))
-        for place, coin in enumerate(truth)
-    ]
-    settings = mechanism.alternatives()[0]
-    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
-    with limited_threads(compute.threads):
-        fits = _Fits(mechanism, pool, target_record, draw, settings, limits)
-        outcomes = [fits.outcome(fit_table, int(number)) for fit_table, number in zip(tables, seeds, strict=True)]
-    names = [f"fit {first + place} (seed {number})" for place, number in enumerate(seeds.tolist())]
-    samples = Outcomes.of(outcomes, truth, number=np.arange(first, last), name=names, dtype=np.float32)
-    samples.require_some_success()
-    return Outcome(samples, failures=samples.failures)
 
 
 class _Fits:
@@ -159,20 +85,20 @@ class _Fits:
         self,
         mechanism: Any,
         pool: Pool,
-        target_record: TargetRecord,
-        draw: TableDraw,
-        settings: Mapping[str, Any],
+        target: TargetRecord,
         limits: CallLimits,
+        *,
+        knows_others: bool,
     ) -> None:
-        self._mechanism, self._pool, self._draw = mechanism, pool, draw
-        self._settings, self._limits = settings, limits
-        self._view = pool.around(target_record.place) if target_record.place >= 0 else None
-        self._bare = getattr(mechanism, "without_noise", lambda: None)() if draw.knows_others else None
+        self._mechanism, self._pool, self._rows, self._knows_others = mechanism, pool, target.rows, knows_others
+        self._settings, self._limits = mechanism.alternatives()[0], limits
+        self._view = pool.around(target.place) if target.place >= 0 else None
+        self._bare = getattr(mechanism, "without_noise", lambda: None)() if knows_others else None
 
     def outcome(self, fit_table: DrawnTable, seed: int) -> CallOutcome:
         """Return what one fit shows of the target record."""
         view = self._view or self._pool.around(fit_table.record)
-        others = view.closeness(fit_table.others) if self._draw.knows_others else None
+        others = view.closeness(fit_table.others) if self._knows_others else None
         if isinstance(self._mechanism, TableGenerator):
             return self._generated(view, others, fit_table, seed)
         result: CallOutcome
@@ -186,7 +112,7 @@ class _Fits:
     def _generated(self, view: RecordView, others: Closeness | None, fit_table: DrawnTable, seed: int) -> CallOutcome:
         """Return what a generated table shows of the record, and the generator's noisy measurements."""
         try:
-            release = self._mechanism.generate(fit_table.table, self._draw.rows, seed, self._settings, self._limits)
+            release = self._mechanism.generate(fit_table.table, self._rows, seed, self._settings, self._limits)
             rows = max(1, len(release.table))
             closeness = view.closeness(release.table)
             measurements = np.asarray(release.measurements, np.float64)
@@ -199,7 +125,7 @@ class _Fits:
         if not np.isfinite(measurements).all():
             ending += ", not all finite"
             measurements = np.nan_to_num(measurements)
-        counts, nearest = closeness.counts * (self._draw.rows / rows), [closeness.nearest]
+        counts, nearest = closeness.counts * (self._rows / rows), [closeness.nearest]
         if others is not None:
             counts = counts - others.counts
             nearest.append(closeness.nearest - others.nearest)
@@ -267,7 +193,7 @@ def _check_test(relation: Relation, target: Literal["outlier", "average"]) -> Ch
 
 @register("game", "table-membership", source="Stadler et al. (2022); Houssiau et al. (2022), TAPAS")
 @dataclass(frozen=True)
-class TableMembershipGame(SummaryGame):
+class TableMembershipGame(TwoWorlds):
     """Game in which the attacker tells whether a record was in the table to which a generator was fitted.
 
     It audits generators of synthetic tables, and any other function on rows. The target part of the data is the pool of
@@ -310,8 +236,7 @@ class TableMembershipGame(SummaryGame):
             for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
         ),
     )
-    samples: ClassVar[Any] = staticmethod(fit_with_or_without)
-    learns_once: ClassVar[bool] = True
+    plays_without_noise: ClassVar[bool] = False
 
     trials: int = 1_000
     stack: int = 50
@@ -340,24 +265,53 @@ class TableMembershipGame(SummaryGame):
             return self
         return replace(self, relation=claim.relation)
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        pool = setting.parts.target
-        draw = TableDraw(_rows_in_table(self, len(pool)), self.traits.relation is Relation.REPLACE, self.knows_others)
-        if len(pool) <= draw.rows or (self.row or 0) >= len(pool):
-            raise SpecError(
-                f"the target part must have more rows than a table ({draw.rows}) and than `row` ({self.row}), got "
-                f"{len(pool)}. Give more rows, or lower `rows` or `row`"
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[TargetRecord]:
+        """Yield the target record. Fits that are scored have other rows, so the choice costs no significance."""
+        (pool,) = rows
+        place = self.row
+        if place is None:
+            place = -1 if self.target == "average" else Pool(pool).outlier()
+        yield TargetRecord(place, _rows_in_table(self, len(pool)))
+
+    def notes(self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int) -> tuple[str, ...]:
+        (pool,), (target,) = rows, chosen
+        cautions = []
+        if (alternatives := len(mechanism.alternatives())) > 1:
+            cautions.append(f"only the first of {alternatives} combinations of settings is audited")
+        if pool.inferred:
+            cautions.append(
+                "assumption: the schema was inferred from the rows. A public schema is part of the claim; a generator "
+                "that takes its schema from its rows is not private"
             )
-        target = setting.required_part("target")
-        target_record = work.add(
-            choose_record,
-            target,
-            self.row,
-            "row" if self.row is not None else self.target,
-            len(setting.mechanism.alternatives()),
-            label="target record",
-            resources=setting.resources.without_gpu,
-        )
-        fresh, scores = self.fresh_and_scores(setting, work, target_record, self.search, rows=target, draw=draw)
-        utility = add_utility(setting, work)
-        return Played(scores, trainings=(*utility, *fresh), choices=(target_record,), reference=self.reference())
+        if target.place < 0:
+            return ("target record: another random row of the data in each fit", *cautions)
+        cells = list(pool.cells.slice(target.place, 1).to_pylist()[0].items())
+        words = ", ".join(f"{name}={shortened(cell)}" for name, cell in cells[:SHOWN_CELLS])
+        words += f" and {len(cells) - SHOWN_CELLS} more columns" if len(cells) > SHOWN_CELLS else ""
+        why = "" if self.row is not None else ", which is the farthest from its nearest rows,"
+        return (f"target record: row {target.place:,} of the target part{why} with {words}", *cautions)
+
+    def run(self, mechanism: Any, pair: TargetRecord, runs: Runs) -> Outcomes:
+        """Fit each run to a table of its own."""
+        pool, replaces = Pool(runs.rows[0]), self.traits.relation is Relation.REPLACE
+        limits = CallLimits(runs.limit_s, runs.compute.threads, time_limit, raised_externally)
+        fits = _Fits(mechanism, pool, pair, limits, knows_others=self.knows_others)
+        results = [
+            fits.outcome(draw_table(pool, pair, world, seed.child("table"), replaces=replaces), number)
+            for world, seed, number in zip(runs.truth.tolist(), runs.seeds(), runs.seed_numbers(), strict=True)
+        ]
+        return runs.gave(results, dtype=np.float32)
+
+    def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
+        """Return the plan, with the utility of tables of all rows.
+
+        Raises: SpecError if the target part is too small for tables and record.
+        """
+        pool = len(setting.parts.target)
+        rows = _rows_in_table(self, pool)
+        if pool <= rows or (self.row or 0) >= pool:
+            raise SpecError(
+                f"the target part must have more rows than a table ({rows}) and than `row` ({self.row}), got {pool}. "
+                "Give more rows, or lower `rows` or `row`"
+            )
+        return replace(played, trainings=(*add_utility(setting, work), *played.trainings))

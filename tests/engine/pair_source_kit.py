@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,11 @@ def played_scores(
         mechanism, None, attack or OutputSet(), None, parts, True, Seed(seed), Resources(), 1_000, Reading.TOGETHER
     )
     work, tables = Work(), dict[str, Any]()
-    (evidence,) = replace(game).play(setting, work).evidence
-    for unit in work.units.values():
-        tables[unit.key] = unit.task.run(Inputs(parts.shared(), tables), Compute())
+    (evidence,) = game.play(setting, work).evidence
+    needed = {evidence.key}
+    for unit in reversed(work.units.values()):
+        needed |= set(unit.needs) if unit.key in needed else set()
+    for key in (key for key in work.units if key in needed):
+        tables[key] = work.units[key].task.run(Inputs(parts.shared(), tables), Compute())
     (scores,) = value_of(evidence, tables[evidence.key])
     return scores

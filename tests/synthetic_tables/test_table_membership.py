@@ -19,27 +19,25 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
 from dpaudit.mechanisms.queries.table_generator import GeneratedTable
 from dpaudit.synthetic_tables.games import membership
 from dpaudit.synthetic_tables.games.membership import (
-    TableDraw,
     TableMembershipGame,
     TargetRecord,
-    choose_record,
     draw_table,
-    fit_with_or_without,
 )
 from dpaudit.synthetic_tables.games.record_view import Pool
 from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
+from tests.engine.pair_source_kit import played_scores
 
 SCHEMA: dict[str, Any] = {"x": (0, 9), "w": ["a", "b", "c"]}
 QUICK = RunOptions("in-process", figures=False, repeats=0)
@@ -57,23 +55,11 @@ def pool(rows: int = 60) -> TableRows:
     return loaded
 
 
-def bound(mechanism: Any, rows: TableRows, draw: TableDraw, *, place: int, fits: int, seed: int) -> float:
+def bound(mechanism: Any, data: TableRows, *, fits: int, seed: int = 0, replaces: bool = False, **fields: Any) -> float:
     """Return the 95 % bound of an audit with `fits` shadow fits and as many fresh fits."""
-    search, fresh = (
-        fit_with_or_without(
-            mechanism,
-            TargetRecord(place),
-            None,
-            Compute(),
-            rows=rows,
-            draw=draw,
-            first=0,
-            last=fits,
-            seed=Seed(seed).child(part),
-        ).value
-        for part in ("search", "fresh")
-    )
-    scores = score_trials(OutputSet(classifiers=("linear",)), search, fresh)
+    relation = Relation.REPLACE if replaces else Relation.ADD_REMOVE
+    game = TableMembershipGame(trials=fits, search=fits, stack=fits, relation=relation, **fields)
+    scores = played_scores(game, mechanism, data, attack=OutputSet(classifiers=("linear",)), seed=seed)
     estimator = FairCoins()
     return float(estimator.bound([estimator.tally(scores)]).lower)
 
@@ -83,9 +69,11 @@ def bound(mechanism: Any, rows: TableRows, draw: TableDraw, *, place: int, fits:
 
 @RELATIONS
 def test_tables_of_both_coins_differ_in_the_record_alone(replaces: bool) -> None:
-    rows, draw = Pool(pool()), TableDraw(10, replaces, True)
+    rows, target = Pool(pool()), TargetRecord(59, 10)
     for number in range(20):
-        with_record, without = (draw_table(rows, TargetRecord(59), draw, coin, Seed(number)) for coin in (True, False))
+        with_record, without = (
+            draw_table(rows, target, coin, Seed(number), replaces=replaces) for coin in (True, False)
+        )
         inside, outside = with_record.table.to_pylist(), without.table.to_pylist()
         assert with_record.others.equals(without.others)
         assert len(with_record.others) == 9
@@ -99,10 +87,10 @@ def test_tables_of_both_coins_differ_in_the_record_alone(replaces: bool) -> None
 @RELATIONS
 def test_row_order_and_row_count_tell_nothing(replaces: bool) -> None:
     """The record has any place, and all other rows of the pool are fit_table equally often."""
-    rows, draw = pool(), TableDraw(5, replaces, True)
+    rows, target = pool(), TargetRecord(59, 5)
     # Numbered rows, to tell them apart.
     numbered = replace(rows, cells=pa.table({"x": np.arange(60), "w": ["a"] * 60}, schema=rows.schema.arrow()))
-    tables = [draw_table(Pool(numbered), TargetRecord(59), draw, True, Seed(seed)) for seed in range(3_000)]
+    tables = [draw_table(Pool(numbered), target, True, Seed(seed), replaces=replaces) for seed in range(3_000)]
     places = Counter(fit_table.table["x"].to_pylist().index(59) for fit_table in tables)
     assert set(places) == set(range(5))
     assert min(places.values()) > 500
@@ -113,16 +101,18 @@ def test_row_order_and_row_count_tell_nothing(replaces: bool) -> None:
 
 
 def test_every_fit_of_an_average_record_has_another_record() -> None:
-    rows, draw = Pool(pool()), TableDraw(5, False, True)
-    assert len({draw_table(rows, TargetRecord(-1), draw, True, Seed(seed)).record for seed in range(300)}) > 55
+    rows, target = Pool(pool()), TargetRecord(-1, 5)
+    assert len({draw_table(rows, target, True, Seed(seed), replaces=False).record for seed in range(300)}) > 55
 
 
 def test_the_outlier_is_the_farthest_row() -> None:
-    outcome = choose_record(pool(), None, "outlier", 1)
-    assert outcome.value == TargetRecord(59)
-    assert "row 59" in outcome.notes[0]
-    assert "x=9, w=c" in outcome.notes[0]
-    assert choose_record(pool(), 3, "outlier", 1).value == TargetRecord(3)
+    game, rows, rng = TableMembershipGame(), (pool(),), np.random.default_rng(0)
+    (target,) = game.pairs(None, rows, rng)
+    assert target == TargetRecord(59, 30)
+    (note,) = game.notes(NoisyCount(1.0), rows, [target], 1)
+    assert "row 59" in note
+    assert "x=9, w=c" in note
+    assert list(replace(game, row=3).pairs(None, rows, rng)) == [TargetRecord(3, 30)]
 
 
 def test_an_outlier_may_have_missing_cells() -> None:
@@ -163,7 +153,8 @@ def test_a_function_of_row_count_is_seen_under_add_remove_and_not_under_replace(
     rows = pool()
     rows = replace(rows, cells=pa.table({"x": [1] * 60, "w": ["a"] * 60}, schema=rows.schema.arrow()))
     bounds = [
-        bound(RowOrder(), rows, TableDraw(10, replaces, False), place=0, fits=200, seed=0) for replaces in (False, True)
+        bound(RowOrder(), rows, rows=10, replaces=replaces, knows_others=False, row=0, fits=200)
+        for replaces in (False, True)
     ]
     assert bounds[0] > 3
     assert bounds[1] == 0
@@ -185,46 +176,19 @@ class NoisyCount(Function):
 
 def test_bounds_rarely_exceed_an_exact_epsilon() -> None:
     """More than 6 of 30 audits at 95 % exceed the truth with probability 0.001; hardly any noise is always seen."""
-    rows, draw = pool(), TableDraw(12, False, True)
-    bounds = [bound(NoisyCount(0.05), rows, draw, place=59, fits=60, seed=seed) for seed in range(30)]
+    fields: dict[str, Any] = {"rows": 12, "row": 59, "fits": 60}
+    bounds = [bound(NoisyCount(0.05), pool(), seed=seed, **fields) for seed in range(30)]
     assert sum(lower > 0.05 for lower in bounds) <= 6
-    assert all(bound(NoisyCount(10.0), rows, draw, place=59, fits=60, seed=seed) > 1 for seed in range(2))
-
-
-def test_fresh_fits_share_no_seed_with_shadow_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits of no information give no bound; with the seeds of the shadow fits the attack would know each fit."""
-    rows, draw = pool(), TableDraw(12, True, False)
-    seeds: dict[str, list[int]] = {"search": [], "fresh": []}
-
-    class Recorded(Function):
-        def outcomes(self, table: pa.Table, numbers: Sequence[int], *_: Any) -> Sequence[CallOutcome]:
-            seeds[part].extend(numbers)
-            return [CallOutcome("numbers", np.random.default_rng(number).random(1)) for number in numbers]
-
-    for part in seeds:
-        fit_with_or_without(
-            Recorded(),
-            TargetRecord(0),
-            None,
-            Compute(),
-            rows=rows,
-            draw=draw,
-            first=0,
-            last=50,
-            seed=Seed(0).child(part),
-        )
-    assert not set(seeds["search"]) & set(seeds["fresh"])
-    assert len(set(seeds["fresh"])) == 50
+    assert all(bound(NoisyCount(10.0), pool(), seed=seed, **fields) > 1 for seed in range(2))
 
 
 # ------------------------------------------------------------------------------------------------------------ power
 
 
 def test_copied_rows_give_an_outlier_away_more_than_an_average_record() -> None:
-    rows, draw = pool(), TableDraw(30, False, True)
     copies = CopiedRows(SCHEMA, share=0.9)  # of 30 rows, so that the record is in a table with probability 0.6
-    outlier = bound(copies, rows, draw, place=59, fits=250, seed=0)
-    average = bound(copies, rows, draw, place=-1, fits=250, seed=0)
+    outlier = bound(copies, pool(), rows=30, row=59, fits=250)
+    average = bound(copies, pool(), rows=30, target="average", fits=250)
     assert outlier > average + 0.4
 
 
@@ -232,7 +196,7 @@ def test_an_attack_that_knows_the_other_rows_sees_more() -> None:
     rows = pool(200)
     generator = IndependentMarginals(4.0, SCHEMA, count=60, bins=5)
     informed, uninformed = (
-        bound(generator, rows, TableDraw(60, False, knows), place=4, fits=200, seed=0) for knows in (True, False)
+        bound(generator, rows, rows=60, row=4, knows_others=knows, fits=200, seed=1) for knows in (True, False)
     )
     # The noisy counts add up to the number of rows, which both know.
     assert informed > uninformed + 0.7
@@ -245,7 +209,7 @@ def test_a_generator_that_fails_on_the_record_is_seen() -> None:
                 raise ValueError("c is unknown")
             return super().generate(rows, *arguments)
 
-    assert bound(Failing(SCHEMA, share=0.0), pool(), TableDraw(10, False, True), place=59, fits=150, seed=0) > 3
+    assert bound(Failing(SCHEMA, share=0.0), pool(), rows=10, row=59, fits=150) > 3
 
 
 def test_a_generator_that_always_fails_is_no_leak() -> None:
@@ -254,7 +218,7 @@ def test_a_generator_that_always_fails_is_no_leak() -> None:
             raise ValueError("no such solver")
 
     with pytest.raises(TrainingError, match=r"all 20 runs failed in the same way.*no such solver"):
-        bound(Broken(SCHEMA), pool(), TableDraw(10, False, True), place=59, fits=20, seed=0)
+        bound(Broken(SCHEMA), pool(), rows=10, row=59, fits=20)
 
 
 # -------------------------------------------------------------------------------------------------------- whole runs
