@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,11 +30,11 @@ from dpaudit.engine.games.neighbours.world_scores import (
     known_move,
     score_trials,
 )
-from dpaudit.engine.games.outcomes import Outcomes, Runs
+from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Outcomes, Runs
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
 from dpaudit.engine.games.search import FEWEST_RUNS, pair_worth, rounds
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import InputError, RunError, require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
@@ -224,8 +224,7 @@ class TwoWorlds(TrialGame):
             label = f"search runs on the best pairs{suffix}"
             tried = (work.add(runs_on, places, tried, label=label, resources=cheap),)
         label, returns = f"neighbouring inputs{suffix}", type(self).pairs
-        options = setting.unit_options
-        pairs = work.add(take_pairs, *source, places, seed=pair_seed, label=label, returns=returns, **options)
+        pairs = work.add(take_pairs, *source, places, seed=pair_seed, label=label, returns=returns, resources=cheap)
         return pairs, tried, unspent
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
@@ -400,7 +399,8 @@ def score_runs(
     """
     searched, runs = Outcomes.joined(learned) if learned else None, Outcomes.joined(fresh)
     searched = Outcomes.joined(learned) if learned else runs.where(np.zeros(len(runs.truth), np.bool_))
-    if (runs.fault != "").all() and (searched.fault != "").all():
+    failed = np.concatenate([searched.fault, runs.fault]) != ""
+    if failed.all() and len(failed) >= MIN_FAILED_BATCH:
         raise RunError(f"each of {len(runs.truth)} runs failed. The first: {runs.failures[0]}")
     chosen = attack.best([each.worth for each in worths]) if worths else attack
     score = np.zeros(len(runs.truth))
@@ -415,3 +415,15 @@ def score_runs(
     words = zip(unlike.name, unlike.ending, strict=True)
     failures = tuple(f"{name}: it returned {ending}, most runs {usual}" for name, ending in words)
     return Outcome(iter((scored(0, runs.truth, score, runs.number),)), failures=failures)
+
+
+def scores_by_view(attack: Any, view: Callable[[Outcomes], Any], fresh: Outcomes) -> NDArray[np.float64]:
+    """Return an attack's scores of runs; a failed run counts for world 1, whose record may cause the failure.
+
+    Args:
+        view: Function that makes the attacker's view of runs that did not fail.
+    Raises: RunError if the attack returns NaN.
+    """
+    failed = fresh.fault != ""
+    seen = None if failed.all() else view(fresh.where(~failed))
+    return scored_trials(attack, seen, number=fresh.number, truth=fresh.truth, failed=failed).score

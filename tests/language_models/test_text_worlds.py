@@ -96,7 +96,8 @@ def test_a_failed_training_is_a_trial_too(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(many_trainings, "statistics_of_stack", failing)
     result = result_of(tmp_path, "lora", {"trials": 4, "stack": 4}, epochs=1)
-    assert result.failed_trials == ("not finite",)
+    (failed,) = result.failed_trials
+    assert "not finite" in failed
     assert np.isposinf(result.scores().sort_values("canary")["score"].iloc[0])
 
 
