@@ -75,8 +75,9 @@ class Outcomes:
     def of_numbers(
         cls, numbers: NDArray[Any], truth: NDArray[np.bool_], *, dtype: type[Any] = np.float32, **names: Any
     ) -> Outcomes:
-        """Return runs that gave finite numbers, shape (n, width), with these coins."""
-        return cls.of([checked(row) for row in numbers], truth, dtype=dtype, **names)
+        """Return runs that gave numbers, shape (n, width), with these coins."""
+        results = [CallOutcome(f"{len(row)} numbers", row) for row in numbers]
+        return cls.of(results, truth, dtype=dtype, **names)
 
     @classmethod
     def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
