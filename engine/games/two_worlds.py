@@ -104,10 +104,34 @@ class TwoWorlds(TrialGame):
             return ()
         return (f"data sets chosen: {' and '.join(pair.name for pair in chosen)}, out of {offered} pairs",)
 
+    @property
+    def pairs_need_shadows(self) -> bool:
+        """True if `pairs` gets the results of the shadow models, after the parts of the data."""
+        return False
+
+    def shadow_models(self, setting: Setting, work: Work, seed: Seed, pairs: Unit | None) -> tuple[Unit, ...]:
+        """Return units of runs without a pair's coin, on which attacks learn: shadow models.
+
+        The method is called twice: before the pairs are chosen (None), and if that gives no units, with the pairs.
+        """
+        return ()
+
     def scores(
-        self, attack: Any, mechanism: Any, pair: Any, learned: Outcomes, fresh: Outcomes, compute: Compute
+        self,
+        attack: Any,
+        mechanism: Any,
+        pair: Any,
+        learned: Outcomes,
+        fresh: Outcomes,
+        shadows: tuple[Any, ...],
+        compute: Compute,
     ) -> NDArray[np.float64]:
-        """Return the score of each fresh run on a pair, larger for world 1; the attack learns from search runs."""
+        """Return the score of each fresh run on a pair, larger for world 1.
+
+        Args:
+            learned: Search runs on the pair, from which the attack learns.
+            shadows: Results of the units of `shadow_models`.
+        """
         stated, move = stated_odds(mechanism, pair, compute), known_move(pair)
         return score_trials(attack, learned, fresh, stated, move, full_digits=self.reads_full_digits).score
 
@@ -130,7 +154,7 @@ class TwoWorlds(TrialGame):
     # The plan
 
     def play(self, setting: Setting, work: Work) -> Played:
-        pairs, fresh, scores = self._planned(setting, work)
+        pairs, fresh, scores, shadows = self._planned(setting, work)
         ceiling: tuple[Unit, ...] = ()
         if self.plays_without_noise and setting.noiseless is not None:
             # The pairs are chosen again: with noise, near ties may do as well as ties.
@@ -138,7 +162,13 @@ class TwoWorlds(TrialGame):
             ceiling = replace(self, **fewer)._planned(setting.noiseless, work, ", without noise")[2]
         reference = Reference(self.response(setting), self.trials, "trials")
         played = Played(
-            scores, trainings=fresh, ceiling=ceiling, noiseless=bool(ceiling), choices=(pairs,), reference=reference
+            scores,
+            trainings=fresh,
+            shadows=shadows,
+            ceiling=ceiling,
+            noiseless=bool(ceiling),
+            choices=(pairs,),
+            reference=reference,
         )
         return self.finished(played, setting, work, pairs)
 
@@ -149,10 +179,12 @@ class TwoWorlds(TrialGame):
 
     def _planned(
         self, setting: Setting, work: Work, suffix: str = ""
-    ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...]]:
-        """Return the unit of the pairs, the units of the fresh runs, and those of their scores."""
+    ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...], tuple[Unit, ...]]:
+        """Return the unit of the pairs, and the units of the fresh runs, of their scores, and of shadow models."""
         seed = setting.search_seed if self.learns_once else setting.seed
-        pairs, learned, unspent = self._chosen(setting, work, seed, suffix)
+        shadows = self.shadow_models(setting, work, seed, None)
+        pairs, learned, unspent = self._chosen(setting, work, seed, shadows, suffix)
+        shadows = shadows or self.shadow_models(setting, work, seed, pairs)
         learned += self._runs(setting, work, pairs, unspent, seed.child("search", "runs"), f"search runs{suffix}")
         fresh = self._runs(setting, work, pairs, self.trials, setting.seed.child("fresh"), f"fresh runs{suffix}")
         worths = self._candidate_worths(setting, work, pairs, learned, unspent)
@@ -166,12 +198,13 @@ class TwoWorlds(TrialGame):
                 learned,
                 runs,
                 worths,
+                shadows,
                 label=f"scores of {runs[0].label if in_order else f'{self.trials} fresh runs{suffix}'}",
                 resources=setting.resources.without_gpu,
             )
             for runs in grouped_for_reading(fresh, setting)
         )
-        return pairs, fresh, scores
+        return pairs, fresh, scores, shadows
 
     def _source(self, setting: Setting) -> tuple[TwoWorlds, Any, tuple[Any, ...]]:
         """Return the arguments that units have in common: the game, the mechanism, and placeholders of the rows."""
@@ -185,7 +218,9 @@ class TwoWorlds(TrialGame):
         source = self._source(setting)
         return work.split(make_runs, count, per_unit, *source, pairs, seed=seed, label=label, **setting.unit_options)
 
-    def _chosen(self, setting: Setting, work: Work, seed: Seed, suffix: str) -> tuple[Unit, tuple[Unit, ...], int]:
+    def _chosen(
+        self, setting: Setting, work: Work, seed: Seed, shadows: tuple[Unit, ...], suffix: str
+    ) -> tuple[Unit, tuple[Unit, ...], int]:
         """Return the unit of the pairs to use, units of search runs on them, and the number of search runs left."""
         source, cheap = self._source(setting), setting.resources.without_gpu
         pair_seed, places, tried = seed.child("pairs"), None, tuple[Unit, ...]()
@@ -224,7 +259,10 @@ class TwoWorlds(TrialGame):
             label = f"search runs on the best pairs{suffix}"
             tried = (work.add(runs_on, places, tried, label=label, resources=cheap),)
         label, returns = f"neighbouring inputs{suffix}", type(self).pairs
-        pairs = work.add(take_pairs, *source, places, seed=pair_seed, label=label, returns=returns, resources=cheap)
+        before = shadows if self.pairs_need_shadows else ()
+        pairs = work.add(
+            take_pairs, *source, places, before, seed=pair_seed, label=label, returns=returns, resources=cheap
+        )
         return pairs, tried, unspent
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
@@ -342,10 +380,18 @@ def runs_on(places: Places, tried: tuple[Sequence[Outcomes], ...]) -> Outcomes:
 
 @unit
 def take_pairs(
-    game: TwoWorlds, mechanism: Any, rows: tuple[Any, ...], places: Places | None, *, seed: Seed
+    game: TwoWorlds,
+    mechanism: Any,
+    rows: tuple[Any, ...],
+    places: Places | None,
+    shadows: tuple[Any, ...],
+    compute: Compute,
+    *,
+    seed: Seed,
 ) -> Outcome[Iterator[Any]]:
     """Return the pairs at these places of those that are offered, or all of them."""
-    offered = list(game.pairs(mechanism, rows, seed.rng()))
+    with limited_threads(compute.threads):
+        offered = list(game.pairs(mechanism, (*rows, *shadows), seed.rng()))
     chosen = offered if places is None else [offered[place] for place in places.places.tolist()]
     return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered)))
 
@@ -391,6 +437,7 @@ def score_runs(
     learned: tuple[Outcomes, ...],
     fresh: tuple[Outcomes, ...],
     worths: tuple[Worth, ...],
+    shadows: tuple[Any, ...],
     compute: Compute,
 ) -> Outcome[Iterator[Scores]]:
     """Return the scores of fresh runs as one replay; the attack learns from search runs on the same pair.
@@ -408,7 +455,9 @@ def score_runs(
         for place, pair in enumerate(pairs):
             mine, before = ((outcomes.subject == place) | (len(pairs) == 1) for outcomes in (runs, searched))
             if mine.any():
-                score[mine] = game.scores(chosen, mechanism, pair, searched.where(before), runs.where(mine), compute)
+                score[mine] = game.scores(
+                    chosen, mechanism, pair, searched.where(before), runs.where(mine), shadows, compute
+                )
     usual = (searched if len(searched.truth) else runs).usual_ending
     odd = (runs.ending != usual) & (runs.ending == np.char.add(runs.width.astype(str), " numbers"))
     unlike = runs.where(odd)

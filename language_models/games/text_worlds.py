@@ -150,7 +150,14 @@ class TextWorlds(TwoWorlds):
         return runs.gave([_loss_of_secret(outcome) for outcome in outcomes])
 
     def scores(
-        self, attack: Any, mechanism: Any, pair: Any, learned: Outcomes, fresh: Outcomes, compute: Compute
+        self,
+        attack: Any,
+        mechanism: Any,
+        pair: Any,
+        learned: Outcomes,
+        fresh: Outcomes,
+        shadows: tuple[Any, ...],
+        compute: Compute,
     ) -> NDArray[np.float64]:
         return scores_by_view(attack, lambda runs: SecretView(runs.matrix()[:, 0]), fresh)
 

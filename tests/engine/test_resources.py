@@ -115,7 +115,7 @@ def test_units_that_use_no_device_hold_no_gpu() -> None:
             uses_device = any("compute" in _signature(call.function).parameters for call in _calls(unit.task))
             assert uses_device or unit.resources == unit.resources.without_gpu, (name, unit.label)
             holders |= {unit.function_name} if unit.resources.gpus else set()
-    assert {"train_model", "train_trials", "train_and_ask", "proxy_predictions"} <= holders
+    assert {"train_model", "make_runs", "train_and_ask", "proxy_predictions"} <= holders
 
 
 def test_all_units_of_an_audit_have_equal_cpus() -> None:

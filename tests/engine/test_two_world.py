@@ -25,19 +25,19 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.trials import TrainingRun
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
 from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
 from dpaudit.engine.games.two_world.work import (
-    TrainedTrials,
     joined_shadows,
     members,
     parameter_count,
-    score_challenges,
     train_observed,
 )
+from dpaudit.engine.games.two_worlds import scores_by_view
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
@@ -107,8 +107,8 @@ def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
     assert dict(zip(table.schema.names, table.schema.types, strict=True)) == columns
     assert set(table["replay"].to_pylist()) == {0}
     assert table["canary"].to_pylist() == list(range(24))
-    labels = [unit.label for unit in make_plan(spec_with()).units if unit.function_name == "train_trials"]
-    assert labels == ["training trials 1-8", "training trials 9-16", "training trials 17-24"], "each tells its trials"
+    labels = [unit.label for unit in make_plan(spec_with()).units if unit.function_name == "make_runs"]
+    assert labels == ["fresh runs 1-8", "fresh runs 9-16", "fresh runs 17-24"], "each tells its trials"
 
 
 def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Pat
     attacks = ["lira-online", "lira-offline", {"name": "rmia", "offline": True}, "loss"]
     audits = [{"name": str(number), "attack": attack} for number, attack in enumerate(attacks)]
     together = make_plan(load_spec({**SPEC, "audits": audits}))
-    trained = [unit.label for unit in together.units if "training" in unit.label or "shadow" in unit.label]
+    trained = [unit.label for unit in together.units if unit.label.startswith(("fresh", "shadow"))]
     assert len(trained) == 3 + 2
     assert audit(load_spec({**SPEC, "audits": audits}), output=folder).executed == 2 * 3
 
@@ -140,7 +140,7 @@ def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: 
         "from dpaudit import audit\n"
         "from dpaudit.actors.events import EventKind\n"
         "def stop(event):\n"
-        "    if event.kind is EventKind.UNIT_DONE and event.label == 'training trials 9-16':\n"
+        "    if event.kind is EventKind.UNIT_DONE and event.label == 'fresh runs 9-16':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         f"audit({str(tmp_path / 'spec.yaml')!r}, output={str(folder)!r}, listeners=[stop])\n"
     )
@@ -157,7 +157,7 @@ def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: P
     killed = threading.Event()
 
     def kill(event: Event) -> None:
-        if event.kind is EventKind.UNIT_STARTED and event.label == "training trials 1-8" and not killed.is_set():
+        if event.kind is EventKind.UNIT_STARTED and event.label == "fresh runs 1-8" and not killed.is_set():
             killed.set()
             for pid in own_workers():
                 os.kill(pid, signal.SIGKILL)
@@ -180,37 +180,38 @@ def challenges_at(rows: list[int], crafted: bool) -> Challenges:
 
 @pytest.mark.parametrize("crafted", [False, True])
 def test_ind_mia_trains_on_a_fixed_base_set_with_or_without_the_challenge(crafted: bool) -> None:
-    game, challenges = IndMia(), challenges_at([4, 9], crafted)
-    setup = game.setup(100, challenges, 30, Seed(1))
-    trials = [game.trial(setup, Seed(1).child(number).rng()) for number in range(400)]
-    without = {tuple(trial.rows) for trial in trials if not trial.truth}
+    game, challenges = IndMia(population=30), challenges_at([4, 9], crafted)
+    setup = game.setup(100, challenges, np.random.default_rng(1))
+    truths = np.random.default_rng(2).random(400) < 0.5
+    trials = [game.trial(setup, truth, np.random.default_rng(number)) for number, truth in enumerate(truths)]
+    without = {tuple(rows) for (_, rows), truth in zip(trials, truths, strict=True) if not truth}
     assert len(without) == 1, "the base set is one"
     (base,) = without
     assert len(base) == 50
     assert not {4, 9} & set(base)
     assert not set(setup.population) & {*base, 4, 9}
     assert len(setup.population) == 30
-    for trial in trials:
-        assert trial.challenge in ({100, 101} if crafted else {4, 9})
-        assert tuple(trial.rows) == (*base, trial.challenge) if trial.truth else tuple(trial.rows) == base
+    for (challenge, rows), truth in zip(trials, truths, strict=True):
+        assert challenge in ({100, 101} if crafted else {4, 9})
+        assert tuple(rows) == (*base, challenge) if truth else tuple(rows) == base
     # Four cells of 400 fair draws: each within 6 deviations of 100 (false failure < 1e-8).
     cells = [
-        sum(trial.truth == truth and trial.challenge == place for trial in trials)
+        sum(coin == truth and challenge == place for (challenge, _), coin in zip(trials, truths, strict=True))
         for truth in (True, False)
-        for place in setup.challenges
+        for place in challenges.points(100)
     ]
     assert all(abs(cell - 100) < 6 * math.sqrt(400 * 3 / 16) for cell in cells)
 
 
 def test_mia_replaces_one_fresh_point_by_another() -> None:
-    game = Mia()
-    setup = game.setup(100, None, 20, Seed(1))
-    trials = [game.trial(setup, Seed(1).child(number).rng()) for number in range(200)]
-    for trial in trials:
-        assert len(trial.rows) == 50 == len(set(trial.rows))
-        assert (trial.challenge in trial.rows) == trial.truth
-        assert not set(setup.population) & {*trial.rows, trial.challenge}
-    assert len({tuple(sorted(trial.rows)) for trial in trials}) == 200, "each trial draws its own data set"
+    game = Mia(population=20)
+    setup = game.setup(100, None, np.random.default_rng(1))
+    trials = [game.trial(setup, number % 2 == 1, np.random.default_rng(number)) for number in range(200)]
+    for number, (challenge, rows) in enumerate(trials):
+        assert len(rows) == 50 == len(set(rows))
+        assert (challenge in rows) == (number % 2 == 1)
+        assert not set(setup.population) & {*rows, challenge}
+    assert len({tuple(sorted(rows)) for _, rows in trials}) == 200, "each trial draws its own data set"
     assert game.traits.relation is Relation.REPLACE
 
 
@@ -357,11 +358,11 @@ def test_one_score_for_each_trial_or_an_error() -> None:
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.full(len(view.point), np.nan)
 
-    ones, none = np.zeros(1, np.int64), np.zeros((1, 0))
-    nothing = none.astype(np.float32)
-    trials = TrainedTrials(ones, ones == 0, ones == 1, ones, nothing, nothing, ones[:0], none, none)
+    runs = Outcomes.of_numbers(np.zeros((1, 2)), np.array([True]))
     with pytest.raises(RunError, match="returned NaN scores"):
-        list(score_challenges(Broken(), (trials,), ()))
+        scores_by_view(
+            Broken(), lambda outcomes: ChallengeView(*[outcomes.subject] * 4, None, *[outcomes.matrix()] * 2), runs
+        )
 
 
 def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:

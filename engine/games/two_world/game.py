@@ -6,50 +6,63 @@ Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiments 1 and 2, s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
+from dpaudit.engine.games.outcomes import Outcomes, Runs, failure
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
     CheckTest,
     GameTraits,
     Played,
-    Reading,
     Setting,
     StopRule,
 )
-from dpaudit.engine.games.trials import TrialGame, grouped_for_reading
+from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
-from dpaudit.engine.games.two_world.views import Challenges, ChallengeView
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
 from dpaudit.engine.games.two_world.work import (
-    Trial,
+    ACCURACY_METRICS,
+    ObservedTrainings,
     TrialSetup,
-    choose_challenges,
-    score_challenges,
+    accuracies,
+    accuracy_metrics,
+    at_challenges,
+    confidences,
+    joined_shadows,
+    parameter_count,
+    train_observed,
     train_shadows,
-    train_trials,
+    with_crafted,
 )
+from dpaudit.engine.games.two_worlds import TwoWorlds, scores_by_view
 from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import ObservableLearner
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.registry import register
 
 OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners with observable steps (of the DP-SGD family)")
 
 
+PARTS = 4
+"""Number of the inputs of a run: three parts of the data, and whether the attack observes gradients."""
 MAX_SHADOWS = 2**15 - 1
 ON_STEPS = "gradient-likelihood"
 """Default attack on the steps of a learner that states their sampling and noise."""
 
 
 @dataclass(frozen=True)
-class TwoWorldGame(TrialGame, ABC):
+class MembershipOfAPoint(TwoWorlds, ABC):
     """Base of two-world membership games.
 
     The target part of the data is the pool. A trial trains on about half of it, and so does a shadow model.
@@ -60,6 +73,10 @@ class TwoWorldGame(TrialGame, ABC):
         population: Number of points of the pool that no trial trains on, always queried, for rmia, >= 0.
         shadow_mechanism: Mechanism of the shadow models; None for the audited one. A cheaper one may suffice.
     """
+
+    optional_parts: ClassVar[tuple[str, ...]] = ("test", "validation")
+    learns_once: ClassVar[bool] = False
+    plays_without_noise: ClassVar[bool] = False
 
     shadows: int = 64
     queries: int = 1
@@ -87,96 +104,139 @@ class TwoWorldGame(TrialGame, ABC):
         return ON_STEPS if isinstance(self.challenge_canary, GradientCanary) else self.traits.attack
 
     @abstractmethod
-    def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """Return the setup that all trials share."""
+    def setup(self, pool: int, challenges: Challenges | None, rng: np.random.Generator) -> TrialSetup:
+        """Return the rows and points from which all trials are drawn.
+
+        Raises: SpecError if there is no room for training rows.
+        """
 
     @abstractmethod
-    def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        """Return the random choices of one trial."""
+    def trial(self, setup: TrialSetup, truth: bool, rng: np.random.Generator) -> tuple[int, NDArray[np.int64]]:
+        """Return the challenge of a trial in a world, -1 for a gradient, and the positions of its training rows."""
+
+    @property
+    def _counts(self) -> tuple[str, ...]:
+        return (*super()._counts, "shadows", "shadow_mechanism")
+
+    def _source(self, setting: Setting) -> tuple[TwoWorlds, Any, tuple[Any, ...]]:
+        """Return what units have in common; the last of the rows tells if the attack observes gradients."""
+        game, mechanism, rows = super()._source(setting)
+        return game, mechanism, (*rows, "gradients" in setting.attack.needs)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        self.setup(len(setting.parts.target), None, self.population, setting.seed)
-        needs: frozenset[str] = setting.attack.needs
-        canary = self.challenge_canary
-        if isinstance(canary, GradientCanary) and needs != {"gradients"}:
+        self.setup(len(setting.parts.target), None, np.random.default_rng(0))
+        is_gradient, needs = isinstance(self.challenge_canary, GradientCanary), setting.attack.needs
+        if is_gradient and needs != {"gradients"}:
             raise SpecError(
                 "a gradient canary is not a point at which a model has a confidence. Use attack: gradient-likelihood, "
                 "which knows sampling and noise, or gradient-dot"
             )
-        if isinstance(canary, GradientCanary) or "gradients" in needs:
+        if is_gradient or "gradients" in needs:
             _require_observable(setting.mechanism)
-        shadows, challenges = self._prepared(setting, work, attack_needs_shadows="shadows" in needs)
-        trials = work.split(
-            train_trials,
-            self.trials,
-            self.runs_per_unit(setting.mechanism),
-            # Only fields that affect a trial, so that an audit with more trials or other shadows reuses finished units.
-            replace(self, trials=2, stack=1, shadows=2, shadow_mechanism=None, population=0),
-            setting.mechanism,
-            setting.required_part("target"),
-            setting.part_argument("test"),
-            setting.part_argument("validation"),
-            challenges,
-            population=self.population,
-            watched="gradients" in needs,
-            seed=setting.seed.child("trials"),
-            label="training trials",
-            **setting.unit_options,
-        )
-        in_order = setting.reading is Reading.IN_ORDER
-        scores = tuple(
-            work.add(
-                score_challenges,
-                setting.informed_attack,
-                stacks,
-                shadows if "shadows" in needs else (),
-                label=f"scores of {stacks[0].label.removeprefix('training ') if in_order else f'{self.trials} trials'}",
-                resources=setting.resources.without_gpu,
-            )
-            for stacks in grouped_for_reading(trials, setting)
-        )
-        return Played(scores, trainings=trials, shadows=shadows, reference=self.reference())
+        return super().play(setting, work)
 
-    def _prepared(
-        self, setting: Setting, work: Work, *, attack_needs_shadows: bool
-    ) -> tuple[tuple[Unit, ...], Unit | None]:
-        canary = self.challenge_canary
-        if not isinstance(canary, Canary):
-            return (self._shadows(setting, work, None) if attack_needs_shadows else ()), None
-        if canary.crafted:
-            challenges = self._chosen(setting, work, canary, ())
-            return (self._shadows(setting, work, challenges) if attack_needs_shadows else ()), challenges
-        shadows = self._shadows(setting, work, None) if attack_needs_shadows or canary.needs_shadows else ()
-        return shadows, self._chosen(setting, work, canary, shadows if canary.needs_shadows else ())
+    @property
+    def pairs_need_shadows(self) -> bool:
+        return getattr(self.challenge_canary, "needs_shadows", False)
 
-    def _chosen(self, setting: Setting, work: Work, canary: Canary, shadows: tuple[Unit, ...]) -> Unit:
-        return work.add(
-            choose_challenges,
-            canary,
-            shadows,
-            setting.required_part("target"),
-            seed=setting.seed.child("canary"),
-            label="challenge points",
-            resources=setting.resources.without_gpu,
-        )
-
-    def _shadows(self, setting: Setting, work: Work, crafted: Unit | None) -> tuple[Unit, ...]:
+    def shadow_models(self, setting: Setting, work: Work, seed: Seed, pairs: Unit | None) -> tuple[Unit, ...]:
+        """Return units of shadow models: with crafted challenges once they are made, else before the choice."""
+        crafted = getattr(self.challenge_canary, "crafted", False)
+        wanted = "shadows" in setting.attack.needs or self.pairs_need_shadows
+        if not wanted or crafted != (pairs is not None):
+            return ()
         mechanism = setting.mechanism if self.shadow_mechanism is None else self.shadow_mechanism
         return work.split(
             train_shadows,
             self.shadows,
-            2 * -(-self.runs_per_unit(mechanism) // 2),  # pairs stay together
+            2 * -(-self.runs_per_unit(mechanism) // 2),  # two models of a pair stay together
             mechanism,
             setting.required_part("target"),
-            crafted,
+            pairs,
             queries=self.queries,
-            seed=setting.seed.child("shadows"),
+            seed=seed.child("shadows"),
             label="shadow models",
             **setting.unit_options,
         )
 
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[TrialSetup]:
+        """Yield the challenge points, chosen from the pool (and by shadow models) or crafted, and a setup of trials."""
+        pool, canary, shadows = rows[0], self.challenge_canary, rows[PARTS:]
+        challenges = None
+        if isinstance(canary, Canary):
+            challenges = canary.choose(pool, joined_shadows(shadows) if shadows else None, rng)
+        yield self.setup(len(pool), challenges, rng)
 
-def half_of_the_pool(game: TwoWorldGame, rows: int) -> tuple[int, int]:
+    def run(self, mechanism: Any, pair: TrialSetup, runs: Runs) -> Outcomes:
+        """Return the accuracy of each model, its confidences at its challenge and population, and observed steps."""
+        pool, test, validation, watched = runs.rows
+        points, seeds = with_crafted(pool, pair.challenges), runs.seeds()
+        trials = [
+            self.trial(pair, truth, seed.child("rows").rng())
+            for truth, seed in zip(runs.truth.tolist(), seeds, strict=True)
+        ]
+        challenge = np.array([place for place, _ in trials])
+        trainings = [TrainingRun(places, seed) for (_, places), seed in zip(trials, seeds, strict=True)]
+        canary = self.challenge_canary
+        if isinstance(canary, GradientCanary):
+            # One gradient for all trials, fixed before they are drawn.
+            gradient = canary.gradient(parameter_count(mechanism, points), runs.seed.child("gradient").rng())
+            gradients = np.broadcast_to(gradient, (len(trainings), len(gradient)))
+            observed = train_observed(
+                mechanism, points, trainings, compute=runs.compute, gradients=gradients, inserted=runs.truth
+            )
+        elif watched:
+            observed = train_observed(mechanism, points, trainings, compute=runs.compute, points=challenge)
+        else:
+            models = train_runs(mechanism, points, trainings, compute=runs.compute, validation=validation)
+            observed = ObservedTrainings(models, np.zeros((len(models), 0)), np.zeros((len(models), 0)))
+        columns = (
+            accuracies(observed.models, test, runs.compute),
+            at_challenges(observed.models, points, challenge, self.queries, runs.compute),
+            confidences(observed.models, points.take(pair.population), queries=1, compute=runs.compute)[:, 0],
+            observed.products,
+            observed.norms,
+        )
+        results = [
+            failure(model) if isinstance(model, TrainingError) else CallOutcome("a model", row)
+            for model, row in zip(observed.models, np.column_stack(columns), strict=True)
+        ]
+        return replace(runs.gave(results), subject=challenge)
+
+    def scores(
+        self,
+        attack: Any,
+        mechanism: Any,
+        pair: TrialSetup,
+        learned: Outcomes,
+        fresh: Outcomes,
+        shadows: tuple[Shadows, ...],
+        compute: Compute,
+    ) -> NDArray[np.float64]:
+        joined = joined_shadows(shadows) if shadows and "shadows" in attack.needs else None
+        queries = self.queries if isinstance(self.challenge_canary, Canary | None) else 0
+
+        def view(runs: Outcomes) -> ChallengeView:
+            ends = np.cumsum([1, queries, len(pair.population)])
+            _, target, population, steps = np.split(runs.matrix(), ends, axis=1)
+            products, norms = np.split(steps, 2, axis=1)
+            phi = (target.astype(np.float32), runs.subject, population.astype(np.float32), pair.population)
+            return ChallengeView(*phi, joined, products, norms)
+
+        return scores_by_view(attack, view, fresh)
+
+    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        return ("failed_share", *(() if rows[1] is None else ACCURACY_METRICS))
+
+    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
+        failed = outcomes.fault != ""
+        shares = {"failed_share": float(failed.mean())}
+        if rows[1] is None or failed.all():
+            return shares
+        return shares | accuracy_metrics(float(outcomes.where(~failed).matrix()[:, 0].mean()), rows[1])
+
+
+def half_of_the_pool(game: MembershipOfAPoint, rows: int) -> tuple[int, int]:
     """Return the number of training rows twice: half of the pool, or fewer if population and challenges need more."""
     canary = game.challenge_canary
     points = len(canary.rows) if isinstance(canary, GivenRow) else getattr(canary, "count", 1)
@@ -186,7 +246,7 @@ def half_of_the_pool(game: TwoWorldGame, rows: int) -> tuple[int, int]:
 
 @register("game", "ind-mia", source="arXiv:2206.05199, Experiment 2 (IND-MIA)")
 @dataclass(frozen=True)
-class IndMia(TwoWorldGame):
+class IndMia(MembershipOfAPoint):
     """Two-world game under add/remove: a model trains on a fixed base set with or without the challenge point.
 
     Attributes:
@@ -240,27 +300,25 @@ class IndMia(TwoWorldGame):
     def challenge_canary(self) -> Canary | GradientCanary:
         return self.canary
 
-    def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
+    def setup(self, pool: int, challenges: Challenges | None, rng: np.random.Generator) -> TrialSetup:
         """Return a setup with a random half of the pool as base set, without challenges and their sources."""
-        order = seed.child("base").rng().permutation(pool)
+        order, population = rng.permutation(pool), self.population
         sources = np.empty(0, np.int64) if challenges is None else challenges.rows
-        places = np.empty(0, np.int64) if challenges is None else challenges.points(pool)
         order = order[~np.isin(order, sources)]
         size = min(pool // 2, len(order) - population)
         _require_room(size, pool, population)
-        return TrialSetup(pool, places, sources, order[size : size + population], order[:size])
+        return TrialSetup(pool, challenges, order[size : size + population], order[:size])
 
-    def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        truth = bool(rng.random() < 0.5)
-        if not len(setup.challenges):  # the canary is a gradient
-            return Trial(truth, -1, setup.base)
-        challenge = int(setup.challenges[rng.integers(len(setup.challenges))])
-        return Trial(truth, challenge, np.append(setup.base, challenge) if truth else setup.base)
+    def trial(self, setup: TrialSetup, truth: bool, rng: np.random.Generator) -> tuple[int, NDArray[np.int64]]:
+        if setup.challenges is None:  # the canary is a gradient
+            return -1, setup.base
+        challenge = int(rng.choice(setup.challenges.points(setup.pool)))
+        return challenge, np.append(setup.base, challenge) if truth else setup.base
 
 
 @register("game", "mia", source="arXiv:2206.05199, Experiment 1 (MIA)")
 @dataclass(frozen=True)
-class Mia(TwoWorldGame):
+class Mia(MembershipOfAPoint):
     """Two-world game under replace: a model trains on a fresh base set and one of two points; the first is shown."""
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -293,18 +351,16 @@ class Mia(TwoWorldGame):
     def challenge_canary(self) -> None:
         return None
 
-    def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        _require_room(pool - population - 2, pool, population)
-        none = np.empty(0, np.int64)
-        order = seed.child("population").rng().permutation(pool)
-        return TrialSetup(pool, none, none, order[:population], order[population:])
+    def setup(self, pool: int, challenges: Challenges | None, rng: np.random.Generator) -> TrialSetup:
+        _require_room(pool - self.population - 2, pool, self.population)
+        order = rng.permutation(pool)
+        return TrialSetup(pool, None, order[: self.population], order[self.population :])
 
-    def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        truth = bool(rng.random() < 0.5)
+    def trial(self, setup: TrialSetup, truth: bool, rng: np.random.Generator) -> tuple[int, NDArray[np.int64]]:
         size = min(setup.pool // 2, len(setup.base) - 1)
         rows = rng.choice(setup.base, size + 1, replace=False)
         challenge, other, base = rows[0], rows[1], rows[2:]
-        return Trial(truth, int(challenge), np.append(base, challenge if truth else other))
+        return int(challenge), np.append(base, challenge if truth else other)
 
 
 def _require_room(rows: int, pool: int, population: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,169 +11,48 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, measuring, unit
-from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, scored_trials, train_runs
-from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
-from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
+from dpaudit.actors.work import unit
+from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, train_runs
+from dpaudit.engine.games.two_world.views import Challenges, Shadows
 from dpaudit.errors import RunError, require
-from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LogitModel, Model, ObservableLearner, StackLearner
-from dpaudit.mechanisms.threads import limited_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@unit
-def choose_challenges(
-    canary: Canary, shadows: tuple[Shadows, ...], pool: Examples, compute: Compute, *, seed: Seed
-) -> Challenges:
-    """Return the challenge points, chosen from the pool (and shadow models) or crafted."""
-    shadow_models = joined_shadows(shadows) if shadows else None
-    with limited_threads(compute.threads):
-        return canary.choose(pool, shadow_models, seed.rng())
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """Random choices of one trial."""
-
-    truth: bool  # True in world 1, with the challenge in training
-    challenge: int  # position of the challenge in the pool, followed by crafted points; -1 for a gradient
-    rows: NDArray[np.int64]  # positions of the training rows
-
-
 @dataclass(frozen=True, eq=False)
 class TrialSetup:
-    """Positions of rows and points from which trials are drawn."""
+    """Rows and points from which trials are drawn."""
 
     pool: int  # number of rows of the pool
-    challenges: NDArray[np.int64]  # challenge points, shape (k,); empty if each trial draws one
-    sources: NDArray[np.int64]  # rows of the pool that are challenges or their sources, shape (k,)
+    challenges: Challenges | None  # None if each trial draws one, or if the canary is a gradient
     population: NDArray[np.int64]  # rows that no trial trains on, shape (P,)
-    base: NDArray[np.int64]  # base set S, for games that fix it, shape (n - 1,)
+    base: NDArray[np.int64]  # base set, for games that fix it, or rows from which a trial draws it; shape (n,)
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedTrials:
-    """Observations of T trials. Arrays that no attack needs are empty."""
-
-    number: NDArray[np.int64]  # number of the trial, shape (T,)
-    truth: NDArray[np.bool_]  # True in world 1, with the challenge in training, shape (T,)
-    failed: NDArray[np.bool_]  # True if the training failed, shape (T,)
-    # position of the challenge in the pool, followed by crafted points; -1 for a gradient; shape (T,)
-    point: NDArray[np.int64]
-    confidence: NDArray[np.float32]  # phi of the model at its challenge, shape (T, queries)
-    population: NDArray[np.float32]  # phi of the model at points that no trial trains on, shape (T, P)
-    population_points: NDArray[np.int64]  # positions of these points, shape (P,)
-    gradient_products: NDArray[np.float64]  # as `ObservedTrainings.products`, shape (T, steps)
-    gradient_norms: NDArray[np.float64]  # as `ObservedTrainings.norms`, shape (T, steps)
-
-    @classmethod
-    def joined(cls, stacks: Sequence[TrainedTrials]) -> TrainedTrials:
-        columns = {
-            field.name: np.concatenate([getattr(stack, field.name) for stack in stacks]) for field in fields(cls)
-        }
-        return cls(**{**columns, "population_points": stacks[0].population_points})
-
-    def view(self, shadows: Shadows | None) -> ChallengeView:
-        """Return the attacker's view of trials that did not fail."""
-        trained = ~self.failed
-        return ChallengeView(
-            target=self.confidence[trained],
-            point=self.point[trained],
-            population=self.population[trained],
-            population_points=self.population_points,
-            shadows=shadows,
-            gradient_products=self.gradient_products[trained],
-            gradient_norms=self.gradient_norms[trained],
-        )
-
-
-@unit
-@measuring(lambda test: ("failed_share", *(() if test is None else ACCURACY_METRICS)))
-def train_trials(
-    game: Any,  # a TwoWorldGame
-    mechanism: Any,
-    pool: Examples,
-    test: Examples | None,
-    validation: Examples | None,
-    challenges: Challenges | None,
+def at_challenges(
+    models: Sequence[Model | TrainingError],
+    points: Examples,
+    challenge: NDArray[np.int64],
+    queries: int,
     compute: Compute,
-    *,
-    population: int,
-    watched: bool,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> Outcome[TrainedTrials]:
-    points = with_crafted(pool, challenges)
-    setup = game.setup(len(pool), challenges, population, seed)
-    numbers = range(first, last)
-    trials = [game.trial(setup, seed.child(number).rng()) for number in numbers]
-    runs = [TrainingRun(trial.rows, seed.child(number, 0)) for number, trial in zip(numbers, trials, strict=True)]
-    truth = np.array([trial.truth for trial in trials])
-    challenge = np.array([trial.challenge for trial in trials])
-    canary = game.challenge_canary
-    if isinstance(canary, GradientCanary):
-        # One gradient for all trials, fixed before they are drawn.
-        gradient = canary.gradient(parameter_count(mechanism, points), seed.child("gradient").rng())
-        gradients = np.broadcast_to(gradient, (len(runs), len(gradient)))
-        trained = train_observed(mechanism, points, runs, compute=compute, gradients=gradients, inserted=truth)
-    elif watched:
-        trained = train_observed(mechanism, points, runs, compute=compute, points=challenge)
-    else:
-        models = train_runs(mechanism, points, runs, compute=compute, validation=validation)
-        trained = ObservedTrainings(models, np.zeros((len(runs), 0)), np.zeros((len(runs), 0)))
-    failed = failed_among(trained.models)
-    trained_trials = TrainedTrials(
-        number=np.array(numbers),
-        truth=truth,
-        failed=failed,
-        point=challenge,
-        confidence=_at_challenge(trained, points, challenge, game.queries, compute),
-        population=_at_population(trained, points, setup, compute),
-        population_points=setup.population,
-        gradient_products=trained.products,
-        gradient_norms=trained.norms,
-    )
-    metrics = {} if test is None else accuracy_metrics(accuracy(trained.models, test, compute), test)
-    return Outcome(trained_trials, metrics={**metrics, "failed_share": float(failed.mean())})
-
-
-def _at_challenge(
-    trained: ObservedTrainings, points: Examples, challenge: NDArray[np.int64], queries: int, compute: Compute
 ) -> NDArray[np.float32]:
+    """Return phi of each model at its challenge, shape (models, queries); no columns if challenges are gradients."""
     if challenge.min() < 0:
         return np.zeros((len(challenge), 0), np.float32)
     distinct, place = np.unique(challenge, return_inverse=True)
-    phi = confidences(trained.models, points.take(distinct), queries=queries, compute=compute)
+    phi = confidences(models, points.take(distinct), queries=queries, compute=compute)
     return phi[np.arange(len(challenge)), :, place]
-
-
-def _at_population(
-    trained: ObservedTrainings, points: Examples, setup: TrialSetup, compute: Compute
-) -> NDArray[np.float32]:
-    if not len(setup.population):
-        return np.zeros((len(trained.models), 0), np.float32)
-    return confidences(trained.models, points.take(setup.population), queries=1, compute=compute)[:, 0]
-
-
-@unit
-def score_challenges(attack: Any, stacks: tuple[TrainedTrials, ...], shadows: tuple[Shadows, ...]) -> Iterator[Scores]:
-    """Return the scores of all trials as one replay; `shadows` may be empty."""
-    trials = TrainedTrials.joined(stacks)
-    view = trials.view(joined_shadows(shadows) if shadows else None)
-    yield scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=trials.failed)
 
 
 @unit
 def train_shadows(
     mechanism: Any,
     pool: Examples,
-    challenges: Challenges | None,
+    setups: Sequence[TrialSetup] | None,
     compute: Compute,
     *,
     queries: int,
@@ -187,8 +66,8 @@ def train_shadows(
 
     Source: Shokri et al. (2017), arXiv:1610.05820; Carlini et al. (2022), arXiv:2112.03570, section V.
     """
-    points = with_crafted(pool, challenges)
-    numbers = range(first, last)
+    challenges = setups[0].challenges if setups else None
+    points, numbers = with_crafted(pool, challenges), range(first, last)
     member = np.array([members(seed, model, len(pool), challenges) for model in numbers])
     runs = [
         TrainingRun(np.flatnonzero(row), seed.child(model // 2, model % 2))
@@ -360,15 +239,16 @@ def accuracy_metrics(right: float, test: Examples) -> dict[str, float]:
     return dict(zip(ACCURACY_METRICS, (right, error, test.majority_share), strict=True))
 
 
-def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: Compute) -> float:
-    """Return the mean accuracy of models that did not fail."""
-    trained = [model for model in models if not isinstance(model, TrainingError)]
-    hits = 0
-    for first in range(0, len(test), ROWS_AT_ONCE):
+def accuracies(models: Sequence[Model | TrainingError], test: Examples | None, compute: Compute) -> NDArray[np.float64]:
+    """Return the accuracy of each model, shape (models,); 0 for failed ones and without test rows."""
+    trained = [place for place, model in enumerate(models) if not isinstance(model, TrainingError)]
+    hits = np.zeros(len(models))
+    for first in range(0, 0 if test is None or not trained else len(test), ROWS_AT_ONCE):
+        assert test is not None
         batch = test.take(np.arange(first, min(first + ROWS_AT_ONCE, len(test))))
-        guesses = _outputs(trained, batch.features, compute).argmax(-1)
-        hits += int(np.count_nonzero(guesses == batch.labels))
-    return hits / (len(trained) * len(test))
+        guesses = _outputs([models[place] for place in trained], batch.features, compute).argmax(-1)
+        hits[trained] += np.count_nonzero(guesses == batch.labels, axis=-1)
+    return hits if test is None else hits / len(test)
 
 
 def _phi(models: list[Any], features: Features, labels: NDArray[np.int64], compute: Compute) -> NDArray[np.float64]:
