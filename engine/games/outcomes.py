@@ -6,7 +6,7 @@ their own, from which an attack can learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -166,6 +166,12 @@ class Runs:
     compute: Compute
     limit_s: float | None = None
     paired: bool = False
+
+    def parts(self, size: int) -> Iterator[Runs]:
+        """Yield these runs in parts of at most `size` runs."""
+        for first in range(0, len(self.truth), size):
+            part = slice(first, first + size)
+            yield replace(self, truth=self.truth[part], number=self.number[part])
 
     def seeds(self) -> list[Seed]:
         """Return the seed of each run."""

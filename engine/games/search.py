@@ -28,8 +28,10 @@ ROUND_SHARES = (0.2, 0.2, 0.22, 0.38)
 """Share of each round in the runs that try pairs: rare results of the last pairs show in many runs only."""
 MIN_RUNS_PER_PAIR = 4
 """Smallest number of runs on a pair in one round: half in each world, with the same seeds."""
-FEWEST_RUNS = (len(PAIRS_PER_ROUND) + 1) * MIN_RUNS_PER_PAIR
-"""Smallest number of runs of a search among pairs."""
+FIRST_RUNS = 8
+"""Smallest number of runs on a pair in a round of halving, two with each seed."""
+FEWEST_RUNS = 2 * FIRST_RUNS
+"""Smallest number of runs of a search by halving, for each pair that is tried."""
 MAX_DISTANCE = 50.0
 """Upper limit of a distance, in spreads."""
 SEED_NOISE_SHARE = 0.6
@@ -45,16 +47,21 @@ MAX_TAIL_COLUMNS = 64
 
 
 def rounds(runs: int, offered: int, remaining: int) -> list[tuple[int, int, int]]:
-    """Return for each round of a search the number of pairs, of runs on each, and of pairs that remain after it.
+    """Return for each round of a search by halving the number of pairs, of runs on each, and of pairs that remain.
+
+    All rounds have about equally many runs, the first one twice as many; the last one is on the remaining pairs.
 
     Args:
         runs: Number of runs of all rounds together; it limits the number of pairs that are tried.
         offered: Number of pairs to choose from.
         remaining: Number of pairs to choose.
     """
-    first = min(offered, max(1, runs // FEWEST_RUNS))
-    pairs = [first, *(size for size in PAIRS_PER_ROUND if remaining < size < first)]
-    return list(zip(pairs, runs_in_rounds(runs, pairs), (*pairs[1:], remaining), strict=True))
+    pairs = [min(offered, max(1, runs // FEWEST_RUNS))]
+    while pairs[-1] > remaining:
+        pairs.append(max(remaining, pairs[-1] // 2))
+    share = runs // (2 * (len(pairs) + 2))
+    counts = [2 * max(FIRST_RUNS // 2, share * (1 + (turn == 0)) // size) for turn, size in enumerate(pairs)]
+    return list(zip(pairs, counts, (*pairs[1:], remaining), strict=True))
 
 
 def runs_in_rounds(runs: int, pairs: Sequence[int]) -> list[int]:

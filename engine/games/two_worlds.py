@@ -56,6 +56,8 @@ class TwoWorlds(TrialGame):
     """Share of the search runs that choose among pairs; 0 if `pairs` gives only the pairs to use."""
     used_pairs: ClassVar[int] = 1
     """Number of pairs that fresh runs use in turn; after few search runs, the best pair is uncertain."""
+    couples_seeds: ClassVar[bool] = True
+    """True if runs that choose among pairs are in both worlds with one seed; False for a coin and a seed each."""
     learns_once: ClassVar[bool] = True
     """True if a confirmatory run reuses the pairs and search runs of the first pass."""
     plays_without_noise: ClassVar[bool] = True
@@ -98,9 +100,15 @@ class TwoWorlds(TrialGame):
         """Return the worth of a pair by its search runs, larger for more evidence; -inf if it cannot be used."""
         return pair_worth(curve, attack, outcomes, full_digits=self.reads_full_digits)
 
-    def notes(self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int) -> tuple[str, ...]:
-        """Return sentences for the report about the chosen pairs, out of those that were offered."""
-        if not self.search_share:
+    def notes(
+        self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int, tried: Outcomes | None
+    ) -> tuple[str, ...]:
+        """Return sentences for the report about the chosen pairs, out of those that were offered.
+
+        Args:
+            tried: The runs that chose the pairs, on these alone; the subject is the place of the pair. None without.
+        """
+        if tried is None:
             return ()
         return (f"data sets chosen: {' and '.join(pair.name for pair in chosen)}, out of {offered} pairs",)
 
@@ -224,46 +232,55 @@ class TwoWorlds(TrialGame):
         """Return the unit of the pairs to use, units of search runs on them, and the number of search runs left."""
         source, cheap = self._source(setting), setting.resources.without_gpu
         pair_seed, places, tried = seed.child("pairs"), None, tuple[Unit, ...]()
-        runs = unspent = int(getattr(self, "search", 0))
-        if self.search_share:
-            parts = (*self.parts, *self.optional_parts)
-            rows = tuple(getattr(setting.parts, part) for part in parts)
-            offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
-            plan = rounds(int(runs * self.search_share), offered, self.used_pairs)
-            curve = self._search_curve(setting.mechanism)
-            for turn, (size, count, remaining) in enumerate(plan):
-                tried += work.split(
-                    try_pairs,
-                    size,
-                    max(1, self.stack // count),
-                    *source,
-                    places,
-                    count=count,
-                    pair_seed=pair_seed,
-                    seed=seed.child("search", "pairs", turn),
-                    label=f"{size} pairs tried, {count} runs each{suffix}: pairs",
-                    **setting.unit_options,
-                )
-                unspent -= size * count
-                places = work.add(
-                    shortlist,
-                    *source,
-                    setting.attack,
-                    curve,
-                    remaining,
-                    tried,
-                    pair_seed=pair_seed,
-                    label=f"best {remaining} of {size} pairs{suffix}",
-                    resources=cheap,
-                )
+        unspent = int(getattr(self, "search", 0))
+        plan = self._search_rounds(setting, pair_seed)
+        for turn, (size, count, remaining) in enumerate(plan):
+            tried += work.split(
+                try_pairs,
+                size,
+                max(1, self.stack // count),
+                *source,
+                places,
+                count=count,
+                pair_seed=pair_seed,
+                seed=seed.child("search", "pairs", turn),
+                label=f"{size} pairs tried, {count} runs each{suffix}: pairs",
+                **setting.unit_options,
+            )
+            unspent -= size * count
+            places = work.add(
+                shortlist,
+                *source,
+                setting.attack,
+                self._search_curve(setting.mechanism),
+                remaining,
+                tried,
+                pair_seed=pair_seed,
+                label=f"best {remaining} of {size} pairs{suffix}",
+                resources=cheap,
+            )
+        if plan:
             label = f"search runs on the best pairs{suffix}"
             tried = (work.add(runs_on, places, tried, label=label, resources=cheap),)
         label, returns = f"neighbouring inputs{suffix}", type(self).pairs
         before = shadows if self.pairs_need_shadows else ()
         pairs = work.add(
-            take_pairs, *source, places, before, seed=pair_seed, label=label, returns=returns, resources=cheap
+            take_pairs, *source, places, tried, before, seed=pair_seed, label=label, returns=returns, resources=cheap
         )
-        return pairs, tried, unspent
+        return pairs, tried, max(0, unspent)
+
+    def _search_rounds(self, setting: Setting, pair_seed: Seed) -> list[tuple[int, int, int]]:
+        """Return the rounds of the search among pairs, as `rounds`; none if there is nothing to choose."""
+        if not self.search_share:
+            return []
+        rows = tuple(getattr(setting.parts, part) for part in (*self.parts, *self.optional_parts))
+        offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
+        if offered <= self.used_pairs:
+            return []
+        runs = int(self.search_share * getattr(self, "search", 0))
+        if not self.couples_seeds:  # few runs with a coin each may lack a world
+            return [(offered, runs // offered, self.used_pairs)]
+        return rounds(runs, offered, self.used_pairs)
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
         """Return the claim against which pairs are compared; that of epsilon 1 if there is none."""
@@ -318,18 +335,20 @@ def try_pairs(
     pair_seed: Seed,
     seed: Seed,
 ) -> Iterator[Outcomes]:
-    """Run each of some pairs `count` times, in both worlds in turn with one seed; the subject is the pair's place.
+    """Run each of some pairs `count` times; the subject is the pair's place.
 
     The pairs are those with numbers `first` to `last` - 1 of `places`, or of all pairs that are offered.
     """
     wanted = (np.arange(last) if places is None else places.places)[first:last].tolist()
-    truth, number = np.arange(count) % 2 == 1, np.arange(count)
+    number = np.arange(count)
     offered = game.pairs(mechanism, rows, pair_seed.rng())
     for place, pair in enumerate(itertools.islice(offered, max(wanted, default=-1) + 1)):
         if place in wanted:
-            runs = Runs(truth, number, seed.child(place), rows, compute, game.limit_s, paired=True)
+            paired, own_seed = game.couples_seeds, seed.child(place)
+            truth = number % 2 == 1 if paired else own_seed.child("coins").rng().random(count) < 0.5
+            runs = Runs(truth, number, own_seed, rows, compute, game.limit_s, paired)
             with limited_threads(compute.threads):
-                outcomes = game.run(mechanism, pair, runs)
+                outcomes = Outcomes.joined([game.run(mechanism, pair, part) for part in runs.parts(game.stack)])
             yield replace(outcomes, subject=np.full(count, place))
 
 
@@ -384,6 +403,7 @@ def take_pairs(
     mechanism: Any,
     rows: tuple[Any, ...],
     places: Places | None,
+    tried: tuple[Outcomes, ...],
     shadows: tuple[Any, ...],
     compute: Compute,
     *,
@@ -393,7 +413,8 @@ def take_pairs(
     with limited_threads(compute.threads):
         offered = list(game.pairs(mechanism, (*rows, *shadows), seed.rng()))
     chosen = offered if places is None else [offered[place] for place in places.places.tolist()]
-    return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered)))
+    outcomes = Outcomes.joined(tried) if tried else None
+    return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered), outcomes))
 
 
 @unit

@@ -108,7 +108,9 @@ class TextWorlds(TwoWorlds):
         )
         yield StoredCanaries.of(secret)
 
-    def notes(self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int) -> tuple[str, ...]:
+    def notes(
+        self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int, tried: Outcomes | None
+    ) -> tuple[str, ...]:
         (secret,) = chosen
         return (f"secret: {', '.join(repr(text.secret) for text in secret.load().texts[0])}",)
 

@@ -273,7 +273,9 @@ class TableMembershipGame(TwoWorlds):
             place = -1 if self.target == "average" else Pool(pool).outlier()
         yield TargetRecord(place, _rows_in_table(self, len(pool)))
 
-    def notes(self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int) -> tuple[str, ...]:
+    def notes(
+        self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Any], offered: int, tried: Outcomes | None
+    ) -> tuple[str, ...]:
         (pool,), (target,) = rows, chosen
         cautions = []
         if (alternatives := len(mechanism.alternatives())) > 1:

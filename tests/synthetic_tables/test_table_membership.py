@@ -109,7 +109,7 @@ def test_the_outlier_is_the_farthest_row() -> None:
     game, rows, rng = TableMembershipGame(), (pool(),), np.random.default_rng(0)
     (target,) = game.pairs(None, rows, rng)
     assert target == TargetRecord(59, 30)
-    (note,) = game.notes(NoisyCount(1.0), rows, [target], 1)
+    (note,) = game.notes(NoisyCount(1.0), rows, [target], 1, None)
     assert "row 59" in note
     assert "x=9, w=c" in note
     assert list(replace(game, row=3).pairs(None, rows, rng)) == [TargetRecord(3, 30)]

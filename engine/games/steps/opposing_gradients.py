@@ -16,31 +16,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Outcome, Work, measuring, unit
-from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
-from dpaudit.engine.games.trials import (
-    MAX_TRIALS,
-    ExampleGradients,
-    TrialGame,
-    failed_among,
-    grouped_for_reading,
-    scored_trials,
-)
+from dpaudit.claims import PrivacyCurve, Relation
+from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits
+from dpaudit.engine.games.trials import ExampleGradients
+from dpaudit.engine.games.two_worlds import TwoWorlds, scores_by_view
 from dpaudit.errors import InputError, SpecError, require
-from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import WatchedLearner
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import TrainingTask
@@ -79,6 +70,11 @@ class CrowdSteps:
     canary: Floats
     crowd: Floats  # the clipped gradient of one record of the crowd, shape (T, steps); about -1
 
+    @classmethod
+    def of_runs(cls, runs: Outcomes) -> CrowdSteps:
+        """Return the steps of runs that gave them as numbers, one field after the other."""
+        return cls(*np.split(runs.matrix(), 3, axis=1))
+
     def of(self, trainings: Flags) -> CrowdSteps:
         """Return some of the trainings, by a mask of shape (T,)."""
         return CrowdSteps(self.released[trainings], self.canary[trainings], self.crowd[trainings])
@@ -96,6 +92,20 @@ class CrowdSearch:
     def of(self, trainings: Flags) -> CrowdSearch:
         """Return some of the trainings, by a mask of shape (S,)."""
         return replace(self, steps=self.steps.of(trainings), truth=self.truth[trainings])
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """A crowd of identical records, with a canary or without it."""
+
+    size: int  # number of records, without the canary
+    claimed: PrivateSteps  # sampling, clipping and noise as the mechanism states them
+
+    def search(self, runs: Outcomes) -> CrowdSearch:
+        """Return the search trainings among these runs that did not fail."""
+        usable = runs.where(runs.fault == "")
+        require(len(usable.truth) > 0, "at least one search training on each crowd must succeed", size=self.size)
+        return CrowdSearch(CrowdSteps.of_runs(usable), usable.truth, self.claimed, self.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,14 +286,14 @@ def _ratio(above: float, below: float) -> float:
 
 @register("game", "opposing-gradients", source="Ours, after Chua et al. (2024), arXiv:2403.17673; arXiv:2411.10614")
 @dataclass(frozen=True)
-class OpposingGradients(TrialGame):
+class OpposingGradients(TwoWorlds):
     """Game of two worlds, add/remove: trainings on identical records, with or without a canary of opposite gradient.
 
     Only the shape of an example of the given data is used, with one feature if the examples are vectors. There are two
     classes. Trainings are observed step by step.
 
     Attributes:
-        search: Number of search trainings, spread evenly over the sizes of crowds, in 4 .. 10,000,000.
+        search: Number of search trainings, which choose among the sizes of crowds, in 16 .. 10,000,000.
         sizes: Numbers of records of the crowds that are tried, each >= 1; the most informative one is used. If empty,
             sizes at which a batch may become larger, and a small one. If the claim is not about these, the size of the
             target part.
@@ -316,6 +326,11 @@ class OpposingGradients(TrialGame):
         ),
     )
 
+    search_share: ClassVar[float] = 1.0
+    couples_seeds: ClassVar[bool] = False
+    learns_once: ClassVar[bool] = False
+    plays_without_noise: ClassVar[bool] = False
+
     trials: int = 4_000
     stack: int = 256
     search: int = 1_000
@@ -325,63 +340,70 @@ class OpposingGradients(TrialGame):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "sizes", tuple(self.sizes))
-        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
         require(all(size >= 1 for size in self.sizes), "sizes of crowds must be >= 1", sizes=self.sizes)
         require(self.length > 0, "length must be > 0", length=self.length)
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        mechanism = setting.mechanism
-        sizes = self.sizes or sizes_for(mechanism, len(setting.parts.target))
-        shape = crowd_shape(setting.parts.target.features)
-        each = self.search // len(sizes)
-        require(each >= 4, f"search must be at least {4 * len(sizes)}", sizes=len(sizes), search=self.search)
-        require_units(-(-each // self.stack))
-        search = tuple(
-            unit
-            for number, size in enumerate(sizes)
-            for unit in work.split(
-                train_crowd,
-                each,
-                self.stack,
-                mechanism,
-                shape,
-                self.length,
-                Crowd(size),
-                offset=number * each,
-                seed=setting.seed.child("search"),
-                label=f"crowd of {size}: trainings",
-                **setting.unit_options,
-            )
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[Crowd]:
+        for size in self.sizes or sizes_for(mechanism, len(rows[0])):
+            yield Crowd(size, mechanism.claimed_steps(size).private)
+
+    def run(self, mechanism: Any, pair: Crowd, runs: Runs) -> Outcomes:
+        """Train on the crowd, each time with the canary or without it; return the observed steps (`CrowdSteps`)."""
+        examples = crowd_examples(crowd_shape(runs.rows[0].features), self.length * pair.claimed.clip)
+        tasks = []
+        for has_canary, seed in zip(runs.truth.tolist(), runs.seeds(), strict=True):
+            places = np.full(pair.size + has_canary, CROWD, np.int64)
+            if has_canary:
+                places[-1] = CANARY
+            tasks.append(TrainingTask(places, places.copy(), seed.sequence()))
+        observer = CrowdObserver(mechanism, examples, len(tasks), pair.size, runs.compute)
+        models = mechanism.watch(
+            examples.features, tasks, classes=examples.classes, compute=runs.compute, observer=observer
         )
-        chosen = work.add(
-            take_crowd, mechanism, search, label="choice of a crowd", resources=setting.resources.without_gpu
+        steps = np.concatenate([observer.steps.released, observer.steps.canary, observer.steps.crowd], axis=1)
+        return runs.gave(
+            [
+                failure(model) if isinstance(model, TrainingError) else checked(row)
+                for model, row in zip(models, steps, strict=True)
+            ]
         )
-        fresh = work.split(
-            train_crowd,
-            self.trials,
-            self.stack,
-            mechanism,
-            shape,
-            self.length,
-            chosen,
-            seed=setting.seed.child("fresh"),
-            label="the crowd taken: trainings",
-            **setting.unit_options,
+
+    def worth(self, curve: PrivacyCurve, attack: Any, pair: Crowd, outcomes: Outcomes) -> float:
+        """Return the largest information about the worlds of held-out trainings, in nats a training."""
+        usable = outcomes.fault == ""
+        return max(information_gains(pair.search(outcomes)).values()) if usable.any() else -math.inf
+
+    def notes(
+        self, mechanism: Any, rows: tuple[Any, ...], chosen: Sequence[Crowd], offered: int, tried: Outcomes | None
+    ) -> tuple[str, ...]:
+        if tried is None:
+            return ()
+        (crowd,) = chosen
+        gains = information_gains(crowd.search(tried))
+        best = max(gains, key=lambda hypothesis: gains[hypothesis])
+        return (
+            f"crowd chosen: {crowd.size} records out of {offered} sizes; {max(0.0, gains[best]):.4f} nats of "
+            f"information a training; the canary {best.words}",
         )
-        scores = tuple(
-            work.add(
-                score_crowd,
-                setting.attack,
-                mechanism,
-                chosen,
-                search,
-                trials,
-                label=f"scores of {trials[0].label}",
-                resources=setting.resources.without_gpu,
-            )
-            for trials in grouped_for_reading(fresh, setting)
-        )
-        return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
+
+    def scores(
+        self,
+        attack: Any,
+        mechanism: Any,
+        pair: Crowd,
+        learned: Outcomes,
+        fresh: Outcomes,
+        shadows: tuple[Any, ...],
+        compute: Compute,
+    ) -> Floats:
+        search = pair.search(learned)
+        return scores_by_view(attack, lambda runs: CrowdView(search, CrowdSteps.of_runs(runs)), fresh)
+
+    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        return ("failed_share",)
+
+    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
+        return {"failed_share": float((outcomes.fault != "").mean())}
 
 
 def crowd_shape(features: Features) -> tuple[int, ...]:
@@ -418,8 +440,6 @@ def sizes_for(mechanism: WatchedLearner, rows: int) -> tuple[int, ...]:
 
 CANARY, CROWD = 0, 1
 """Rows of the crowd's examples, and their labels."""
-COLUMNS = ("released", "canary", "crowd")
-"""The fields of `CrowdSteps`."""
 
 
 def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
@@ -429,55 +449,6 @@ def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
     """
     point = np.full(shape, length / np.sqrt(np.prod(shape)), np.float32)
     return Examples(np.stack([point, point]), np.array([CANARY, CROWD]), 2, "crafted crowd")
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """A crowd of identical records."""
-
-    size: int  # number of records, without the canary
-
-
-@dataclass(frozen=True, eq=False)
-class CrowdTrainings:
-    """Trainings on a crowd."""
-
-    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # number of each training, shape (T,)
-    truth: NDArray[np.bool_]  # True if the canary was in the data, shape (T,)
-    failed: NDArray[np.bool_]  # True if no finite steps were observed, shape (T,)
-    size: int  # number of records in the crowd
-    steps: CrowdSteps
-
-
-@unit
-@measuring(lambda: ("failed_share",))
-def train_crowd(
-    mechanism: WatchedLearner,
-    shape: tuple[int, ...],
-    length: float,
-    crowd: Crowd,
-    compute: Compute,
-    *,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> Outcome[CrowdTrainings]:
-    """Run trainings `first` to `last` - 1 on a crowd, each with the canary or without it by a fair coin."""
-    truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
-    examples = crowd_examples(shape, length * mechanism.claimed_steps(crowd.size).private.clip)
-    tasks = []
-    for number, has_canary in zip(range(first, last), truth, strict=True):
-        rows = np.full(crowd.size + has_canary, CROWD, np.int64)
-        if has_canary:
-            rows[-1] = CANARY
-        tasks.append(TrainingTask(rows, rows.copy(), seed.child(number, 0).sequence()))
-    observer = CrowdObserver(mechanism, examples, len(tasks), crowd.size, compute)
-    with limited_threads(compute.threads):
-        models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=observer)
-    finite = np.all([np.isfinite(getattr(observer.steps, name)).all(1) for name in COLUMNS], axis=0)
-    failed = failed_among(models) | ~finite
-    trainings = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, observer.steps)
-    return Outcome(trainings, metrics={"failed_share": float(failed.mean())})
 
 
 class CrowdObserver:
@@ -503,49 +474,3 @@ class CrowdObserver:
         self.steps.released[places, step] = (released.double() * direction).sum(1).cpu().numpy() * self._unit
         self.steps.canary[places, step] = (canary * direction).sum(1).cpu().numpy()
         self.steps.crowd[places, step] = (crowd * direction).sum(1).cpu().numpy()
-
-
-@unit
-def take_crowd(mechanism: WatchedLearner, search: tuple[CrowdTrainings, ...]) -> Outcome[Crowd]:
-    """Choose the crowd with the most information about the worlds of held-out search trainings."""
-    best_laws = {}
-    for size in sorted({part.size for part in search}):
-        gains = information_gains(_search_of(search, size, mechanism))
-        best_laws[size] = max((gain, hypothesis.words) for hypothesis, gain in gains.items())
-    best = max(best_laws, key=lambda size: best_laws[size][0])
-    listed = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in best_laws.items())
-    note = (
-        f"crowd chosen: {best} records out of {len(best_laws)} sizes; information in nats a training: {listed}; with "
-        f"{best} records, the canary {best_laws[best][1]}"
-    )
-    return Outcome(Crowd(best), notes=(note,))
-
-
-@unit
-def score_crowd(
-    attack: Any,
-    mechanism: WatchedLearner,
-    crowd: Crowd,
-    search: tuple[CrowdTrainings, ...],
-    fresh: tuple[CrowdTrainings, ...],
-) -> Iterator[Scores]:
-    """Yield the scores of the fresh trainings; the attack learns from the search trainings of the chosen crowd."""
-    number, truth, failed = (
-        np.concatenate([getattr(part, name) for part in fresh]) for name in ("number", "truth", "failed")
-    )
-    view = CrowdView(_search_of(search, crowd.size, mechanism), _finished(fresh))
-    yield scored_trials(attack, view, number=number, truth=truth, failed=failed)
-
-
-def _search_of(search: Sequence[CrowdTrainings], size: int, mechanism: WatchedLearner) -> CrowdSearch:
-    """Return the successful search trainings on a crowd of this size."""
-    parts = [part for part in search if part.size == size]
-    has_finished = any((~part.failed).any() for part in parts)
-    require(has_finished, "at least one search training on each crowd must succeed", size=size)
-    truth = np.concatenate([part.truth[~part.failed] for part in parts])
-    return CrowdSearch(_finished(parts), truth, mechanism.claimed_steps(size).private, size)
-
-
-def _finished(trainings: Sequence[CrowdTrainings]) -> CrowdSteps:
-    parts = [part.steps.of(~part.failed) for part in trainings]
-    return CrowdSteps(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
