@@ -46,7 +46,7 @@ SMALL_LEAKS = {
     "FiveVotesOfFifty": (7_000, 20_000),
     "WeighedByPlainAccuracy": (5_000, 4_000),
     "ScreenedBySmallestLead": (7_000, 4_000),
-    "TeachersScreenedByLeads": (2_500, 5_000),
+    "TeachersScreenedByLeads": (7_000, 5_000),
 }
 """Runs against small leaks, at most those of a standard check and its confirmatory run."""
 

@@ -35,7 +35,7 @@ PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
         ({"data": {"name": "made-phrases", "length": 10**17}}, "must have at most 2,147,483,648 numbers"),
         ({"game": {"name": "label-inference", "replays": 10**17}}, "a plan must have at most 100,000 units"),
         ({"game": {"name": "label-inference", "trainings": 10**9}}, "a plan must have at most 100,000 units"),
-        ({"game": {"name": "label-repeats", "trials": 10**12}}, "trials must be at most 10,000,000, got 1,000,000,000"),
+        ({"game": {"name": "label-repeats", "trials": 10**12}}, "trials must be in 2 .. 10,000,000, got 1000000000"),
         ({"game": {"name": "label-crafted", "releases": 10**9}}, "releases must be in .1, 125,000., got 1000000000"),
         ({"game": {"name": "ind-mia", "trials": 10**9}, "mechanism": PRIVATE}, "trials must be in 2 .. 10,000,000"),
         ({"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE}, "a plan must have at most 100,000"),
