@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer
 from dpaudit.engine.data.table_rows import ExampleRows
-from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.estimators.measures import auc
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

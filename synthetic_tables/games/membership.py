@@ -23,8 +23,8 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.functions.game import ROW_FUNCTIONS
 from dpaudit.engine.attacks.output_set import SummaryView
+from dpaudit.engine.games.functions.game import ROW_FUNCTIONS
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.two_worlds import TwoWorlds

@@ -13,8 +13,8 @@ from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources
 from dpaudit.actors.work import Work, value_of
-from dpaudit.engine.data.partition import Partition, Parts
 from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.partition import Partition, Parts
 from dpaudit.engine.games.protocol import Reading, Setting, StopRule
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.estimators.scores import Scores
@@ -105,6 +105,5 @@ class PairSourceKit:
         if not self.has_ceiling:
             pytest.skip("the game measures no ceiling")
         (result,) = self.audited(self.leaks, tmp_path).results
-        assert result.ceiling is not None
-        assert result.ceiling.noiseless
-        assert result.ceiling.finding.lower > 2
+        assert result.sensitivity.noiseless
+        assert result.sensitivity.maximum.lower > 2

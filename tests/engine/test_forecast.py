@@ -37,8 +37,9 @@ def test_the_forecast_counts_unfinished_units(monkeypatch: pytest.MonkeyPatch) -
     """32 shadow models of 0.5 s and 64 trials in stacks of 16, of which one stack is finished."""
     plan = make_plan(load_spec(STACKS))
     trials = [unit for unit in plan.units if unit.function_name == "make_runs"]
-    times = RunTimes(frozenset({trials[0].key}), {"train_shadows": 0.5, "make_runs": 0.5})
-    estimate = forecast(plan, times, "runs/small")
+    times = ({trials[0].key}, {"train_shadows": 0.5, "make_runs": 0.5})
+    monkeypatch.setattr("dpaudit.engine.run.forecast.times_of_run", lambda folder: times)
+    estimate = forecast(plan, Path("runs/small"))
     assert (len(trials), estimate.trainings) == (4, 96)
     assert estimate.seconds == 32 * 0.5 + 48 * 0.5
     assert estimate.unfinished == len(plan.units) - 1
