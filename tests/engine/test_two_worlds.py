@@ -11,10 +11,10 @@ from numpy.random import SeedSequence
 
 import dpaudit
 from dpaudit import Claim, Examples, Relation, from_predictor
+from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_repeats import LabelRepeats
-from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.engine.games.search import FIRST_RUNS, rounds
 from dpaudit.engine.games.two_world.canaries import Blank
