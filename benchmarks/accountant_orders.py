@@ -1,8 +1,8 @@
 """dp_accounting's Renyi divergences of a Poisson-subsampled Gaussian at fractional orders, and ours, against 50 digits.
 
-    python -m benchmarks.accountant_orders
+    python -m benchmarks.accountant_orders [--write]
 
-Writes `docs/data/accountant-orders.csv`. Needs the packages dp-accounting and mpmath.
+Needs the packages dp-accounting and mpmath.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.campaign import measurement
 from dpaudit.claims import SubsampledGaussian
-from tools.rows import Row, record, setting
+from tools.rows import Row, setting
 
-FILE = "accountant-orders.csv"
 RATES, NOISES, ORDERS = (0.001, 0.01, 0.05, 0.1, 0.5), (0.5, 0.8, 1, 2, 4), (1.25, 1.5, 1.75, 2.5, 4.5)
 TRAININGS = ((0.01, 1, 1000), (0.05, 0.8, 300), (0.1, 1, 1000), (0.5, 4, 100), (0.5, 2, 100), (0.1, 0.5, 1000))
 """Rate, noise and steps."""
@@ -80,12 +80,13 @@ def whole_trainings() -> Iterator[Row]:
             yield Row(conditions, name, f"{epsilon:.4f}", f"at order {order:g}")
 
 
-def main() -> None:
-    """Compute and write the data file."""
+def rows(_: int) -> Iterator[Row]:
+    """Yield all measurements."""
     if not all(map(importlib.util.find_spec, ("dp_accounting", "mpmath"))):
         sys.exit("nothing was measured: this needs dp-accounting and mpmath (pip install dp-accounting mpmath)")
-    record(FILE, [*one_step(), *whole_trainings()], "python -m benchmarks.accountant_orders")
+    yield from one_step()
+    yield from whole_trainings()
 
 
 if __name__ == "__main__":
-    main()
+    measurement(rows, program="benchmarks.accountant_orders", file="accountant-orders.csv")

@@ -93,6 +93,27 @@ def campaign(
         record(file, rows, f"python -m {program} RUNS.jsonl --seeds {options.seeds}")
 
 
+def measurement(rows: Callable[[int], Iterable[Row]], *, program: str, file: str, number: int = 1) -> None:
+    """Print rows as they are measured, and write them with `--write`.
+
+    Args:
+        rows: Returns the rows, given the number of repetitions.
+        program: The module.
+        file: Name of the file in `docs/data`.
+        number: Repetitions, unless the command states another number by `--number`.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+    parser.add_argument("--number", type=int, default=number, help="repetitions")
+    parser.add_argument("--write", action="store_true", help="write docs/data")
+    options = parser.parse_args()
+    measured = []
+    for row in rows(options.number):
+        print(f"{row.setting}: {row.what}: {row.value} {row.interval}", flush=True)
+        measured.append(row)
+    if options.write:
+        record(file, measured, f"python -m {program} --number {options.number}")
+
+
 def _parsed(
     program: str, seeds: int, settings: Mapping[str, str], arguments: Sequence[str] | None
 ) -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Canary texts at several planting rates: the most that they can show, and how often a bound exceeds the truth.
 
-    python -m benchmarks.canary_rates --rows      # writes docs/data/canary-rates.csv
+    python -m benchmarks.canary_rates [--number AUDITS] [--write]
 
 The mechanism is randomised response on each canary's coin, the worst one of its epsilon. Each audit gives a bound for
 all canaries and one for each of eight slices, which share the error. It is wrong if any of them is above the truth.
@@ -8,19 +8,19 @@ all canaries and one for each of eight slices, which share the error. It is wron
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.campaign import measurement
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import maximum_bound
 from dpaudit.language_models.front_door.estimating import estimate_text
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
-from tools.rows import Row, record, setting
+from tools.rows import Row, setting
 
 RATES = {"1/2": 0.5, "1/10": 0.1, "1/100": 0.01}
 SIZES = (300, 1000, 3000, 10_000, 30_000)
@@ -79,19 +79,5 @@ def measured(audits: int) -> Iterator[Row]:
         yield Row(conditions, "above the truth", f"{100 * wrong / audits:.1f} %", interval, str(audits))
 
 
-def main() -> None:
-    """Measure, print, and write docs/data."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", action="store_true", help="writes docs/data")
-    parser.add_argument("--audits", type=int, default=AUDITS, help="audits of each rate and order")
-    options = parser.parse_args()
-    rows = []
-    for row in measured(options.audits):
-        print(f"{row.setting}: {row.value} {row.interval}", flush=True)
-        rows.append(row)
-    if options.rows:
-        record("canary-rates.csv", rows, "python -m benchmarks.canary_rates --rows")
-
-
 if __name__ == "__main__":
-    main()
+    measurement(measured, program="benchmarks.canary_rates", file="canary-rates.csv", number=AUDITS)

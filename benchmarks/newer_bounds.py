@@ -1,6 +1,6 @@
 """Compare bounds published since the estimators were written with ours, on the same scores of one run.
 
-    python -m benchmarks.newer_bounds --rows      # writes docs/data/newer-bounds.csv and docs/data/last-iterate.csv
+    python -m benchmarks.newer_bounds [--number RUNS] [--write]
 
 The privacy of each mechanism is known exactly, so a bound above it is an error. The methods:
 
@@ -15,7 +15,6 @@ The privacy of each mechanism is known exactly, so a bound above it is an error.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
+from benchmarks.campaign import measurement
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
@@ -32,7 +32,7 @@ from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.two_world.betting import Betting
-from tools.rows import Row, record, setting
+from tools.rows import Row, setting
 
 CANARIES, RUNS = 1_000, 400
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -287,23 +287,7 @@ def last_iterates() -> Iterator[Row]:
         yield Row(conditions, "last iterate, heuristic", f"{last_iterate_epsilon(noise, rate, steps, DELTA):.2f}")
 
 
-def main() -> None:
-    """Measure, print, and write docs/data."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", action="store_true", help="writes docs/data")
-    parser.add_argument("--runs", type=int, default=RUNS, help="runs of each mechanism")
-    options = parser.parse_args()
-    files = {
-        "newer-bounds.csv": list(compared(options.runs)),
-        "newer-bets.csv": list(bets()),
-        "last-iterate.csv": list(last_iterates()),
-    }
-    for name, rows in files.items():
-        for row in rows:
-            print(f"{row.setting}: {row.what}: {row.value}", flush=True)
-        if options.rows:
-            record(name, rows, "python -m benchmarks.newer_bounds --rows")
-
-
 if __name__ == "__main__":
-    main()
+    measurement(compared, program="benchmarks.newer_bounds", file="newer-bounds.csv", number=RUNS)
+    measurement(lambda _: bets(), program="benchmarks.newer_bounds", file="newer-bets.csv")
+    measurement(lambda _: last_iterates(), program="benchmarks.newer_bounds", file="last-iterate.csv")

@@ -1,6 +1,6 @@
 """Compare the bounds of four designs with as many planted secrets, on mechanisms with known privacy.
 
-    python -m benchmarks.secrets_power --rows      # writes docs/data/secrets-power.csv
+    python -m benchmarks.secrets_power [--number GAMES] [--write]
 
 Each game plants 500 secrets. The designs differ in what was never planted: nothing but the other side of a fair coin,
 99 or 999 other candidates of each secret, as many texts that rare coins left out, or references that all secrets share.
@@ -8,20 +8,20 @@ Each game plants 500 secrets. The designs differ in what was never planted: noth
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.campaign import measurement
 from dpaudit.claims import GaussianDP
 from dpaudit.estimators.extraction.exposure import rank_epsilon, rank_slates
 from dpaudit.estimators.extraction.random_subset import RandomSubset
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
-from tools.rows import Row, record, setting
+from tools.rows import Row, setting
 
 SECRETS, GAMES = 500, 20
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -115,19 +115,5 @@ def compared(games: int) -> Iterator[Row]:
             yield Row(setting(conditions), "mean bound", f"{np.mean(bounds):.2f}", spread, str(games))
 
 
-def main() -> None:
-    """Measure, print, and write docs/data."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", action="store_true", help="writes docs/data")
-    parser.add_argument("--games", type=int, default=GAMES, help="games of each mechanism and design")
-    options = parser.parse_args()
-    rows = []
-    for row in compared(options.games):
-        print(f"{row.setting}: {row.value} {row.interval}", flush=True)
-        rows.append(row)
-    if options.rows:
-        record("secrets-power.csv", rows, "python -m benchmarks.secrets_power --rows")
-
-
 if __name__ == "__main__":
-    main()
+    measurement(compared, program="benchmarks.secrets_power", file="secrets-power.csv", number=GAMES)
