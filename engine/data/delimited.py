@@ -65,21 +65,35 @@ def layout_of(source: Source, text: Text = Text(), *, blanks: bool = False) -> L
     Raises: DataError for a header of numbers, unless a comment above it names the columns.
     """
     line, skip, comment = _first_line(source)
-    unquoted = re.sub('"[^"]*"', "", line).strip(" \r\n")
-    mark = text.delimiter if text.delimiter in unquoted else max((text.delimiter, *DELIMITERS), key=unquoted.count)
-    mark = " " if blanks and mark not in unquoted and " " in unquoted.strip() else mark
-    cells, end = first_record(source, delimiter=mark, quoted=True, after=skip)
-    names = cells if text.header else [f"column-{place}" for place in range(1, len(cells) + 1)]
-    first = int(cells[0]) if re.fullmatch(r"[1-9]\d{0,8}", cells[0]) and len(cells) > 1 else 0
-    counted = [str(first + place) for place in range(len(cells))]  # names such as those that pandas gives, or years
-    if text.header and cells != counted and all(map(_NUMBER.fullmatch, cells)):
-        names, end = [name.strip() for name in comment.split(mark)], skip
-        if len(names) != len(cells) or not comment or any(map(_NUMBER.fullmatch, names)):
-            usual = shortened(repr(mark.join(("score", "member")))) if len(cells) == 2 else "their names"
+    mark = _separator(line, text.delimiter, blanks=blanks)
+    names, end = first_record(source, delimiter=mark, quoted=True, after=skip)
+    if not text.header:
+        names, end = [f"column-{place}" for place in range(1, len(names) + 1)], skip
+    elif _are_a_row(names):
+        count, end = len(names), skip
+        names = [name.strip() for name in comment.split(mark)]
+        if len(names) != count or not comment or any(map(_NUMBER.fullmatch, names)):
+            usual = shortened(repr(mark.join(("score", "member")))) if count == 2 else "their names"
             must = f"{source} must name its columns in its first line, got numbers"
             raise DataError(f"{must}; write {usual} above them")
     require_distinct(str(source), names)
-    return Layout(tuple(names), mark, skip=end if text.header else skip, missing=tuple(text.missing))
+    return Layout(tuple(names), mark, skip=end, missing=tuple(text.missing))
+
+
+def _separator(line: str, stated: str, *, blanks: bool) -> str:
+    """Return the separator of the cells of a line: the stated one, or else the most frequent usual one."""
+    unquoted = re.sub('"[^"]*"', "", line).strip(" \r\n")
+    if stated in unquoted:
+        return stated
+    usual = max((stated, *DELIMITERS), key=unquoted.count)
+    return " " if blanks and usual not in unquoted and " " in unquoted.strip() else usual
+
+
+def _are_a_row(cells: Sequence[str]) -> bool:
+    """Return True for numbers; names that count up are none: those that pandas gives from 0 on, or years."""
+    first = int(cells[0]) if re.fullmatch(r"[1-9]\d{0,8}", cells[0]) and len(cells) > 1 else 0
+    counted = [str(first + place) for place in range(len(cells))]
+    return cells != counted and all(map(_NUMBER.fullmatch, cells))
 
 
 def first_record(source: Source, *, delimiter: str, quoted: bool, after: int = 0) -> tuple[list[str], int]:

@@ -62,7 +62,6 @@ MAX_TIMES_PARSED = 30
 _RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless their lines are longer in total than:
 _BYTES_AT_ONCE = 8 << 20
 
-
 Reader = Callable[[str, BinaryIO, Used, int | None], NamedTable]
 """Function of (name of the file in messages, open file, used columns, largest number of rows)."""
 

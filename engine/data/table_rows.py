@@ -127,22 +127,20 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
         return spelled_numbers(columns[column], places[column])
 
     def inferred(column: str) -> Number | Category:
-        numbers = None if _is_code(table[column]) else spelled(column)[0]
-        return _inferred(columns[column], numbers, places[column])
-
-    def typed(column: str, kind: Number | Category) -> pa.ChunkedArray:
-        if isinstance(kind, Category):
-            return _as_category(columns[column], kind)
-        return _as_number(spelled(column)[0], kind, places[column])
+        return _inferred(columns[column], None if _is_code(table[column]) else spelled(column)[0], places[column])
 
     described = Schema({column: inferred(column) for column in columns}) if schema is None else Schema.of(schema)
     lacking = [column for column in described.columns if column not in columns]
     if lacking:
         have = ", ".join(shortened(column, 60) for column in table.column_names[:20])
         raise DataError(f"{name}: must have the column {lacking[0]!r} of the schema; its columns are {have}")
-    cells = pa.table(
-        {column: typed(column, kind) for column, kind in described.columns.items()}, schema=described.arrow()
-    )
+    typed = {
+        column: _as_category(columns[column], kind)
+        if isinstance(kind, Category)
+        else _as_number(spelled(column)[0], kind, places[column])
+        for column, kind in described.columns.items()
+    }
+    cells = pa.table(typed, schema=described.arrow())
     outside = described.outside(cells)
     if outside:
         column = outside[0]
