@@ -17,6 +17,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -63,7 +64,7 @@ _RECORDS_AT_ONCE = 1 << 16  # records held as Python objects at once, unless the
 _BYTES_AT_ONCE = 8 << 20
 
 Reader = Callable[[str, BinaryIO, Used, int | None], NamedTable]
-"""Function of (name of the file in messages, open file, used columns, largest number of rows)."""
+"""Function of (name of the file in messages, open file, used columns, number of rows that suffice)."""
 
 
 def read_table(source: object, used: Used = every, *, text: Text | None = None, rows: int | None = None) -> NamedTable:
@@ -77,16 +78,23 @@ def read_table(source: object, used: Used = every, *, text: Text | None = None, 
 
     Raises: DataError, in one sentence, for anything but a table within bounds; RunError if it does not fit into memory.
     """
+    table = _whole_table(source, used, text, rows)
+    few = rows is not None and rows < len(table.columns)
+    return replace(table, columns=table.columns.slice(0, rows)) if few else table
+
+
+def _whole_table(source: object, used: Used, text: Text | None, rows: int | None) -> NamedTable:
+    """Return a table of `rows` rows or more."""
     if not isinstance(source, Path):
-        return NamedTable("the table", frame(source).slice(0, rows))
+        return NamedTable("the table", frame(source))
     if source.is_dir():
-        return NamedTable(str(source), _folder_of_parquet(source).slice(0, rows))
+        return NamedTable(str(source), _folder_of_parquet(source))
     opened, reader = _recognised(source)
-    with _as_data_error(str(opened)):
-        if reader is None:
+    if reader is None:
+        with _as_data_error(str(opened)):
             return _text(opened, text, rows)
-        with reading(opened) as file:
-            return reader(str(opened), seekable(file, str(opened)), used, rows)
+    with reading(opened) as file, _as_data_error(str(opened)):
+        return reader(str(opened), seekable(file, str(opened)), used, rows)
     raise AssertionError("unreachable")
 
 
@@ -200,7 +208,7 @@ def _text(source: Source, text: Text | None, rows: int | None) -> NamedTable:
         return read_texts(source, layout_of(source, text), rows=rows)
     layout = layout_of(source, blanks=True)
     require_width(str(source), len(layout.columns))
-    return NamedTable(str(source), read_numbers(source, layout).slice(0, rows), line=partial(line_of, source, layout))
+    return NamedTable(str(source), read_numbers(source, layout), line=partial(line_of, source, layout))
 
 
 def _parquet(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
@@ -224,7 +232,7 @@ def _json_lines(name: str, file: BinaryIO, used: Used, rows: int | None) -> Name
         require_fits_memory(sum(part.nbytes for part in parts), name)
     table = pa.concat_tables(parts, promote_options="permissive")
     unread = tuple(column for column in names if column not in set(table.column_names))
-    return NamedTable(name, table.slice(0, rows), unread, line=lambda row: row + 1)
+    return NamedTable(name, table, unread, line=lambda row: row + 1)
 
 
 def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
@@ -299,7 +307,7 @@ def _array(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTabl
         for field in wanted:
             _require_column(f"{name}: column {field}", kind[field], shape)
         records = np.lib.format.read_array(file, allow_pickle=False)
-        return _of_arrays(name, {field: np.ascontiguousarray(records[field]) for field in wanted}, kind.names, rows)
+        return _of_arrays(name, {field: np.ascontiguousarray(records[field]) for field in wanted}, kind.names)
     if len(shape) != 2 or shape[1] != 2:
         raise DataError(
             f"{name} must hold two columns, score and member, or be a structured array with named fields, got an array "
@@ -307,7 +315,7 @@ def _array(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTabl
         )
     _require_column(name, kind, shape[:1])
     array = np.lib.format.read_array(file, allow_pickle=False)
-    return _of_arrays(name, {"score": array[:, 0], "member": array[:, 1]}, ("score", "member"), rows)
+    return _of_arrays(name, {"score": array[:, 0], "member": array[:, 1]}, ("score", "member"))
 
 
 def _archive(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
@@ -337,10 +345,10 @@ def _archive(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTa
         for column, member in chosen.items():
             with archive.open(member) as unpacked:
                 columns[column] = np.lib.format.read_array(unpacked, allow_pickle=False)
-    return _of_arrays(name, columns, names, rows)
+    return _of_arrays(name, columns, names)
 
 
-def _of_arrays(name: str, arrays: Mapping[str, NDArray[Any]], names: Sequence[str], rows: int | None) -> NamedTable:
+def _of_arrays(name: str, arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> NamedTable:
     """Return the table of the read arrays of a file that holds `names`; two samples may differ in length."""
     lengths, two_samples = {len(values) for values in arrays.values()}, arrays.keys() == SAMPLE_COLUMNS == set(names)
     if len(lengths) > 1 and not two_samples:
@@ -350,7 +358,7 @@ def _of_arrays(name: str, arrays: Mapping[str, NDArray[Any]], names: Sequence[st
     for each, values in columns.items() if len(lengths) > 1 else ():
         columns[each] = pa.chunked_array([*values.chunks, pa.nulls(max(lengths) - len(values), values.type)])
     unread = tuple(each for each in names if each not in columns)
-    return NamedTable(name, pa.table(columns).slice(0, rows), unread, two_samples=two_samples)
+    return NamedTable(name, pa.table(columns), unread, two_samples=two_samples)
 
 
 def _require_directory(name: str, file: BinaryIO, size: int) -> None:
