@@ -16,12 +16,13 @@ ZCDP_ORDERS = (1.01, 1.05, 1.1, 1.25, 1.5, 1.75, *map(float, range(2, 65)), 96.0
 """Renyi orders at which a rho-zCDP claim is evaluated; its divergence is at most rho times the order."""
 
 
-def parse_claim(value: object, relation: Relation) -> Claim:
+def parse_claim(value: object, relation: Relation, *, delta: float = 0.0) -> Claim:
     """Return the claim that a user states.
 
     Args:
         value: A `Claim`, epsilon, (epsilon, delta), or a text: "1", "1, 1e-5", "rho=0.5" or "mu=1, delta=1e-6".
         relation: Neighbouring relation of the claim; ignored if `value` is a `Claim`.
+        delta: Delta of the claim if `value` is epsilon alone, as a number.
     Raises: InputError for anything else.
     """
     if isinstance(value, Claim):
@@ -30,7 +31,7 @@ def parse_claim(value: object, relation: Relation) -> Claim:
         return _parse_text(value, relation)
     is_number, number = try_convert(value, float)
     if is_number:
-        return Claim(number, relation=relation)
+        return Claim(number, delta, relation)
     is_point, point = try_convert(value, tuple[float, float])
     if is_point:
         epsilon, delta = point

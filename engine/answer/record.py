@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -173,6 +173,17 @@ class Test:
         """True if the bound of the first pass exceeds the claim."""
         claim = self.compared.claim
         return self.finding is not None and self.finding.violation_point(claim.curve) is not None
+
+    def at_confidence_of(self, surer: Finding) -> Test:
+        """Return the test with the finding at the confidence that a violation needs, if both exceed the claim.
+
+        If only the first finding exceeds the claim, the test is not confirmed at that confidence.
+        """
+        if not self.exceeds:
+            return self
+        if surer.violation_point(self.compared.claim.curve) is None:
+            return replace(self, confirmation=Confirmation.LESS_CONFIDENT)
+        return replace(self, finding=surer)
 
     @property
     def beyond_proxy(self) -> bool:

@@ -15,7 +15,7 @@ from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
+from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.data.columns import SAMPLE_COLUMNS
@@ -251,25 +251,17 @@ class Estimate(Bound):
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
         sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
-        exceeds = self.claim is not None and self.violation_point(self.claim.curve) is not None
-        finding: Bound = self
-        confirmation = Confirmation.NOT_PLANNED
-        if exceeds and self.convicting is not None:
-            if self.convicting.violation_point(claim.curve) is None:
-                confirmation = Confirmation.LESS_CONFIDENT
-            else:
-                finding = self.convicting
-        return Test(
+        test = Test(
             name=name,
             claimed=claim,
             compared=ConvertedClaim(claim),
-            finding=finding,
-            confirmation=confirmation,
+            finding=self,
             p_value=self.p_value,
             sensitivity=sensitivity,
             assumed_method=self.assumed_method,
             without_noise=self.without_noise,
         )
+        return test if self.claim is None or self.convicting is None else test.at_confidence_of(self.convicting)
 
     @property
     def verdict(self) -> Verdict:
@@ -371,10 +363,7 @@ def estimate(
     """
     delta = checked_argument("delta", delta, float | None)
     promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
-    if isinstance(promise, int | float):
-        promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
-    elif promise is not None:
-        promise = parse_claim(promise, Relation.ADD_REMOVE)
+    promise = None if promise is None else parse_claim(promise, Relation.ADD_REMOVE, delta=delta or 0.0)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(
         method,

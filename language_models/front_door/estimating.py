@@ -446,10 +446,7 @@ def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tupl
     promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if promise is None:
         return None, []
-    if isinstance(promise, int | float):
-        promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
-    else:
-        promise = parse_claim(promise, Relation.ADD_REMOVE)
+    promise = parse_claim(promise, Relation.ADD_REMOVE, delta=delta or 0.0)
     notes = []
     if promise.relation is Relation.LABEL:  # the default of `Claim`
         promise, notes = replace(promise, relation=Relation.ADD_REMOVE), [NO_RELATION]

@@ -17,7 +17,7 @@ from scipy import stats
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
-from dpaudit.engine.answer.record import Confirmation, Sensitivity, Test
+from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sensitivity import p_value_of
 from dpaudit.engine.attacks.guess_order import learned_order
 from dpaudit.engine.data.cells import group_codes, read_as_line
@@ -349,14 +349,9 @@ def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bo
     )
     if not test.claims_something:
         return test
-    curve = reading.compared.claim.curve
-    if guessed.strict.violation_point(curve) is not None:
-        test = replace(test, finding=guessed.strict)
-    elif test.exceeds:
-        test = replace(test, confirmation=Confirmation.LESS_CONFIDENT)
-    estimator = reading.estimator(guessed.bound.confidence)
+    estimator, curve = reading.estimator(guessed.bound.confidence), reading.compared.claim.curve
     p_value = p_value_of(estimator, [estimator.tally(guessed.scores)], guessed.bound, curve)
-    return replace(test, p_value=min(1.0, p_value / guessed.share))
+    return replace(test.at_confidence_of(guessed.strict), p_value=min(1.0, p_value / guessed.share))
 
 
 def _sensitivity(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_]) -> Sensitivity:

@@ -15,7 +15,7 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.games.labels.label_coins import Searched, guess_labels, release_fresh, reveal_labels
+from dpaudit.engine.games.labels.label_coins import Searched, guess_labels, guess_releases, release_fresh
 from dpaudit.engine.games.labels.label_crafted import (
     AcceptedDesigns,
     LabelCrafted,
@@ -396,7 +396,7 @@ def test_labels_of_one_release_have_consecutive_numbers() -> None:
         *(np.tile(part, (1, 2)) for part in (known_labels, known_labels, known_labels, known_labels, truth)),
         np.zeros(3, np.int64),
     )
-    (scores,) = reveal_labels(((paired,), (wider,)), sharing=8)
+    (scores,) = guess_releases(None, [Searched(0, None), Searched(1, None)], ((paired,), (wider,)), sharing=8)
     assert scores.canary.tolist() == [0, 1, 16, 17, 24, 25, 26, 27, 40, 41, 42, 43]
 
 

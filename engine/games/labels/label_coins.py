@@ -108,23 +108,23 @@ class LabelCoins:
                 for place in range(places)
             )
 
-        canaries, label = self.most_canaries(designs), "fresh releases"
-        fresh = releases(setting, canaries, self.used_designs if quick else 1, label)
-        common: dict[str, Any] = {"sharing": sharing, "resources": cheap}
-        guesses = work.add(guess_releases, setting.attack, chosen, fresh, label=f"guesses in {label}", **common)
+        canaries = self.most_canaries(designs)
+        fresh = releases(setting, canaries, self.used_designs if quick else 1, "fresh releases")
+
+        def guesses(attack: Any, made: tuple[tuple[Unit, ...], ...], label: str) -> Unit:
+            return work.add(guess_releases, attack, chosen, made, sharing=sharing, label=label, resources=cheap)
+
+        evidence = guesses(setting.attack, fresh, "guesses in fresh releases")
         ceiling: tuple[Unit, ...] = ()
         reference, bare = self.reference(setting, designs), setting.noiseless
         if bare is not None:
-            label = "releases without noise"
-            noiseless = releases(bare, min(canaries, NOISELESS_TRIALS), 1, label)
-            ceiling = (
-                work.add(guess_releases, setting.attack, chosen, noiseless, label=f"guesses in {label}", **common),
-            )
+            fewer = releases(bare, min(canaries, NOISELESS_TRIALS), 1, "releases without noise")
+            ceiling = (guesses(setting.attack, fewer, "guesses in releases without noise"),)
         elif reference is None:
-            ceiling = (work.add(reveal_labels, fresh, label="what a mechanism without privacy would show", **common),)
+            ceiling = (guesses(None, fresh, "what a mechanism without privacy would show"),)
         choices, trainings = ((chosen,), ()) if len(designs) > 1 else ((), (chosen,))
         return Played(
-            (guesses,),
+            (evidence,),
             trainings=(*trainings, *itertools.chain(*fresh)),
             ceiling=ceiling,
             noiseless=bare is not None,
@@ -205,13 +205,28 @@ def guess_releases(
 ) -> Iterator[Scores]:
     """Return the scores of all canaries in fresh releases as one replay; the attack learns from search releases.
 
-    `sharing` is the largest number of canaries of one release; their numbers are consecutive.
+    Without an attack, they are those against a mechanism without privacy, which reveals each label. `sharing` is the
+    largest number of canaries of one release; their numbers are consecutive.
     """
-    joined = [PairedReleases.joined(parts) for parts in fresh]
-    pairs = [(each.releases, paired) for each, paired in zip(chosen, joined, strict=False) if len(paired.released)]
-    yield _joined_scores(
-        [(paired, *guess_labels(attack, search, paired)) for search, paired in pairs if search is not None], sharing
-    )
+    scores, truths, numbers, count = list[NDArray[np.float64]](), list[NDArray[np.bool_]](), list[Ints](), 0
+    for search, parts in zip(chosen, fresh, strict=False):
+        paired = PairedReleases.joined(parts)
+        hidden = paired.known == HIDDEN
+        if not hidden.any():
+            continue
+        truths.append(paired.truth[hidden])
+        if attack is None:
+            scores.append(np.where(truths[-1], 1.0, -1.0))
+        else:
+            assert search.releases is not None
+            scores.append(guess_labels(attack, search.releases, paired)[0])
+        first = (count + np.arange(len(hidden)))[:, None] * sharing
+        numbers.append((first + np.cumsum(hidden, axis=1) - 1)[hidden])
+        count += len(hidden)
+    if not scores:
+        yield scored(0, np.array([True]), np.array([0.0]))  # no release succeeded: one uninformative guess
+    else:
+        yield scored(0, np.concatenate(truths), np.concatenate(scores), np.concatenate(numbers))
 
 
 def guess_labels(
@@ -222,27 +237,3 @@ def guess_labels(
     canaries = fresh.canaries
     view = ChannelView(search, fresh, paired.first[canaries], paired.second[canaries])
     return attack.score(view), paired.truth[canaries]
-
-
-@unit
-def reveal_labels(fresh: tuple[tuple[PairedReleases, ...], ...], *, sharing: int) -> Iterator[Scores]:
-    """Return the scores of the game against a mechanism without privacy, which reveals each canary label."""
-    joined = [PairedReleases.joined(parts) for parts in fresh]
-    revealed = [(paired, paired.truth[paired.known == HIDDEN]) for paired in joined if len(paired.released)]
-    yield _joined_scores([(paired, np.where(truth, 1.0, -1.0), truth) for paired, truth in revealed], sharing)
-
-
-def _joined_scores(
-    groups: Sequence[tuple[PairedReleases, NDArray[np.float64], NDArray[np.bool_]]], sharing: int
-) -> Scores:
-    """Return all scores; the number of a canary, divided by `sharing` and rounded down, is its release."""
-    if not groups:
-        return scored(0, np.array([True]), np.array([0.0]))  # no release succeeded: one uninformative guess
-    numbers, release_count = list[Ints](), 0
-    for paired, *_ in groups:
-        hidden = paired.known == HIDDEN
-        first = (release_count + np.arange(len(hidden)))[:, None] * sharing
-        numbers.append((first + np.cumsum(hidden, axis=1) - 1)[hidden])
-        release_count += len(hidden)
-    _, scores, truths = zip(*groups, strict=True)
-    return scored(0, np.concatenate(truths), np.concatenate(scores), np.concatenate(numbers))
