@@ -594,7 +594,7 @@ def test_the_claim_that_the_code_states() -> None:
         ({"settings": {"nothing": 1}}, "nothing"),
         ({"settings": {"scale": []}}, "settings must come to"),
         ({"python": "/no/python", "function": "a:b"}, "must be a Python that can be started"),
-        ({"python": sys.executable}, "module:function"),
+        ({"python": sys.executable}, "module:name"),
         ({"python": sys.executable, "function": "no_such_module:f"}, "no_such_module"),
         ({"claim": "rho=0"}, "must be > 0"),
         ({"strict": "everything"}, "strict must name floating-point, beyond-schema or all, got 'everything'"),
