@@ -8,9 +8,10 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,16 @@ from dpaudit.engine.answer.answer_words import DETAILS, aligned
 from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.run.configurations import (
-    CONFIGURATIONS,
-    ConfigurationState,
-    configuration_states,
-    described_states,
-)
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
 from dpaudit.plain_files import new_file
 
+CONFIGURATIONS = "configurations.json"
+"""File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
+_FAILURES = {EventKind.UNIT_FAILED, EventKind.UNIT_SKIPPED}
 _UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MAX_LISTED = 8  # running units that are listed
+MAX_LISTED = 8  # running units, and configurations of each state except done, that are listed
 SILENT_S = 90.0  # a driver writes an event every 30 s while units run
 _RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # every folder of a run or sweep has one of these
 VERDICTS_BY_SEVERITY = (
@@ -46,6 +44,83 @@ VERDICTS_BY_SEVERITY = (
     Verdict.VIOLATION,
 )
 """Verdicts, the most severe last."""
+
+
+class ConfigurationState(StrEnum):
+    """State of a configuration, in the order in which states are printed."""
+
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"  # before it was audited
+
+
+class _RecordedState(StrEnum):
+    """State of a configuration in the file."""
+
+    AUDITED = "audited"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+def configuration_states(
+    content: bytes, source: str, events: Sequence[Event]
+) -> tuple[tuple[str, ConfigurationState], ...]:
+    """Return the name and state of each configuration.
+
+    Args:
+        content: Content of the file `CONFIGURATIONS`, which anyone may have written.
+        source: Name of the file, for messages.
+        events: All events of the run, including those of earlier drivers.
+    Raises: SpecError if the content is invalid.
+    """
+    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it again")
+    is_over = stated["over"].value is True
+    started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
+    last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILURES}}
+    return tuple(
+        (
+            entry["name"].name(),
+            _state(
+                entry["state"].member(_RecordedState),
+                [unit.name() for unit in entry["units"].items()],
+                is_over,
+                started,
+                last,
+            ),
+        )
+        for entry in stated["configurations"].items()
+    )
+
+
+def _state(
+    recorded: _RecordedState, units: Iterable[str], is_over: bool, started: set[str], last: dict[str, EventKind]
+) -> ConfigurationState:
+    if recorded is not _RecordedState.AUDITED:
+        return ConfigurationState(recorded.value)
+    ended = [last.get(unit) for unit in units]
+    if any(kind in _FAILURES for kind in ended):
+        return ConfigurationState.FAILED
+    if is_over or all(kind is EventKind.UNIT_DONE for kind in ended):
+        return ConfigurationState.DONE
+    is_started = any(unit in started for unit in units)
+    return ConfigurationState.RUNNING if is_started else ConfigurationState.WAITING
+
+
+def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
+    """Return lines with the number of configurations in each state, then the names of unfinished ones."""
+    counts = Counter(state for _, state in states)
+    always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
+    printed = [state for state in ConfigurationState if state in always or counts[state]]
+    lines = [f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in printed)]
+    for state in printed[1:]:
+        names = [shortened(name) for name, own_state in states if own_state is state]
+        if not names:
+            continue
+        more = f"; and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        lines.append(f"  {state}: {'; '.join(names[:MAX_LISTED])}{more}")
+    return lines
 
 
 class NotPlanned(SpecError):

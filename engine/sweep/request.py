@@ -1,8 +1,12 @@
-"""A sweep that can run, and its file `sweep.yaml`. The specs of its runs are derived from it."""
+"""A sweep that can run, and its file `sweep.yaml`. The specs of its runs are derived from it.
+
+If the file names no game, the one with the most power for its learner is chosen.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,17 +14,21 @@ from typing import Any
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.answer.sweep_summary import reaudit_name
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,
     AuditSpec,
     RunOptions,
     as_data_source,
+    default_game,
     slug,
     store_rows,
     with_stored_rows,
 )
 from dpaudit.engine.request.build import build, build_dataclass, with_absolute_paths
+from dpaudit.engine.request.check import matching_tests
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.loading import spec_content, spec_parts
 from dpaudit.engine.request.override import overridden
@@ -28,14 +36,22 @@ from dpaudit.engine.request.plain_yaml import YamlFile, to_yaml
 from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import Configuration, Sweep, configuration_name
 from dpaudit.engine.run.run_folder import note_as_own
-from dpaudit.engine.sweep.game_choice import most_powerful_game
-from dpaudit.errors import SpecError, shortened
+from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.field_checks import check_fields, checked_path, require_yaml_values
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.models.networks import Mlp, Network
 from dpaudit.plain_files import write_atomically
 
 FILE = "sweep.yaml"
 PARTS_OF_A_GAME = frozenset({"game", "attack", "estimator", "proxy", "audits"})
 """Fields of a spec that only fit a named game; without them, the game is chosen by its power."""
+CRAFTED = "label-crafted"
+"""Game that searches training data whose model gives single labels away: the strongest for a claim about labels, as a
+model of ordinary rows remembers few of them. It trains hundreds of times on few rows, which takes seconds except for
+large networks and for many teachers.
+"""
+ONE_TRAINING = ("label-canaries", "label-inference", "membership", "observational-membership")
+"""Games with one training."""
 _SEAL = "# SHA-256 of all lines above: "
 
 
@@ -179,7 +195,7 @@ def _from_content(content: Mapping[str, Any]) -> Request:
         return request
     first = configurations(request.sweep.space, request.sweep.count, request.seed)[0]
     audit = request.audit(request.configuration(first))
-    return replace(request, base=replace(request.base, game=most_powerful_game(audit, request.seed)))
+    return replace(request, base=replace(request.base, game=_most_powerful_game(audit, request.seed)))
 
 
 def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: Any) -> Request:
@@ -194,3 +210,45 @@ def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: 
     settings = replace(settings, space={**grid, **settings.space})
     request: Request = build_dataclass(Request, {"base": audits[0], "sweep": settings, **options}, location="sweep")
     return request
+
+
+def _most_powerful_game(audit: Audit, seed: int) -> str:
+    """Return the game with the most power for this mechanism, claim and data.
+
+    `label-crafted` comes first if it fits and each training is quick. Then come games with one training, by the
+    smallest reduction of the noise that they detect. Those with another relation than the claim's, and those that
+    assume a proxy, come last. Returns the default game of an audit if no game can be planned: planning it reports the
+    error.
+    """
+    if _is_quick(audit) and _rank(audit, CRAFTED, seed) is not None:
+        return CRAFTED
+    ranks = {name: rank for name in ONE_TRAINING if (rank := _rank(audit, name, seed)) is not None}
+    return min(ranks, key=lambda name: ranks[name], default=default_game(audit))
+
+
+def _is_quick(audit: Audit) -> bool:
+    """Return True if `check` would play `label-crafted` on the mechanism, and it trains one model, no large network."""
+    try:
+        mechanism = build("mechanism", audit.mechanism, location="mechanism")
+    except AuditError:
+        return False
+    model, claim = getattr(mechanism, "model", None), audit.claim
+    is_large = isinstance(model, Network) and not isinstance(model, Mlp)
+    if model is None or is_large or isinstance(mechanism, PATE) or isinstance(claim, str):
+        return False
+    tests = matching_tests(mechanism, mechanism.claim() if claim is None else claim)[0]
+    return any(test.game == CRAFTED for test in tests)
+
+
+def _rank(audit: Audit, game: str, seed: int) -> tuple[bool, bool, bool, float] | None:
+    """Return a sort key, smaller for a stronger game; None if the game does not fit."""
+    try:
+        (entry,) = make_plan(AuditSpec((replace(audit, game=game),), seed=seed)).audits
+        outlook = planned_outlook(entry)
+    except AuditError:
+        return None
+    if outlook is None:
+        return False, False, entry.game.conditional, 1.0
+    is_blind = outlook.ceiling <= outlook.claimed < math.inf
+    converted = entry.audit.game.traits.compared(entry.effective_claim).steps > 1
+    return is_blind, converted, entry.game.conditional, 1.0 if outlook.factor is None else outlook.factor

@@ -44,7 +44,6 @@ from dpaudit.engine.request.sweep import (
     SubjectTo,
     Sweep,
 )
-from dpaudit.engine.run.configurations import CONFIGURATIONS
 from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
@@ -54,6 +53,7 @@ from dpaudit.engine.run.run_folder import (
     open_run_folder,
     place_of,
 )
+from dpaudit.engine.run.run_status import CONFIGURATIONS
 from dpaudit.engine.sweep.request import FILE, Request, read_request, request_in, require_intact
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened

@@ -31,7 +31,7 @@ from dpaudit.engine.request.loading import load_spec, spec_parts
 from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
-from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
+from dpaudit.engine.run.run_status import CONFIGURATIONS, configuration_states, described_states
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import _require_metric, is_sweep, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
