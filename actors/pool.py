@@ -623,7 +623,12 @@ class Nodes:
         """Return why a worker of this kind cannot be placed, with the largest node; "" if it can."""
         if self.can_hold(kind):
             return ""
-        largest = max(self.resources, key=lambda node: (_parts_met(node, kind), *_sizes(node, kind)), default=None)
+        names = list(reversed(kind.amounts))
+        largest = max(
+            self.resources,
+            key=lambda node: (_parts_met(node, kind), *(node.get(name, 0) for name in names)),
+            default=None,
+        )
         size = (
             "the cluster has no node" if largest is None else f"the largest has {resource_text(largest, kind.amounts)}"
         )
@@ -660,10 +665,6 @@ class Nodes:
 def _parts_met(node: Mapping[str, float], kind: Resources) -> int:
     """Return how many of the requested resources the empty node has in full."""
     return sum(node.get(name, 0) >= amount for name, amount in kind.amounts.items())
-
-
-def _sizes(node: Mapping[str, float], kind: Resources) -> list[float]:
-    return [node.get(name, 0) for name in reversed(kind.amounts)]
 
 
 def _workers_by(name: str, free: float, amount: float) -> int:

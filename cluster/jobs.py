@@ -42,9 +42,12 @@ class Job:
 
     def key(self) -> str:
         """Return the name of the job, a hash of its command, files and requirements."""
+        from ray._private.runtime_env.packaging import get_uri_for_directory
+
         hasher = hashlib.sha256(self.entrypoint.encode())
         for folder in (self.working_dir, *self.packages):
-            hasher.update(_package_uri(folder, self.left_out()).encode())
+            uri = get_uri_for_directory(str(folder), include_gitignore=True, excludes=self.left_out())
+            hasher.update(str(uri).encode())  # it holds a hash of the folder's content
         if self.requirements is not None:
             hasher.update(self.requirements.read_bytes())
         return PREFIX + hasher.hexdigest()[:20]
@@ -217,10 +220,3 @@ class Jobs:
         except (RuntimeError, OSError, ValueError) as err:
             lines = str(err).strip().splitlines() or [type(err).__name__]
             raise RunError(f"the job server at {self.address} refused: {shortened(lines[-1])}") from err
-
-
-def _package_uri(folder: Path, excludes: list[str]) -> str:
-    """Return Ray's URI of a folder's content, which contains its hash."""
-    from ray._private.runtime_env.packaging import get_uri_for_directory
-
-    return str(get_uri_for_directory(str(folder), include_gitignore=True, excludes=excludes))

@@ -107,23 +107,18 @@ def _check_reachable(address: str) -> None:
         return
     began = time.monotonic()
     socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    _check_answers(place, CONNECT_S - (time.monotonic() - began))
-    if not scheme:
-        GcsClient(address=place)
-
-
-def _check_answers(place: str, within_s: float) -> None:
-    """Raise TimeoutError if a port accepts connections but does not answer, as a stopped process does."""
     import grpc  # type: ignore[import-untyped]
     from ray._private.grpc_utils import init_grpc_channel
 
     channel = init_grpc_channel(place)
     try:
-        grpc.channel_ready_future(channel).result(timeout=max(1.0, within_s))
+        grpc.channel_ready_future(channel).result(timeout=max(1.0, CONNECT_S - (time.monotonic() - began)))
     except grpc.FutureTimeoutError:
         raise TimeoutError(f"it accepts connections but does not answer within {CONNECT_S:.0f} s") from None
     finally:
         channel.close()
+    if not scheme:
+        GcsClient(address=place)
 
 
 @contextmanager

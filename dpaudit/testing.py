@@ -60,7 +60,10 @@ def check_mechanism(mechanism: Any, data: Examples | None = None, *, seed: int =
     must(isinstance(claim, Claim), f"{name}.claim() must give a dpaudit.Claim, got {claim!r}")
     must(mechanism.claim() == claim, f"{name}.claim() must give the same claim every time")
     check_part(mechanism, "mechanism")
-    data = _default_data() if data is None else data
+    if data is None:
+        rng = np.random.default_rng(0)
+        features = rng.normal(size=(200, 3)).astype(np.float32)
+        data = Examples(features, (features[:, 0] + rng.normal(size=200) > 0).astype(np.int64), 2)
     predicts = isinstance(mechanism, VotingPredictor)  # its `release` is the distribution of an answer
     if isinstance(mechanism, LabelMechanism) and not predicts:
         _check_deterministic(name, "release", data, lambda examples: _release_labels(mechanism, examples, seed))
@@ -128,12 +131,6 @@ def _fit_and_predict(learner: Learner, data: Examples, seed: np.random.SeedSeque
     valid = bool(np.isfinite(answers).all() and (answers >= 0).all() and np.allclose(answers.sum(1), 1, atol=1e-4))
     must(valid, f"a model of {name} must answer with probabilities that sum to 1 in each row")
     return answers.copy()
-
-
-def _default_data() -> Examples:
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(200, 3)).astype(np.float32)
-    return Examples(features, (features[:, 0] + rng.normal(size=200) > 0).astype(np.int64), 2)
 
 
 def check_attack(attack: Any, view: Any, *, rows: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
-from dpaudit.engine.planning.plan import Plan, PlannedAudit, make_plan, planning_announcement
+from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.loading import is_sweep_spec, load_spec
 from dpaudit.engine.run.forecast import Forecast, forecast
@@ -39,7 +39,16 @@ class PlannedRun:
 
     def _outlook_lines(self) -> list[str]:
         """Return what each audit can show."""
-        audits = [(entry.audit.name, self._outlook(entry)) for entry in self.plan.audits if not entry.confirms]
+        audits: list[tuple[str, tuple[str, ...]]] = []
+        for entry in self.plan.audits:
+            if not entry.confirms:
+                outlook = planned_outlook(entry)
+                if outlook is None:
+                    computed = "the run computes" if entry.ceilings else "it is not known before the run"
+                    texts: tuple[str, ...] = (f"claim: {entry.effective_claim}; {computed} what it can show",)
+                else:  # a sweep measures it again in the run
+                    texts = outlook.lines if self.besides is None else (outlook.line,)
+                audits.append((entry.audit.name, texts))
         if self.besides is None:
             return [line for name, texts in audits for line in (f"{name}:", *(f"  {text}" for text in texts))]
         bare = sum(unit.label == WITHOUT_PRIVACY for unit in self.plan.units)
@@ -47,14 +56,6 @@ class PlannedRun:
         head = "what each audit can show if the model reveals as much as its mechanism allows:"
         lines = [f"  {name}: {text}" for name, texts in audits for text in texts]
         return [head, *lines, *([f"{measures}: {bare}"] if bare else [])]
-
-    def _outlook(self, entry: PlannedAudit) -> tuple[str, ...]:
-        """Return what an audit can show: one line for a sweep, which measures it again in the run."""
-        outlook = planned_outlook(entry)
-        if outlook is None:
-            computed = "the run computes" if entry.ceilings else "it is not known before the run"
-            return (f"claim: {entry.effective_claim}; {computed} what it can show",)
-        return outlook.lines if self.besides is None else (outlook.line,)
 
     def to_dict(self) -> dict[str, Any]:
         spec = self.plan.spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,6 @@ from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_atomically
 
-if TYPE_CHECKING:
-    from dpaudit.engine.answer.sweep_summary import SweepSummary
-
 
 def write_bounds(report: Report, folder: Path) -> bytes:
     """Write `bounds.json`, `bounds.parquet`, and for a sweep `sweep.json` and `sweep.parquet`, each atomically.
@@ -32,7 +29,11 @@ def write_bounds(report: Report, folder: Path) -> bytes:
     write_atomically(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if (summary := report.sweep) is not None:
         write_atomically(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
-        write_atomically(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
+        # Values other than numbers, booleans and text are in JSON.
+        rows = [{name: _cell(value) for name, value in row.to_dict().items()} for row in summary.rows]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        table = pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+        write_atomically(folder / "sweep.parquet", lambda file: pq.write_table(table, file))
     return content
 
 
@@ -49,13 +50,6 @@ def bounds_json(report: Report) -> str:
         **attributes(report, ("versions", "events")),
     }
     return in_json(content)
-
-
-def _sweep_table(summary: SweepSummary) -> pa.Table:
-    """Return one row for each configuration; values other than numbers, booleans and text are in JSON."""
-    rows = [{name: _cell(value) for name, value in row.to_dict().items()} for row in summary.rows]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
 def _cell(value: Any) -> Any:

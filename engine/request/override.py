@@ -36,7 +36,15 @@ def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any
     first, _, rest = path.partition(".")
     if isinstance(part, str | Mapping):
         mapping = {"name": part} if isinstance(part, str) else dict(part)
-        return {**mapping, first: _changed_mapping_field(mapping, kind, first, rest, value, at) if rest else value}
+        if rest:
+            class_name = mapping.get("name")
+            if kind is None or not isinstance(class_name, str):
+                raise SpecError(f"{at} must have a `name`, got {shortened(mapping)}")
+            field = _field(named_part(kind, class_name), first, at)
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            inner = mapping.get(first, None if default is dataclasses.MISSING else default)
+            value = _changed_field(inner, field, rest, value, f"{at}.{first}")
+        return {**mapping, first: value}
     field, place = _field(part, first, at), f"{at}.{first}" if at else first
     if rest:
         value = _changed_field(getattr(part, first), field, rest, value, place)
@@ -45,19 +53,6 @@ def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any
         return dataclasses.replace(part, **{first: value})
     except ValueError as err:
         raise SpecError(f"{at or 'audit'}: {err}") from err
-
-
-def _changed_mapping_field(
-    mapping: Mapping[str, Any], kind: str | None, name: str, path: str, value: Any, at: str
-) -> Any:
-    """Return the value of a field of a mapping, changed at a path below it."""
-    class_name = mapping.get("name")
-    if kind is None or not isinstance(class_name, str):
-        raise SpecError(f"{at} must have a `name`, got {shortened(mapping)}")
-    field = _field(named_part(kind, class_name), name, at)
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    inner = mapping.get(name, None if default is dataclasses.MISSING else default)
-    return _changed_field(inner, field, path, value, f"{at}.{name}")
 
 
 def _changed_field(inner: Any, field: dataclasses.Field[Any], path: str, value: Any, at: str) -> Any:

@@ -107,7 +107,14 @@ def parse_yaml(text: str) -> Any:
 
     Raises: SpecError for text that exceeds the limits; yaml.YAMLError for text that is not YAML.
     """
-    _check_depth(text)  # first, since the other functions recurse
+    depth = 0  # checked first, since the other functions recurse
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep")
     loader = _PlainLoader(text)
     try:
         node = loader.get_single_node()
@@ -181,17 +188,6 @@ _PlainLoader.yaml_implicit_resolvers = {
     for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yaml_int)
-
-
-def _check_depth(text: str) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep")
 
 
 def _check_size(root: yaml.Node) -> None:

@@ -18,7 +18,7 @@ from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.exits import tell
-from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
+from dpaudit.engine.request.audit_spec import ACCOUNTANT, AuditSpec, RunOptions
 from dpaudit.engine.request.check import (
     PLANNING_MESSAGE,
     CheckOptions,
@@ -185,16 +185,11 @@ def rerun_undecided(
     if report.joint is None or report.joint.verdict is not Verdict.UNDECIDED:
         return report
     tests = report.joint.record.tests
-    claim_tests = [
-        test for test in tests if test.scope is Scope.CLAIM and not test.keeps_state
-    ]  # state: no trials tell
+    # More trials tell nothing about code that keeps state.
+    claim_tests = [test for test in tests if test.scope is Scope.CLAIM and not test.keeps_state]
     names = {test.name for test in claim_tests if test.is_open}
-    if report.joint.answer.rule in (
-        "digits-cannot-tell",
-        "average-record",
-        "stated-noise",
-    ):  # of the claim, more trials may tell
-        names |= {test.name for test in claim_tests}
+    if report.joint.answer.rule in ("digits-cannot-tell", "average-record", "stated-noise"):
+        names |= {test.name for test in claim_tests}  # more trials may tell about the claim
     if not names:
         return report
     more = with_more_trials(
@@ -211,13 +206,12 @@ def with_more_trials(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
     together = replace(
         spec.together, budget_s=None, chosen=(), left_out=(), cut="", again=factors_by_test, side=side_scopes
     )
-    audits = tuple(_audit_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
-    return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
-
-
-def _audit_with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.growth_on_repeat)}
-    numbers = {
-        name: TRIAL_FACTOR * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)
-    }
-    return replace(audit, game=replace(audit.game, **numbers))
+    audits = []
+    for entry in spec.audits:
+        if entry.name in undecided:
+            game, tests = entry.game, entry.game.traits.check_tests
+            names = {name for test in tests for name in (*test.scales, *test.growth_on_repeat)}
+            more = {name: TRIAL_FACTOR * getattr(game, name) for name in names if isinstance(getattr(game, name), int)}
+            audits.append(replace(entry, game=replace(game, **more)))
+    name, seed = f"{spec.name}, more trials", spec.seed + 1
+    return replace(spec, audits=tuple(audits), together=together, name=name, seed=seed)

@@ -164,6 +164,8 @@ def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], 
         result = by_name[name]
         answer = result["answer"]
     sentence = answer["sentence"].text(400)
+    finding = result["finding"]
+    lower, delta = (finding["lower"], finding["delta"]) if finding else (finding, finding)
     pairs = map(_pair, answer["lines"].items())
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     return _Line(
@@ -171,7 +173,8 @@ def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], 
         outcome.verdict,
         "none" if outcome.claim.epsilon == math.inf else shortened(outcome.claim),
         next((text for label, text in printed if label == "lower bound"), "no bound"),
-        *_epsilon_and_delta(result["finding"]),
+        None if lower.value is None else lower.number(),
+        None if delta.value is None else delta.number(0, 1),
         sentence,
         printed,
         result["assumes"].text(400),
@@ -192,17 +195,6 @@ def _pair(line: StatedValue) -> tuple[str, str]:
         raise line.refusal("must be a label and a text", f"{len(parts)} values")
     label, text = parts
     return label.text(40), text.text(600)
-
-
-def _epsilon_and_delta(finding: StatedValue) -> tuple[float | None, float | None]:
-    """Return the lower bound and its delta; None for a value that the finding lacks."""
-    if not finding:
-        return None, None
-    lower, delta = finding["lower"], finding["delta"]
-    return (
-        None if lower.value is None else lower.number(),
-        None if delta.value is None else delta.number(0, 1),
-    )
 
 
 def _facts(status: RunStatus) -> dict[str, str]:

@@ -132,7 +132,14 @@ def locked_folder(folder: Path) -> Iterator[None]:
         be written.
     """
     try:
-        _require_usable_folder(folder)
+        # Refuse a folder with other files: its spec.yaml or report.html may be the user's own.
+        if folder.is_dir() and not _is_run_folder(folder):
+            others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+            if others:
+                raise SpecError(
+                    f"the run folder must be new, empty or the folder of a run, but {folder} contains "
+                    f"{shortened(', '.join(others))}. Give another --output"
+                )
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
@@ -146,18 +153,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
     except OSError as err:
         why = os.strerror(err.errno) if err.errno else shortened(err)
         raise RunError(f"cannot write the run folder {shortened(folder)}: {why}. Finished units are kept") from err
-
-
-def _require_usable_folder(folder: Path) -> None:
-    """Refuse a folder with other files: its spec.yaml or report.html may be the user's own."""
-    if not folder.is_dir() or _is_run_folder(folder):
-        return
-    others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    if others:
-        raise SpecError(
-            f"the run folder must be new, empty or the folder of a run, but {folder} contains "
-            f"{shortened(', '.join(others))}. Give another --output"
-        )
 
 
 def default_run_folder(spec: AuditSpec) -> Path:
@@ -480,9 +475,8 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
     with store.explain_errors("must be a place that can be written"):
         holder = _remote_holder(store)
-        if (
-            holder and not _has_ended(holder) and abs(_remote_age_s(store)) < STALE_S
-        ):  # ahead of the clock is no beat either
+        # A lease that is far ahead of the clock is stale too.
+        if holder and not _has_ended(holder) and abs(_remote_age_s(store)) < STALE_S:
             raise _lease_error(store.place, holder, wait)
         write()
         time.sleep(CONFIRM_S)

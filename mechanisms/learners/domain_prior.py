@@ -166,18 +166,17 @@ class LP1STDomainPrior:
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         clustering, counting, answering, training = spawned(seed, 4)
-        cluster = self._cluster(train, clustering)
+        if self.group_by is not None:
+            cluster = category_codes(train, self.group_by)
+        else:
+            embeddings = self.embedder.embed(train.features, train.categorical)
+            cluster = nearest_centres(embeddings, self.clusters, clustering)
         shares = noisy_class_shares(
             cluster, train.labels, train.classes, self.prior_epsilon, np.random.default_rng(counting)
         )
         rng = np.random.default_rng(answering)
         released = rr_with_prior(train.labels, shares[cluster], self.labels_epsilon, rng)
         return self.model.fit(train.with_(labels=released), seed=training, compute=compute, validation=validation)
-
-    def _cluster(self, train: Examples, seed: SeedSequence) -> NDArray[np.int64]:
-        if self.group_by is not None:
-            return category_codes(train, self.group_by)
-        return nearest_centres(self.embedder.embed(train.features, train.categorical), self.clusters, seed)
 
 
 @register(

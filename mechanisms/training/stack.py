@@ -66,9 +66,8 @@ class Stack:
         self._one_hot = torch.eye(classes, device=self.device)
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
         self.steps_done = 0  # steps of the current epoch that were done before an interruption
-        self.after_step: Callable[[], object] = lambda: (
-            None
-        )  # called after each step that may be the last of an attempt
+        # Called after each step that may be the last of an attempt.
+        self.after_step: Callable[[], object] = lambda: None
 
     def relabel(self, labels: list[Tensor]) -> None:
         self._labels = self._padded(labels)
@@ -99,7 +98,9 @@ class Stack:
                 inputs = flat.unflatten(0, inputs.shape[:2])
             inputs = scale_inputs(inputs, self._scales)
             targets = self._targets(picked)
-            coefficients = self._coefficients(picked, begin)
+            # 1 / batch size for each example, 0 for padding in a model's last, shorter batch.
+            counts = (self._counts[:active] - begin).clamp(max=picked.shape[1])
+            coefficients = (torch.arange(picked.shape[1], device=self.device) < counts) / counts
             if mixing is not None:
                 share = torch.from_numpy(mixing[:active, step]).to(self.device)[:, None]
                 partners = self._partners(orders, self.counts[:active] - begin, end - begin)
@@ -154,12 +155,6 @@ class Stack:
         if labels.dim() == 3:
             return labels.take_along_dim(picked[..., None], 1)
         return self._one_hot[torch.take_along_dim(labels, picked, 1)]
-
-    def _coefficients(self, picked: Tensor, begin: int) -> Tensor:
-        """Return 1 / batch size for each example, 0 for padding in a model's last, shorter batch."""
-        counts = (self._counts[: len(picked)] - begin).clamp(max=picked.shape[1])
-        present = torch.arange(picked.shape[1], device=self.device) < counts
-        return present / counts
 
     def _rate(self, epoch: int, step: int, active: int) -> Tensor | float:
         """Return the learning rate of each model; progress depends on its number of steps."""

@@ -67,9 +67,8 @@ def train_stack(
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     data_digest = digest_if_shared(features) or (digest_of(array) if compute.scratch else None)
-    torch.backends.cudnn.deterministic = (
-        True  # otherwise a GPU may use other algorithms, with other rounding, in each run
-    )
+    # Otherwise a GPU may use other algorithms, with other rounding, in each run.
+    torch.backends.cudnn.deterministic = True
     data = on_device(array, compute, data_digest)
     settings = key_parts or (recipe, plan, loss, stack_class)
     digest = training_digest((*settings, data_digest), tasks) if compute.scratch else ""
@@ -85,7 +84,9 @@ def train_stack(
         if trained is None:
             checkpoint.discard_state()
             if not release_resident(keep=data):
-                size = _half(len(group))
+                if len(group) == 1:
+                    raise TrainingError(NO_ROOM_FOR_A_MODEL)
+                size = -(-len(group) // 2)
             continue
         has_smaller_stacks |= len(group) < len(tasks[first : first + plan.size])
         outcomes += trained
@@ -102,31 +103,23 @@ def train_stack(
 def _train_if_it_fits(
     build_stack: Callable[[], Stack], checkpoint: TrainingCheckpoint, compute: Compute
 ) -> list[NetworkModel | TrainingError] | None:
-    """Train one stack; returns its outcomes, or None if the GPU has too little memory for it."""
+    """Train one stack from its checkpoint on, also from within an epoch; None if the GPU has too little memory for it.
+
+    Returns: The outcomes in the order of the tasks.
+    """
     try:
-        return _train_epochs(build_stack(), checkpoint, compute)
+        stack = build_stack()
+        for epoch in range(checkpoint.restore(stack), stack.recipe.epochs):
+            stack.after_step = partial(checkpoint.keep, stack, epoch)
+            stack.run_epoch(epoch)
+            if not stack.losses.isfinite().any():
+                break  # every model has failed; `outcomes` also checks the weights
+            checkpoint.keep(stack, epoch + 1)
+        return stack.outcomes(compute)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         return None
-
-
-def _half(models: int) -> int:
-    """Return half the size of a stack that does not fit in the GPU's memory; TrainingError for a single model."""
-    if models == 1:
-        raise TrainingError(NO_ROOM_FOR_A_MODEL)
-    return -(-models // 2)
-
-
-def _train_epochs(stack: Stack, checkpoint: TrainingCheckpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
-    """Run a stack from its checkpoint on, also from within an epoch; returns the outcomes in the order of the tasks."""
-    for epoch in range(checkpoint.restore(stack), stack.recipe.epochs):
-        stack.after_step = partial(checkpoint.keep, stack, epoch)
-        stack.run_epoch(epoch)
-        if not stack.losses.isfinite().any():
-            break  # every model has failed; `outcomes` also checks the weights
-        checkpoint.keep(stack, epoch + 1)
-    return stack.outcomes(compute)
 
 
 def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPlan:

@@ -112,14 +112,19 @@ class PrivateStack(Stack):
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
-        sampled_steps = self._canary_steps(draws, end - begin)
+        has_canaries = self.canaries is not None or bool(self.step_canary and self.step_canary.sampled)
+        shape = (end - begin, len(self.tasks))
+        sampled_steps = self.canary_steps(draws, end - begin) if has_canaries else np.ones(shape, np.bool_)
         total = self.private.steps(self.recipe.epochs)
         for step, batch, sampled in zip(range(begin, end), batches, sampled_steps, strict=True):
             if step - begin < self.steps_done:
                 continue
             self.sum_gradients(batch, self._canaries_at(step, sampled))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
-            self._divide_gradient()
+            if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
+                np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
+            else:
+                self.gradient /= self.recipe.batch_size
             if self.observer is not None:
                 self.observer(self.places, step, self.parameters, self.gradient)
             if self.step_canary is not None:
@@ -170,12 +175,6 @@ class PrivateStack(Stack):
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
         return self.private.noise_multiplier * self.private.clip
 
-    def _divide_gradient(self) -> None:
-        if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
-            np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
-        else:
-            self.gradient /= self.recipe.batch_size
-
     def _update(self, rate: float) -> None:
         if isinstance(self.kernel, CompiledMlp):
             self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
@@ -188,12 +187,6 @@ class PrivateStack(Stack):
         sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
         present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
         return self._inputs(picked), self._targets(picked), present
-
-    def _canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
-        """Draw a mask of the steps that sample each canary, shape (steps, models); all True without canaries."""
-        if self.canaries is None and not (self.step_canary and self.step_canary.sampled):
-            return np.ones((steps, len(self.tasks)), np.bool_)
-        return self.canary_steps(draws, steps)
 
     def _canaries_at(self, step: int, sampled: NDArray[np.bool_]) -> Tensor | None:
         """Return each model's canary in a step, zeros if not sampled; None if no model has a canary."""
