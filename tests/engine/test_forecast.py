@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from dpaudit import audit, load_spec
 from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.planned_run import forecast, times_of_run
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.run.forecast import forecast, times_of_run
 
 SPEC = {
     "name": "cost",
@@ -38,7 +38,7 @@ def test_the_forecast_counts_unfinished_units(monkeypatch: pytest.MonkeyPatch) -
     plan = make_plan(load_spec(STACKS))
     trials = [unit for unit in plan.units if unit.function_name == "make_runs"]
     times = ({trials[0].key}, {"train_shadows": 0.5, "make_runs": 0.5})
-    monkeypatch.setattr("dpaudit.engine.run.forecast.times_of_run", lambda folder: times)
+    monkeypatch.setattr("dpaudit.engine.cli.planned_run.times_of_run", lambda folder: times)
     estimate = forecast(plan, Path("runs/small"))
     assert (len(trials), estimate.trainings) == (4, 96)
     assert estimate.seconds == 32 * 0.5 + 48 * 0.5

@@ -22,10 +22,10 @@ from dpaudit import Report, audit, registry
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.planned_run import times_of_run
 from dpaudit.engine.request import build
 from dpaudit.engine.run import driver, run_folder
 from dpaudit.engine.run.driver import report_again, resume
-from dpaudit.engine.run.forecast import times_of_run
 from dpaudit.engine.run.run_folder import PlanRecord, lease, remote_lease
 from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import RunError, SpecError
