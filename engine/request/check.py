@@ -211,7 +211,7 @@ class PlannedTest:
         if numbers <= SMALL_RESULT:
             return self
         stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
-        return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
+        return self.with_game(stack=stack)
 
     def with_slow_calls(self) -> PlannedTest:
         """Return the test of slow calls, which may run with few: they reject code that hides next to nothing."""
@@ -226,11 +226,11 @@ class PlannedTest:
         if call_s < SLOW_CALL_S:
             return self
         limit = 2.0 ** math.ceil(math.log2(SLOW_CALL_FACTOR * call_s))
-        return replace(self, test=replace(self.test, game={**self.test.game, "call_limit_s": limit}))
+        return self.with_game(call_limit_s=limit)
 
-    def between(self, neighbours: Mapping[str, Any]) -> PlannedTest:
-        """Return the test with fields of its game that say in what two neighbours differ."""
-        return replace(self, test=replace(self.test, game={**self.test.game, **neighbours}))
+    def with_game(self, **fields: Any) -> PlannedTest:
+        """Return the test with other fields of its game."""
+        return replace(self, test=replace(self.test, game={**self.test.game, **fields}))
 
     def for_slow_trainings(self, training_s: float | None, seconds: float) -> PlannedTest:
         """Return the test with half the trainings, repeatedly, while slow ones exceed a budget of `seconds`."""
@@ -306,7 +306,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.AVERAGE_RECORD]
         if isinstance(source, SchemaRows):
             planned_tests = [planned for planned in planned_tests if not planned.test.real_rows]
-        planned_tests = [planned.between(neighbours) for planned in planned_tests]
+        planned_tests = [planned.with_game(**neighbours) for planned in planned_tests]
         seconds, numbers = call_cost(
             mechanism, table, claim.relation, request.person or "", request.group, budget.seconds
         )

@@ -113,18 +113,13 @@ def sweep(
         "rungs": _described(Rungs, rungs, "rungs"),
         "reaudit": reaudit,
     }
-    if maximise or minimise:
-        options = {
-            "maximise": "",
-            "minimise": "",
-            **{name: value for name, value in options.items() if value is not None},
-        }
-    sweep_settings = replace(request.sweep, **{name: value for name, value in options.items() if value is not None})
+    options = {name: value for name, value in options.items() if value is not None}
+    if maximise or minimise:  # in place of the spec's
+        options = {"maximise": "", "minimise": "", **options}
     extra_space = checked_argument("space", space, Mapping | None) or {}
     require_yaml_values(extra_space, "space")
-    request = replace(
-        request, sweep=_with_tune(replace(sweep_settings, space={**sweep_settings.space, **extra_space}), tune_config)
-    )
+    settings = replace(request.sweep, space={**request.sweep.space, **extra_space}, **options)
+    request = replace(request, sweep=_with_tune(settings, tune_config))
     if seed is not None:
         request = replace(request, seed=seed)
     place = place_of(output) if output is not None else request.folder
