@@ -23,10 +23,8 @@ from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
-from dpaudit.mechanisms.queries.table_generator import GeneratedTable
 from dpaudit.synthetic_tables.games import membership
 from dpaudit.synthetic_tables.games.membership import (
     TableMembershipGame,
@@ -199,25 +197,6 @@ def test_an_attack_that_knows_the_other_rows_sees_more() -> None:
     )
     # The noisy counts add up to the number of rows, which both know.
     assert informed > uninformed + 0.7
-
-
-def test_a_generator_that_fails_on_the_record_is_seen() -> None:
-    class Failing(CopiedRows):
-        def generate(self, rows: pa.Table, *arguments: Any) -> GeneratedTable:
-            if "c" in rows["w"].to_pylist():
-                raise ValueError("c is unknown")
-            return super().generate(rows, *arguments)
-
-    assert bound(Failing(SCHEMA, share=0.0), pool(), rows=10, row=59, fits=150) > 3
-
-
-def test_a_generator_that_always_fails_is_no_leak() -> None:
-    class Broken(CopiedRows):
-        def generate(self, *arguments: Any) -> GeneratedTable:
-            raise ValueError("no such solver")
-
-    with pytest.raises(TrainingError, match=r"all 20 runs failed in the same way.*no such solver"):
-        bound(Broken(SCHEMA), pool(), rows=10, row=59, fits=20)
 
 
 # -------------------------------------------------------------------------------------------------------- whole runs
