@@ -256,7 +256,7 @@ def fast() -> Iterator[str]:
         dp_sgd = getattr(estimator, "family", "") == "dp-sgd"
         (replace(estimator, steps=estimator.steps - 1) if dp_sgd else estimator).find([tally])
         forget()
-        two_sample._cached_informative_rates.cache_clear()
+        two_sample._informative_rates.cache_clear()
         _, seconds = processor_s(lambda estimator=estimator, tally=tally: estimator.find([tally]))
         yield f"| {name} | {name_of(estimator)} | {seconds:.2f} | | | | | |"
 

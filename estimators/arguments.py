@@ -88,6 +88,16 @@ def elementwise(function: Callable[..., Floats], *arrays: NDArray[Any]) -> float
     return unboxed(values.reshape(shape))
 
 
+def rowwise(function: Callable[..., float], *arrays: NDArray[Any]) -> float | Floats:
+    """Return `function` of the values at each place of the broadcast arrays in their common shape."""
+
+    def values(*columns: NDArray[Any]) -> Floats:
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return np.array([function(*row) for row in rows], np.float64)
+
+    return elementwise(values, *arrays)
+
+
 def unboxed(values: Floats) -> float | Floats:
     """Return a Python float for a zero-dimensional value, else the array."""
     return float(values) if np.ndim(values) == 0 else values

@@ -97,12 +97,6 @@ def exposure_bits(rank: ArrayLike, candidates: ArrayLike) -> float | Floats:
     return unboxed(np.log2(counts) - np.log2(ranks))
 
 
-def rank_p_value(rank: ArrayLike, candidates: ArrayLike) -> float | Floats:
-    """Return rank / candidates, an exact p-value of "nothing was learned about this secret"; arguments as above."""
-    ranks, counts = _checked_ranks(rank, candidates)
-    return unboxed(ranks / counts)
-
-
 def exposure_interval(rank: ArrayLike, candidates: ArrayLike, *, confidence: ArrayLike) -> Interval:
     """Return an interval in bits for the exposure among all texts of the candidates' law; exact, given the model.
 

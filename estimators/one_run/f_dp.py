@@ -18,8 +18,9 @@ Source: Kalemaj et al. (2025), arXiv:2511.14084, section 9, Definition 9, Algori
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -34,8 +35,8 @@ from dpaudit.estimators.arguments import (
     as_delta,
     as_reals,
     common_shape,
-    elementwise,
     require_one_of,
+    rowwise,
 )
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.one_run.guessing_game import Family, binomial_epsilon, checked_counts
@@ -78,11 +79,7 @@ def f_dp_parameter(
     n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
     rejects = _rejects(family)
-
-    def bounds(*columns: Floats) -> Floats:
-        return np.array([_largest_rejected(rejects, row) for row in _rows(columns)])
-
-    return elementwise(bounds, d, shift, n, k, m, 1 - level)
+    return rowwise(lambda *row: _largest_rejected(rejects, row), d, shift, n, k, m, 1 - level)
 
 
 def f_dp_epsilon(
@@ -112,11 +109,7 @@ def f_dp_epsilon(
         tau=tau,
         delta=at if family == "approx-dp" else None,
     )
-
-    def epsilons(*columns: Floats) -> Floats:
-        return np.array([member(family, p, d).epsilon(d) for p, d in _rows(columns)])
-
-    return elementwise(epsilons, np.asarray(parameter), at)
+    return rowwise(lambda value, d: member(family, value, d).epsilon(d), np.asarray(parameter), at)
 
 
 def f_dp_p_value(
@@ -138,12 +131,7 @@ def f_dp_p_value(
     _, shift, d = _checked(0.5, tau, delta, family)
     at = as_reals("parameter", parameter)
     require(bool(np.all(np.isfinite(at) & (at >= 0))), "parameter must be finite and >= 0", parameter=parameter)
-    rejects = _rejects(family)
-
-    def p_values(*columns: Floats) -> Floats:
-        return np.array([_smallest_significance(rejects, *row) for row in _rows(columns)])
-
-    return elementwise(p_values, at, d, shift, n, k, m)
+    return rowwise(partial(_smallest_significance, _rejects(family)), at, d, shift, n, k, m)
 
 
 class Best(NamedTuple):
@@ -179,7 +167,7 @@ def best_f_dp(
     ranking = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
     sweeps = [column.reshape(-1, shape[-1]) for column in columns]
     winners = [
-        _best(rejects, _rows([column[sweep] for column in sweeps]), order.tolist())
+        _best(rejects, list(zip(*(column[sweep].tolist() for column in sweeps), strict=True)), order.tolist())
         for sweep, order in enumerate(np.argsort(-ranking.reshape(-1, shape[-1]), axis=1, kind="stable"))
     ]
     index, value = (np.array(column).reshape(shape[:-1]) for column in zip(*winners, strict=True))
@@ -215,10 +203,6 @@ def _rejects(family: Family) -> Rejects:
     from dpaudit.estimators.one_run._f_dp_walk import REJECTS  # compiled code is loaded when first used
 
     return REJECTS[family]
-
-
-def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _largest_rejected(rejects: Rejects, arguments: tuple[Any, ...], low: float = 0.0) -> float:

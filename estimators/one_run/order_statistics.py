@@ -43,8 +43,8 @@ from dpaudit.estimators.arguments import (
     as_confidence,
     as_delta,
     as_reals,
-    elementwise,
     require_one_of,
+    rowwise,
 )
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.estimators.estimator import Replays
@@ -284,12 +284,7 @@ def order_statistics_parameter(
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     level, members = as_confidence(confidence), _chosen(family)
-
-    def parameters(*columns: Floats) -> Floats:
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return np.array([_largest_rejected(members, row) for row in rows])
-
-    return elementwise(parameters, m, n, k, 1 - level)
+    return rowwise(lambda *row: _largest_rejected(members, row), m, n, k, 1 - level)
 
 
 def order_statistics_epsilon(
@@ -307,12 +302,7 @@ def order_statistics_epsilon(
     """
     at, members = as_delta(delta), _chosen(family)
     parameter = order_statistics_parameter(guesses, correct, canaries=canaries, confidence=confidence, family=members)
-
-    def epsilons(*columns: Floats) -> Floats:
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return np.array([members.epsilon(value, d) if value > 0 else 0.0 for value, d in rows])
-
-    return elementwise(epsilons, np.asarray(parameter), at)
+    return rowwise(lambda value, d: members.epsilon(value, d) if value > 0 else 0.0, np.asarray(parameter), at)
 
 
 def order_statistics_p_value(
@@ -328,12 +318,7 @@ def order_statistics_p_value(
     at, members = as_reals("parameter", parameter), _chosen(family)
     allowed = bool(np.all(np.isfinite(at) & (at > 0)))
     require(allowed, "parameter must be finite and > 0", parameter=parameter)
-
-    def p_values(*columns: Floats) -> Floats:
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return np.array([_probability(members, value, c, g, g - right) for c, g, right, value in rows])
-
-    return elementwise(p_values, m, n, k, at)
+    return rowwise(lambda c, g, right, value: _probability(members, value, c, g, g - right), m, n, k, at)
 
 
 def order_statistics_bound(

@@ -28,6 +28,7 @@ from dpaudit.registry import register
 
 Cut = Literal["corner", "termwise", "clopper-pearson", "goodman", "sison-glaz", "bootstrap", "k-bootstrap"]
 
+DIRECTIONS = ("forward", "backward")
 ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 
 
@@ -185,7 +186,15 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         """
         ranked, pieces = _ranked(tallies), len(tallies) + failed_replays
         each = query_confidence(self.confidence, pieces)
-        bound = self._completed(ranked, [part for part in parts if part.pieces == pieces], each)
+        done = [part for part in parts if part.pieces == pieces]
+        computed_already = {query for part in done for query in part.query.tolist()}
+        missing = [tally for tally in ranked if tally.query not in computed_already]
+        computed = self._both_directions(missing, each)
+        done.append(QueryBounds(pieces, _queries(missing), computed.forward, computed.backward))
+        row_of = {query: row for row, query in enumerate(np.concatenate([part.query for part in done]).tolist())}
+        place = [row_of[tally.query] for tally in ranked]
+        forward, backward = (np.concatenate([getattr(part, name) for part in done])[place] for name in DIRECTIONS)
+        bound = Directions(forward, backward)
         worst = ranked[int(np.argmax((bound.larger / np.asarray(self.orders)).max(axis=1)))]
         spread = np.stack([worst.low, worst.high, worst.unmoved])
         counts = {
@@ -195,6 +204,9 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         }
         if failed_replays:
             counts["lost queries"] = failed_replays
+        validity = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
+        if any(tally.fitted for tally in ranked) and validity is not Validity.AS_PUBLISHED:
+            validity = Validity.CONDITIONAL_ON_MODEL
         return AnswersFinding(
             orders=np.asarray(self.orders),
             queries=_queries(ranked),
@@ -209,31 +221,10 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             delta=self.delta,
             confidence=self.confidence,
             method=f"answers ({self.cut})",
-            validity=self._validity(ranked),
+            validity=validity,
             selection="sets of answers chosen on other draws, the worst query corrected for",
             counts=tuple(counts.items()),
         )
-
-    def _validity(self, tallies: Sequence[QueryTally]) -> Validity:
-        validity = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
-        fitted = any(tally.fitted for tally in tallies)
-        return Validity.CONDITIONAL_ON_MODEL if fitted and validity is not Validity.AS_PUBLISHED else validity
-
-    def _completed(self, ranked: Sequence[QueryTally], parts: Sequence[QueryBounds], confidence: float) -> Directions:
-        """Return the bounds of all queries: those in `parts`, and the missing ones."""
-        rows = {
-            query: row
-            for part in parts
-            for query, *row in zip(part.query.tolist(), part.forward, part.backward, strict=True)
-        }
-        missing = [tally for tally in ranked if tally.query not in rows]
-        computed = self._both_directions(missing, confidence)
-        if len(missing) == len(ranked):
-            return computed
-        computed_rows = zip(missing, computed.forward, computed.backward, strict=True)
-        rows |= {tally.query: row for tally, *row in computed_rows}
-        forward, backward = (np.stack([rows[tally.query][at] for tally in ranked]) for at in (0, 1))
-        return Directions(forward, backward)
 
     def _both_directions(self, tallies: Sequence[QueryTally], confidence: float) -> Directions:
         if not tallies:
@@ -295,7 +286,7 @@ def _in_sets(tallies: Sequence[QueryTally], pairs: Sequence[tuple[Ints, Ints]]) 
 
 def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
     forward, backward = (
-        np.stack([getattr(tally, f"{name}_{direction}") for tally in tallies]) for direction in ("forward", "backward")
+        np.stack([getattr(tally, f"{name}_{direction}") for tally in tallies]) for direction in DIRECTIONS
     )
     return Directions(forward, backward)
 

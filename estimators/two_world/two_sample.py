@@ -364,7 +364,7 @@ class Band(TwoSample):
         best, candidates = [], []
         for tally in tallies:
             error = self._error_of_each(tally, 1 if alone else replays)
-            places, alarm, miss = self._informative_rates(tally, error)
+            places, alarm, miss = _informative_rates(self, tally, error)
             bounds = epsilon_of_rates(alarm, miss, self.delta)
             best.append(bounds.max())
             candidates.append(places[bounds.argmax()])
@@ -380,15 +380,11 @@ class Band(TwoSample):
         miss = upper_rates_at(misses, tally.members, error=share, weight=weight)
         return alarm, miss
 
-    def _informative_rates(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
-        """Return the informative thresholds, and their limits of both rates."""
-        return _cached_informative_rates(self, tally, error)
-
     def regions(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> RateRegions:
         """Return the regions of the attack's two rates, at all thresholds together, for each replay."""
         ordered = in_order(tallies)
         count = len(ordered) + failed_replays
-        rates = [self._informative_rates(tally, self._error_of_each(tally, count))[1:] for tally in ordered]
+        rates = [_informative_rates(self, tally, self._error_of_each(tally, count))[1:] for tally in ordered]
         return RateRegions(tuple(rates), failed_replays)
 
     def details(self, replays: Replays[TwoSampleTally]) -> dict[str, Any]:
@@ -403,8 +399,8 @@ class Band(TwoSample):
 
 
 @lru_cache(maxsize=8)
-def _cached_informative_rates(band: Band, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
-    """Return `Band._informative_rates`, cached for a bound, its evidence and its figures."""
+def _informative_rates(band: Band, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+    """Return the informative thresholds and their limits of both rates; cached for a bound, evidence and figures."""
     return _informative_thresholds(lambda places: band.rates(tally, error, places), tally.threshold.size)
 
 
