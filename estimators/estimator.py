@@ -201,7 +201,7 @@ class Estimator(ABC, Generic[E, T]):
         """Return `find` without the series, which is faster; just `find` of an estimator without `lower`."""
         if type(self).lower is Estimator.lower:
             return cast(Bound, self.find(tallies, failed_replays=failed_replays))
-        return self._combined(self.replays(tallies, failed_replays=failed_replays))
+        return self.bound_of(self.replays(tallies, failed_replays=failed_replays))
 
     def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Finding:
         """Return one finding from the tallies of all pieces, in any order.
@@ -213,9 +213,10 @@ class Estimator(ABC, Generic[E, T]):
             parts: Results of `part` for some of the tallies; what is missing is computed.
         """
         replays = self.replays(tallies, failed_replays=failed_replays, parts=parts)
-        return replace(self._combined(replays), series=self.figures(replays))
+        return replace(self.bound_of(replays), series=self.figures(replays))
 
-    def _combined(self, replays: Replays[T]) -> Bound:
+    def bound_of(self, replays: Replays[T]) -> Bound:
+        """Return the bound of all replays together, without the series."""
         validity = Validity.AS_PUBLISHED if self.published else self.validity
         details = {"selection": str(self.selection), **self.details(replays)}
         return Bound(replays.lower, self.delta, self.confidence, self.method, validity, **details)

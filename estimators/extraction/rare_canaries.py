@@ -21,16 +21,18 @@ Source: Ours, after Steinke et al. (2023), arXiv:2305.08846.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, logit
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, require_levels
+from dpaudit.estimators.arguments import Floats, Ints, require_levels
 from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
 from dpaudit.estimators.one_run.guess_band import FEW_LOOKS, OneTraining, guess_band_epsilon, guess_looks
 from dpaudit.estimators.one_run.right_guesses import informative_looks
+from dpaudit.estimators.replays import per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
 
@@ -82,17 +84,26 @@ class RareCanaries(HighestScores):
 
     def lower(self, tally: HighestTally, error: float) -> Floats:
         """Return the bound of the guess band; tests/twins/guess_band_twin.py is the slow form."""
+        return np.array([self._epsilon(tally, error, in_numpy=tally.guess_counts.size <= FEW_LOOKS)])
+
+    def best(self, tallies: Sequence[HighestTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
+        """Return `lower` of each replay; compiled code computes many replays."""
+        few = sum(tally.guess_counts.size for tally in tallies) <= FEW_LOOKS
+        error = 1 - (self.confidence if alone else per_replay_confidence(self.confidence, replays))
+        best = [self._epsilon(tally, error, in_numpy=few) for tally in tallies]
+        return np.array(best, np.float64), np.zeros(len(tallies), np.int64)
+
+    def _epsilon(self, tally: HighestTally, error: float, *, in_numpy: bool) -> float:
         prior = float(logit(self.rate))
         planted = (tally.members + tally.others) * self.rate
-        epsilon = guess_band_epsilon(
+        return guess_band_epsilon(
             tally.right,
             tally.guess_counts,
             significance=error,
             delta_allowance=OneTraining(planted, self.delta, prior),
-            in_numpy=tally.guess_counts.size <= FEW_LOOKS,
+            in_numpy=in_numpy,
             prior_log_odds=prior,
         )
-        return np.array([epsilon])
 
     @property
     def assumption(self) -> str:

@@ -123,21 +123,43 @@ class FairCoins(Estimator[Scores, FairCoinTally]):
         return guess_bounds(tally, IndependentTrials(int(tally.looks[-1]), self.delta), error)
 
     def bound(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> Bound:
+        return self._larger(*self._both_bands(tallies, failed_replays))
+
+    def find(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """Return the bound with the series of `band` at its share of the error; replays have the larger bound."""
+        by_band, guessed = self._both_bands(tallies, failed_replays)
+        larger = replace(
+            by_band, best=np.maximum(by_band.best, guessed.best), alone=np.maximum(by_band.alone, guessed.alone)
+        )
+        series = {**self.band.figures(by_band), "replays": larger.series()}
+        return replace(self._larger(by_band, guessed), series=series)
+
+    def _both_bands(
+        self, tallies: Sequence[FairCoinTally], failed_replays: int
+    ) -> tuple[Replays[TwoSampleTally], Replays[FairCoinTally]]:
+        """Return the bounds of the replays by the band and by the guess band, each at its share of the error."""
+        guess_band = replace(self, confidence=1 - self.guess_share * (1 - self.confidence))
+        return (
+            self.band.replays(tallies, failed_replays=failed_replays),
+            guess_band.replays(tallies, failed_replays=failed_replays),
+        )
+
+    def _larger(self, by_band: Replays[TwoSampleTally], guessed: Replays[FairCoinTally]) -> Bound:
         """Return the larger of both bands' bounds, with evidence against whole curves."""
-        by_band = self.band.bound(tallies, failed_replays=failed_replays)
-        guessed = self._guessed(tallies, failed_replays)
+        bound = self.band.bound_of(by_band)
+        test_confidence = per_replay_confidence(1 - self.accuracy_share * (1 - self.confidence), guessed.every.size)
         accuracy = GuessAccuracy(
             np.array([tally.right[-1] for tally in guessed.tallies]),
             np.array([tally.looks[-1] for tally in guessed.tallies]),
-            self._test_error(self.accuracy_share, guessed.every.size),
-            failed_replays,
+            1 - test_confidence,
+            guessed.failed,
         )
         bound = replace(
-            by_band,
+            bound,
             confidence=self.confidence,
             method=self.method,
             selection="all thresholds at once, error shared with two more candidates",
-            evidence=(*by_band.evidence, accuracy),
+            evidence=(*bound.evidence, accuracy),
         )
         if by_band.lower >= guessed.lower:
             return bound
@@ -148,25 +170,6 @@ class FairCoins(Estimator[Scores, FairCoinTally]):
             counts=deciding_counts(guessed, of="trials"),
             notes=(),
         )
-
-    def find(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """Return the bound with the series of `band` at its share of the error; replays have the larger bound."""
-        by_band = self.band.replays(tallies, failed_replays=failed_replays)
-        guessed = self._guessed(tallies, failed_replays)
-        larger = replace(
-            by_band, best=np.maximum(by_band.best, guessed.best), alone=np.maximum(by_band.alone, guessed.alone)
-        )
-        series = {**self.band.figures(by_band), "replays": larger.series()}
-        return replace(self.bound(tallies, failed_replays=failed_replays), series=series)
-
-    def _guessed(self, tallies: Sequence[FairCoinTally], failed_replays: int) -> Replays[FairCoinTally]:
-        """Return the bounds by the guess band, at its share of the error."""
-        at_share = replace(self, confidence=1 - self.guess_share * (1 - self.confidence))
-        return at_share.replays(tallies, failed_replays=failed_replays)
-
-    def _test_error(self, share: float, replays: int) -> float:
-        """Return the error of a test of one replay; a median over replays needs half."""
-        return 1 - per_replay_confidence(1 - share * (1 - self.confidence), replays)
 
     def _fair_coin_trials(self, scores: Scores) -> Scores:
         return scores
