@@ -14,7 +14,7 @@ from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs, stated
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from tests import nightly
-from tests.engine.leaky_predictors import (
+from tests.bank.leaky_predictors import (
     HONEST,
     LEAKY,
     Neighbours,

@@ -191,30 +191,20 @@ class KillsTwice:
                 os.kill(int(event.worker.rpartition(":")[2]), signal.SIGKILL)
 
 
-def run_killed(runner: str, folder: Path) -> None:
-    """Audit on four workers of which two are killed, and check scores and what was trained again."""
-    audit(learner_spec(LOGISTIC), output=folder / "in-process")
+def test_killed_workers_cost_only_the_teachers_that_they_trained(tmp_path: Path) -> None:
+    """Two of four workers are killed."""
+    audit(learner_spec(LOGISTIC), output=tmp_path / "in-process")
     kill = KillsTwice()
-    run = {"runner": runner, "workers": 4, "repeats": 0}
-    audit(learner_spec(LOGISTIC, run), output=folder / "killed", listeners=[kill])
+    run = {"runner": "processes", "workers": 4, "repeats": 0}
+    audit(learner_spec(LOGISTIC, run), output=tmp_path / "killed", listeners=[kill])
     assert kill.kills == 2
-    assert scores(folder / "killed") == scores(folder / "in-process")
-    events = list(read_events(folder / "killed" / "events.jsonl"))
+    assert scores(tmp_path / "killed") == scores(tmp_path / "in-process")
+    events = list(read_events(tmp_path / "killed" / "events.jsonl"))
     finished = [event.unit for event in events if event.kind is EventKind.UNIT_DONE]
     assert len(finished) == len(set(finished))
     interrupted = {event.unit for event in events if event.kind is EventKind.WORKER_LOST}
     started = [event.unit for event in events if event.kind is EventKind.UNIT_STARTED]
     assert {unit for unit in started if started.count(unit) > 1} <= interrupted
-
-
-def test_killed_workers_cost_only_the_teachers_that_they_trained(tmp_path: Path) -> None:
-    run_killed("processes", tmp_path)
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
-def test_killed_ray_workers_cost_only_the_teachers_that_they_trained(ray_cluster: None, tmp_path: Path) -> None:
-    run_killed("ray", tmp_path)
 
 
 def teaching(mechanism: Any) -> Unit:
