@@ -92,6 +92,10 @@ class Outcomes:
         columns = {name: getattr(self, name)[chosen] for name in names}
         return replace(self, **columns, vector=self.vector[np.repeat(chosen, self.width)])
 
+    def renumbered(self) -> Outcomes:
+        """Return the outcomes with the numbers 0 to n - 1."""
+        return replace(self, number=np.arange(len(self.truth)))
+
     def without_low_bits(self) -> Outcomes:
         """Return the outcomes without the numbers that hold low bits of other numbers."""
         if not self.low_bits.any():
@@ -183,13 +187,13 @@ class Runs:
         drawn: list[int] = self.seed.rng().integers(0, 2**31, int(number.max(initial=0)) + 1)[number].tolist()
         return drawn
 
-    def each(self, run: Callable[[bool, Seed], Any]) -> Outcomes:
+    def each(self, run: Callable[[bool, Seed], Any], *, dtype: type[Any] = np.float64) -> Outcomes:
         """Make the runs one by one, from their coin and seed; see `result_of` for what they may give."""
         results = [
             result_of(lambda: run(world, seed), self.limit_s)  # noqa: B023
             for world, seed in zip(self.truth.tolist(), self.seeds(), strict=True)
         ]
-        return self.gave(results)
+        return self.gave(results, dtype=dtype)
 
     def gave(self, results: Sequence[CallOutcome], *, dtype: type[Any] = np.float64) -> Outcomes:
         """Return what these runs gave, from one result each."""

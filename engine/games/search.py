@@ -7,7 +7,8 @@ of the record alone, if the noise comes from the seed. The search costs no confi
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.engine.attacks.stated_law import StatedOdds
-from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.attacks.classifiers import Odds
+from dpaudit.engine.games.neighbours.world_scores import ManyCandidates, score_trials
 from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 
@@ -42,6 +44,18 @@ STEADY_SHARE = 0.9
 """Share of the seeds with which a steady number changes by the same amount."""
 EPSILON_LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Values of epsilon at which evidence is compared with a claim in a search."""
+MIN_SCORED_RUNS = 200
+"""Fewest runs on a pair from which scores of an attack help to choose pairs."""
+CLEAR_EXCESS = 1.5
+"""Excess of a pair over the claim, in standard deviations, from which it precedes all other criteria."""
+BOUND_STEP = 0.25
+"""Step to which bounds on search runs are rounded for comparison; few runs tell no smaller differences."""
+LOG_DISTANCE_STEP = 0.25
+"""Step to which logarithms of distances are rounded for comparison."""
+MIN_ANSWERS = 3
+"""Smallest number of answers with two values whose pattern is compared."""
+LISTED_PAIRS = 12
+"""Largest number of pairs that a report lists."""
 MAX_TAIL_COLUMNS = 64
 """Largest number of columns whose tails are compared."""
 
@@ -62,6 +76,20 @@ def rounds(runs: int, offered: int, remaining: int) -> list[tuple[int, int, int]
     share = runs // (2 * (len(pairs) + 2))
     counts = [2 * max(FIRST_RUNS // 2, share * (1 + (turn == 0)) // size) for turn, size in enumerate(pairs)]
     return list(zip(pairs, counts, (*pairs[1:], remaining), strict=True))
+
+
+def rounds_with_proposals(runs: int, offered: int, remaining: int, proposed: int) -> list[tuple[int, int, int]]:
+    """Return the rounds of a search in which the last pairs get most runs: pairs, runs on each, pairs that remain.
+
+    Args:
+        runs: Number of runs of all rounds together; it limits the number of pairs that are tried.
+        offered: Number of pairs to choose from.
+        remaining: Number of pairs to choose.
+        proposed: Number of further pairs, all of which are tried.
+    """
+    first = min(offered, max(0 if proposed else 1, runs // FEWEST_RUNS))
+    pairs = [first + proposed, *(size for size in PAIRS_PER_ROUND if remaining < size < (first or proposed))]
+    return list(zip(pairs, runs_in_rounds(runs, pairs), (*pairs[1:], remaining), strict=True))
 
 
 def runs_in_rounds(runs: int, pairs: Sequence[int]) -> list[int]:
@@ -88,6 +116,117 @@ def pair_worth(curve: PrivacyCurve, attack: Any, outcomes: Outcomes, *, full_dig
     return max(by_ending, number_excess(curve, outcomes), by_attack)
 
 
+def paired_coins(count: int) -> NDArray[np.bool_]:
+    """Return coins in pairs of one seed: 0 then 1, and 1 then 0 for the next seed.
+
+    No place in the order of runs belongs to one world.
+    """
+    coins: NDArray[np.bool_] = (np.arange(count) + 1) // 2 % 2 == 1
+    return coins
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A pair with its search runs, in both worlds in turn with one seed."""
+
+    place: int  # among all pairs; the most general ones are offered first
+    pair: Any
+    outcomes: Outcomes
+    proposed: bool = False  # True if runs with one seed proposed the pair
+
+
+@dataclass(frozen=True)
+class Strength:
+    """Strength with which the runs of a pair distinguish the worlds.
+
+    Attributes:
+        distance: Distance between runs with one seed, by the pattern of answers if there is one.
+        accuracy: Largest rank shift of a number, or share of pairs with different endings, in [0, 1].
+        tail: Excess of a number's tail over the claim, in standard deviations.
+        expected: Excess that is expected from other knowledge about the pair, in standard deviations; 0 without any.
+        excess: Excess of cross-fitted scores over the claim, in standard deviations; 0 for few runs.
+        bound: Bound on epsilon by these scores, in nats.
+        right: Share of correct guesses by these scores.
+    """
+
+    distance: float
+    accuracy: float
+    tail: float
+    expected: float = 0.0
+    excess: float = 0.0
+    bound: float = 0.0
+    right: float = 0.5
+
+    @property
+    def preference(self) -> tuple[float, ...]:
+        """Rank of a pair: clear evidence against the claim, then the bound in steps, then the distance."""
+        beyond_chance = max(self.excess - CLEAR_EXCESS, self.expected - CLEAR_EXCESS, 0.0)
+        return beyond_chance, round(self.bound / BOUND_STEP), self.distance, self.bound, self.right
+
+
+def strength(
+    curve: PrivacyCurve,
+    attack: Any,
+    outcomes: Outcomes,
+    stated: Odds | None = None,
+    *,
+    expected: float = 0.0,
+    full_digits: bool = False,
+) -> Strength:
+    """Return how strongly the runs of a pair distinguish the worlds.
+
+    An attack learns from half of many runs and scores the other half. Few runs may mislead it in its choice among
+    classifiers, so the first of them scores the runs too, and the better result counts. It is not asked if `attack` is
+    None.
+    """
+    distance, accuracy = separation(outcomes)
+    by_pattern = None
+    if len(np.unique(outcomes.ending)) == 1 and len(outcomes.vector):
+        numbers = np.asarray(outcomes.summaries(), np.float64)
+        by_pattern = pattern_distance(numbers[~outcomes.truth], numbers[outcomes.truth])
+    found = Strength(distance if by_pattern is None else by_pattern, accuracy, number_excess(curve, outcomes), expected)
+    if attack is None:
+        return found
+    attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
+    results = [evidence_and_excess(curve, each, outcomes, stated, full_digits=full_digits) for each in attacks]
+    bound, right = max(evidence for evidence, _ in results)
+    return replace(found, excess=max(excess for _, excess in results), bound=bound, right=right)
+
+
+def promising(size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool) -> list[int]:
+    """Return the positions of the pairs of the next round.
+
+    A pair of which other knowledge is expected to exceed the claim stays. Scores choose most of the others. Without
+    scores of enough runs, half of the places go to pairs that runs with one seed proposed, and the others to pairs that
+    differ in one number, in a tail or in distance. At about the same distance, pairs that are offered first precede.
+    """
+    positions = range(len(tried))
+
+    def largest(*measures: Callable[[Strength], float]) -> list[int]:
+        return sorted(positions, key=lambda p: (*(-measure(strengths[p]) for measure in measures), tried[p].place))
+
+    expected = [p for p in largest(lambda each: each.expected) if strengths[p].expected > 0]
+    preferred = sorted(positions, key=lambda p: (*strengths[p].preference, -tried[p].place), reverse=True)
+    if by_scores:
+        ranked = [*(expected[:1] if size > 1 else ()), preferred[0], *largest(lambda each: each.excess)]
+    else:
+        few = -(-size // 8)
+        ranked = [
+            *expected[:1],
+            *[p for p in largest(lambda each: each.distance) if tried[p].proposed][: size // 2],
+            *largest(lambda each: each.accuracy, lambda each: each.distance)[:few],
+            *largest(lambda each: each.tail)[:few],
+            *largest(lambda each: round(math.log1p(each.distance) / LOG_DISTANCE_STEP)),
+        ]
+    return list(dict.fromkeys(ranked))[:size]
+
+
+def bounds_in_words(tried: Sequence[Tried], strengths: Sequence[Strength]) -> str:
+    """Return the bounds on the search runs of some pairs for a report, the largest first."""
+    pairs = sorted(zip(tried, strengths, strict=True), key=lambda pair: -pair[1].bound)[:LISTED_PAIRS]
+    return "; ".join(f"{each.pair.name} {format_lower(found.bound)} ({found.right:.0%} right)" for each, found in pairs)
+
+
 def ending_excess(curve: PrivacyCurve, outcomes: Outcomes) -> float:
     """Return the largest excess of sets of endings over a claim, for runs in turn with one seed in both worlds."""
     codes = np.unique(outcomes.ending, return_inverse=True)[1]
@@ -109,18 +248,13 @@ def _excess_of_codes(curve: PrivacyCurve, world_0: NDArray[np.int64], world_1: N
 
 
 def _held_out_scores(
-    attack: Any, trainings: Outcomes, stated: StatedOdds | None = None, *, full_digits: bool = False, half: int = 1
+    attack: Any, trainings: Outcomes, stated: Odds | None = None, *, full_digits: bool = False, half: int = 1
 ) -> Scores | None:
     """Return scores of every second pair of trainings, learned from the others; None if one half has a single world."""
     held_out = np.arange(len(trainings.truth)) // 2 % 2 == half
     if min(len(np.unique(trainings.truth[part])) for part in (held_out, ~held_out)) < 2:
         return None
     return score_trials(attack, trainings.where(~held_out), trainings.where(held_out), stated, full_digits=full_digits)
-
-
-def held_out_evidence(attack: Any, trainings: Outcomes, stated: StatedOdds | None = None) -> tuple[float, float]:
-    """Return the bound and the share of correct guesses on half of the trainings, learned from the other half."""
-    return _evidence(_held_out_scores(attack, trainings, stated))
 
 
 def _evidence(scores: Scores | None) -> tuple[float, float]:
@@ -159,6 +293,35 @@ def separation(trainings: Outcomes) -> tuple[float, float]:
             ),
         )
     return float(distance) + MAX_DISTANCE * differing_share, max(differing_share, float(rank_shift.max()))
+
+
+def pattern_distance(first: NDArray[np.float64], second: NDArray[np.float64]) -> float | None:
+    """Return the distance between the means of answers that have two values each; None if most numbers have more.
+
+    Answers that share a noise, such as a threshold's, are correlated. A row that moves all of them moves them as that
+    noise does; one that moves a part of them shows against the others.
+
+    Args:
+        first, second: Numbers on D and on D' with the same seeds, shape (n, width).
+    """
+    both = np.concatenate([first, second])
+    varying = np.flatnonzero(np.ptp(both, axis=0) > 0)
+    two_valued = [
+        place
+        for place in varying.tolist()
+        if np.isin(both[:, place], (both[:, place].min(), both[:, place].max())).all()
+    ]
+    if len(two_valued) < MIN_ANSWERS or len(two_valued) < len(varying) - 1:
+        return None
+    deviation = both[:, two_valued].std(axis=0)
+    move = (second - first)[:, two_valued].mean(axis=0) / deviation
+    sides = [side[:, two_valued] - side[:, two_valued].mean(axis=0) for side in (first, second)]
+    correlation = (np.concatenate(sides).T @ np.concatenate(sides)) / len(both) / np.outer(deviation, deviation)
+    count = len(two_valued)
+    common = float(np.clip((correlation.sum() - np.trace(correlation)) / (count * (count - 1)), 0.0, 0.95))
+    # With equal correlations the inverse has a closed form; few calls cannot tell unequal ones apart.
+    square = (move @ move - common * move.sum() ** 2 / (1 - common + count * common)) / (1 - common)
+    return float(np.sqrt(max(square, 0.0)))
 
 
 def coupled_move(trainings: Outcomes) -> NDArray[np.float64]:
@@ -228,14 +391,14 @@ def _rank_shift(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDAr
 
 
 def evidence_and_excess(
-    curve: PrivacyCurve, attack: Any, trainings: Outcomes, *, full_digits: bool = False
+    curve: PrivacyCurve, attack: Any, trainings: Outcomes, stated: Odds | None = None, *, full_digits: bool = False
 ) -> tuple[tuple[float, float], float]:
     """Return the evidence of an attack, and the standard deviations by which its scores exceed a claim.
 
     Each half of the trainings is scored by an attack that learns from the other half. The halves are not independent,
     so the evidence serves for a choice only.
     """
-    halves = [_held_out_scores(attack, trainings, full_digits=full_digits, half=half) for half in (0, 1)]
+    halves = [_held_out_scores(attack, trainings, stated, full_digits=full_digits, half=half) for half in (0, 1)]
     both = [scores for scores in halves if scores is not None]
     if not both:
         return _evidence(None), 0.0

@@ -33,12 +33,40 @@ from dpaudit.engine.games.neighbours.world_scores import (
 from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Outcomes, Runs
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
-from dpaudit.engine.games.search import FEWEST_RUNS, pair_worth, rounds
+from dpaudit.engine.games.search import (
+    FEWEST_RUNS,
+    MIN_SCORED_RUNS,
+    Strength,
+    Tried,
+    pair_worth,
+    paired_coins,
+    promising,
+    rounds,
+    rounds_with_proposals,
+    strength,
+)
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import InputError, RunError, require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.threads import limited_threads
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """Runs with one seed in both worlds that look for further pairs.
+
+    Attributes:
+        pairs: Largest number of pairs to propose, >= 1.
+        runs: Number of runs, >= 0.
+        weighing: Number of further runs that weigh rare forms of the result, >= 0.
+        trials: Number of fresh trials for which these are weighed.
+    """
+
+    pairs: int
+    runs: int
+    weighing: int = 0
+    trials: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +86,8 @@ class TwoWorlds(TrialGame):
     """Number of pairs that fresh runs use in turn; after few search runs, the best pair is uncertain."""
     couples_seeds: ClassVar[bool] = True
     """True if runs that choose among pairs are in both worlds with one seed; False for a coin and a seed each."""
+    ranks_by_strength: ClassVar[bool] = False
+    """True if several measures rank pairs (`strength`), in rounds that give the last pairs most runs; else `worth`."""
     learns_once: ClassVar[bool] = True
     """True if a confirmatory run reuses the pairs and search runs of the first pass."""
     plays_without_noise: ClassVar[bool] = True
@@ -80,8 +110,8 @@ class TwoWorlds(TrialGame):
         """
         raise NotImplementedError
 
-    def run(self, mechanism: Any, pair: Any, runs: Runs) -> Outcomes:
-        """Run the mechanism on a pair, once for each coin of `runs`, in that order."""
+    def run(self, mechanism: Any, pair: Any, runs: Runs) -> Outcomes | Outcome[Outcomes]:
+        """Run the mechanism on a pair, once for each coin of `runs`, in that order; notes are optional."""
         raise NotImplementedError
 
     # What a game may override
@@ -108,9 +138,46 @@ class TwoWorlds(TrialGame):
         Args:
             tried: The runs that chose the pairs, on these alone; the subject is the place of the pair. None without.
         """
-        if tried is None:
+        if tried is None or self.ranks_by_strength:  # see `judged`
             return ()
         return (f"data sets chosen: {' and '.join(pair.name for pair in chosen)}, out of {offered} pairs",)
+
+    def in_scope(self, outcomes: Outcomes) -> Outcomes:
+        """Return outcomes without the numbers that hold low bits, unless all digits are read."""
+        return outcomes if self.reads_full_digits else outcomes.without_low_bits()
+
+    def proposing(self, mechanism: Any) -> Proposing | None:
+        """Return how many runs `propose` may make, and how many pairs it gives at most; None for no proposals."""
+        return None
+
+    def propose(
+        self, mechanism: Any, rows: tuple[Any, ...], proposing: Proposing, seed: Seed, compute: Compute
+    ) -> Iterator[Any] | Outcome[Iterator[Any]]:
+        """Return further pairs that runs with one seed in both worlds have found, the most promising first."""
+        raise NotImplementedError
+
+    def strength(
+        self, curve: PrivacyCurve, attack: Any, mechanism: Any, pair: Any, outcomes: Outcomes, compute: Compute
+    ) -> Strength | None:
+        """Return how strongly the search runs of a pair distinguish the worlds; None if it cannot be used.
+
+        `attack` is None while pairs have too few runs for it.
+        """
+        return strength(curve, attack, outcomes, full_digits=self.reads_full_digits)
+
+    def ranking(
+        self, size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool
+    ) -> list[int]:
+        """Return the positions of the pairs that remain, the best first."""
+        return promising(size, tried, strengths, by_scores=by_scores)
+
+    def judged(self, chosen: Sequence[Tried], tried: Sequence[Tried], strengths: Sequence[Strength]) -> tuple[str, ...]:
+        """Return sentences for the report about the chosen pairs, out of the last ones that were tried."""
+        return ()
+
+    def prepared(self, mechanism: Any, pair: Any, outcomes: Outcomes | None, compute: Compute) -> Any:
+        """Return a chosen pair with what its search runs tell about it; None if there were none."""
+        return pair
 
     @property
     def pairs_need_shadows(self) -> bool:
@@ -162,7 +229,7 @@ class TwoWorlds(TrialGame):
     # The plan
 
     def play(self, setting: Setting, work: Work) -> Played:
-        pairs, fresh, scores, shadows = self._planned(setting, work)
+        chosen, fresh, scores, shadows = self._planned(setting, work)
         ceiling: tuple[Unit, ...] = ()
         if self.plays_without_noise and setting.noiseless is not None:
             # The pairs are chosen again: with noise, near ties may do as well as ties.
@@ -175,10 +242,10 @@ class TwoWorlds(TrialGame):
             shadows=shadows,
             ceiling=ceiling,
             noiseless=bool(ceiling),
-            choices=(pairs,),
+            choices=chosen.choices,
             reference=reference,
         )
-        return self.finished(played, setting, work, pairs)
+        return self.finished(played, setting, work, chosen.pairs)
 
     @property
     def _counts(self) -> tuple[str, ...]:
@@ -187,11 +254,12 @@ class TwoWorlds(TrialGame):
 
     def _planned(
         self, setting: Setting, work: Work, suffix: str = ""
-    ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...], tuple[Unit, ...]]:
-        """Return the unit of the pairs, and the units of the fresh runs, of their scores, and of shadow models."""
+    ) -> tuple[_Chosen, tuple[Unit, ...], tuple[Unit, ...], tuple[Unit, ...]]:
+        """Return the choice of the pairs, and the units of the fresh runs, of their scores, and of shadow models."""
         seed = setting.search_seed if self.learns_once else setting.seed
         shadows = self.shadow_models(setting, work, seed, None)
-        pairs, learned, unspent = self._chosen(setting, work, seed, shadows, suffix)
+        chosen = self._chosen(setting, work, seed, shadows, suffix)
+        pairs, learned, unspent = chosen.pairs, chosen.tried, chosen.unspent
         shadows = shadows or self.shadow_models(setting, work, seed, pairs)
         learned += self._runs(setting, work, pairs, unspent, seed.child("search", "runs"), f"search runs{suffix}")
         fresh = self._runs(setting, work, pairs, self.trials, setting.seed.child("fresh"), f"fresh runs{suffix}")
@@ -212,7 +280,7 @@ class TwoWorlds(TrialGame):
             )
             for runs in grouped_for_reading(fresh, setting)
         )
-        return pairs, fresh, scores, shadows
+        return chosen, fresh, scores, shadows
 
     def _source(self, setting: Setting) -> tuple[TwoWorlds, Any, tuple[Any, ...]]:
         """Return the arguments that units have in common: the game, the mechanism, and placeholders of the rows."""
@@ -226,35 +294,43 @@ class TwoWorlds(TrialGame):
         source = self._source(setting)
         return work.split(make_runs, count, per_unit, *source, pairs, seed=seed, label=label, **setting.unit_options)
 
-    def _chosen(
-        self, setting: Setting, work: Work, seed: Seed, shadows: tuple[Unit, ...], suffix: str
-    ) -> tuple[Unit, tuple[Unit, ...], int]:
-        """Return the unit of the pairs to use, units of search runs on them, and the number of search runs left."""
+    def _chosen(self, setting: Setting, work: Work, seed: Seed, shadows: tuple[Unit, ...], suffix: str) -> _Chosen:
         source, cheap = self._source(setting), setting.resources.without_gpu
-        pair_seed, places, tried = seed.child("pairs"), None, tuple[Unit, ...]()
+        options, returns = setting.unit_options, type(self).pairs
+        pair_seed, places, proposed, tried = seed.child("pairs"), None, tuple[Unit, ...](), tuple[Unit, ...]()
         unspent = int(getattr(self, "search", 0))
-        plan = self._search_rounds(setting, pair_seed)
+        proposing = self.proposing(setting.mechanism) if self.search_share else None
+        if proposing is not None:
+            unspent -= proposing.runs + proposing.weighing
+            own, label = seed.child("proposed"), f"pairs by runs with one seed{suffix}"
+            unit = work.add(propose_pairs, *source, proposing, seed=own, label=label, returns=returns, **options)
+            proposed = (unit,)
+        plan, skipped = self._search_rounds(setting, pair_seed, proposing)
         for turn, (size, count, remaining) in enumerate(plan):
             tried += work.split(
                 try_pairs,
                 size,
-                max(1, self.stack // count),
+                max(1, min(-(-size // 4), self.stack // max(1, count))),
                 *source,
+                proposed,
                 places,
+                skipped=(0, 0) if turn else skipped,
                 count=count,
                 pair_seed=pair_seed,
                 seed=seed.child("search", "pairs", turn),
                 label=f"{size} pairs tried, {count} runs each{suffix}: pairs",
-                **setting.unit_options,
+                **options,
             )
             unspent -= size * count
             places = work.add(
                 shortlist,
                 *source,
+                proposed,
                 setting.attack,
                 self._search_curve(setting.mechanism),
                 remaining,
                 tried,
+                final=turn == len(plan) - 1,
                 pair_seed=pair_seed,
                 label=f"best {remaining} of {size} pairs{suffix}",
                 resources=cheap,
@@ -262,25 +338,33 @@ class TwoWorlds(TrialGame):
         if plan:
             label = f"search runs on the best pairs{suffix}"
             tried = (work.add(runs_on, places, tried, label=label, resources=cheap),)
-        label, returns = f"neighbouring inputs{suffix}", type(self).pairs
-        before = shadows if self.pairs_need_shadows else ()
-        pairs = work.add(
-            take_pairs, *source, places, tried, before, seed=pair_seed, label=label, returns=returns, resources=cheap
-        )
-        return pairs, tried, max(0, unspent)
+        label, before = f"neighbouring inputs{suffix}", shadows if self.pairs_need_shadows else ()
+        arguments = (*source, proposed, places, tried, before)
+        pairs = work.add(take_pairs, *arguments, seed=pair_seed, label=label, returns=returns, resources=cheap)
+        choices = (*proposed, *((places,) if places is not None else ()), pairs)
+        return _Chosen(pairs, tried, max(0, unspent), choices)
 
-    def _search_rounds(self, setting: Setting, pair_seed: Seed) -> list[tuple[int, int, int]]:
-        """Return the rounds of the search among pairs, as `rounds`; none if there is nothing to choose."""
+    def _search_rounds(
+        self, setting: Setting, pair_seed: Seed, proposing: Proposing | None
+    ) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+        """Return the rounds of the search among pairs, as `rounds`, and the pairs that are skipped, as in `try_pairs`.
+
+        There are no rounds if there is nothing to choose.
+        """
         if not self.search_share:
-            return []
+            return [], (0, 0)
         rows = tuple(getattr(setting.parts, part) for part in (*self.parts, *self.optional_parts))
         offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
-        if offered <= self.used_pairs:
-            return []
         runs = int(self.search_share * getattr(self, "search", 0))
+        if self.ranks_by_strength:
+            spent, more = (proposing.runs + proposing.weighing, proposing.pairs) if proposing else (0, 0)
+            plan = rounds_with_proposals(runs - spent, offered, self.used_pairs, more)
+            return plan, (plan[0][0] - more, offered - (plan[0][0] - more))
+        if offered <= self.used_pairs:
+            return [], (0, 0)
         if not self.couples_seeds:  # few runs with a coin each may lack a world
-            return [(offered, runs // offered, self.used_pairs)]
-        return rounds(runs, offered, self.used_pairs)
+            return [(offered, runs // offered, self.used_pairs)], (0, 0)
+        return rounds(runs, offered, self.used_pairs), (0, 0)
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
         """Return the claim against which pairs are compared; that of epsilon 1 if there is none."""
@@ -314,6 +398,16 @@ class TwoWorlds(TrialGame):
         )
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The plan of the choice of pairs."""
+
+    pairs: Unit  # the pairs to use
+    tried: tuple[Unit, ...]  # search runs on them
+    unspent: int  # number of search runs that are left
+    choices: tuple[Unit, ...]  # units whose notes describe the choice
+
+
 @dataclass(frozen=True, eq=False)
 class Places:
     """Places of pairs among those that are offered, the best first."""
@@ -322,34 +416,70 @@ class Places:
 
 
 @unit
+def propose_pairs(
+    game: TwoWorlds, mechanism: Any, rows: tuple[Any, ...], proposing: Proposing, compute: Compute, *, seed: Seed
+) -> Outcome[Iterator[Any]]:
+    """Return the pairs that runs with one seed in both worlds have found."""
+    with limited_threads(compute.threads):
+        found = game.propose(mechanism, rows, proposing, seed, compute)
+        return (
+            Outcome(iter(list(found.value)), notes=found.notes)
+            if isinstance(found, Outcome)
+            else Outcome(iter(list(found)))
+        )
+
+
+def _numbered(
+    game: TwoWorlds, mechanism: Any, rows: tuple[Any, ...], proposed: tuple[Sequence[Any], ...], seed: Seed
+) -> Iterator[tuple[int, Any, bool]]:
+    """Yield each pair with its place, first those that are offered; True if it was proposed."""
+    offered = ((pair, False) for pair in game.pairs(mechanism, rows, seed.rng()))
+    found = ((pair, True) for pair in itertools.chain(*proposed))
+    for place, (pair, is_proposed) in enumerate(itertools.chain(offered, found)):
+        yield place, pair, is_proposed
+
+
+@unit
 def try_pairs(
     game: TwoWorlds,
     mechanism: Any,
     rows: tuple[Any, ...],
+    proposed: tuple[Sequence[Any], ...],
     places: Places | None,
     compute: Compute,
     *,
+    skipped: tuple[int, int],
     count: int,
     first: int,
     last: int,
     pair_seed: Seed,
     seed: Seed,
 ) -> Iterator[Outcomes]:
-    """Run each of some pairs `count` times; the subject is the pair's place.
+    """Run each of some pairs `count` times, two with one seed; the subject is the pair's place.
 
-    The pairs are those with numbers `first` to `last` - 1 of `places`, or of all pairs that are offered.
+    The pairs are those with numbers `first` to `last` - 1 of `places`, or of all pairs but those that are skipped: a
+    number of them, from a place on.
     """
-    wanted = (np.arange(last) if places is None else places.places)[first:last].tolist()
+    if places is None:
+        wanted = [place + (skipped[1] if place >= skipped[0] else 0) for place in range(first, last)]
+    else:
+        wanted = places.places[first:last].tolist()
     number = np.arange(count)
-    offered = game.pairs(mechanism, rows, pair_seed.rng())
-    for place, pair in enumerate(itertools.islice(offered, max(wanted, default=-1) + 1)):
+    for place, pair, _ in _numbered(game, mechanism, rows, proposed, pair_seed):
         if place in wanted:
             paired, own_seed = game.couples_seeds, seed.child(place)
-            truth = number % 2 == 1 if paired else own_seed.child("coins").rng().random(count) < 0.5
+            truth = paired_coins(count) if paired else own_seed.child("coins").rng().random(count) < 0.5
             runs = Runs(truth, number, own_seed, rows, compute, game.limit_s, paired)
-            with limited_threads(compute.threads):
-                outcomes = Outcomes.joined([game.run(mechanism, pair, part) for part in runs.parts(game.stack)])
+            parts = runs.parts(game.stack + game.stack % 2)
+            outcomes = Outcomes.joined([made_runs(game, mechanism, pair, part)[0] for part in parts])
             yield replace(outcomes, subject=np.full(count, place))
+
+
+def made_runs(game: TwoWorlds, mechanism: Any, pair: Any, runs: Runs) -> tuple[Outcomes, tuple[str, ...]]:
+    """Return what runs of a mechanism on a pair gave, and their notes."""
+    with limited_threads(runs.compute.threads):
+        outcomes = game.run(mechanism, pair, runs)
+    return (outcomes.value, outcomes.notes) if isinstance(outcomes, Outcome) else (outcomes, ())
 
 
 @unit
@@ -357,32 +487,50 @@ def shortlist(
     game: TwoWorlds,
     mechanism: Any,
     rows: tuple[Any, ...],
+    proposed: tuple[Sequence[Any], ...],
     attack: Any,
     curve: PrivacyCurve,
     remaining: int,
     tried: tuple[Sequence[Outcomes], ...],
     compute: Compute,
     *,
+    final: bool,
     pair_seed: Seed,
-) -> Places:
-    """Return the pairs of the largest worth by all their runs, among those of the last round.
+) -> Outcome[Places]:
+    """Return the strongest pairs by all their runs, among those of the last round.
 
     Raises: RunError if no pair can be used.
     """
     by_place: dict[int, list[Outcomes]] = {}
     for outcomes in itertools.chain(*tried):
         by_place.setdefault(int(outcomes.subject[0]), []).append(outcomes)
-    most = max(map(len, by_place.values()))
-    worths = {}
+    most = max(map(len, by_place.values()), default=0)
+    last = [
+        Tried(place, pair, game.in_scope(Outcomes.joined(by_place[place]).renumbered()), is_proposed)
+        for place, pair, is_proposed in _numbered(game, mechanism, rows, proposed, pair_seed)
+        if len(by_place.get(place, ())) == most > 0
+    ]
+    by_scores = final or min((len(each.outcomes.truth) for each in last), default=0) >= MIN_SCORED_RUNS
+    found: list[Strength | None] = []
     with limited_threads(compute.threads):
-        for place, pair in enumerate(game.pairs(mechanism, rows, pair_seed.rng())):
-            if len(by_place.get(place, ())) == most:
-                worths[place] = game.worth(curve, attack, pair, Outcomes.joined(by_place[place]))
-    able = [place for place in sorted(worths, key=lambda place: -worths[place]) if worths[place] > -math.inf]
-    if not able:
+        for each in last:
+            if game.ranks_by_strength:
+                judge = attack if by_scores else None
+                found.append(game.strength(curve, judge, mechanism, each.pair, each.outcomes, compute))
+            else:
+                worth = game.worth(curve, attack, each.pair, each.outcomes)
+                found.append(None if worth == -math.inf else Strength(0.0, 0.0, 0.0, excess=worth))
+    usable = [(each, strength) for each, strength in zip(last, found, strict=True) if strength is not None]
+    if not usable:
         failures = [failure for outcomes in itertools.chain(*tried) for failure in outcomes.failures]
-        raise RunError(f"the code fails on all pairs of inputs that were tried. {failures[0]}")
-    return Places(np.array(able[:remaining], np.int64))
+        raise RunError(f"the code fails on all pairs of inputs that were tried. {' '.join(failures[:1])}".rstrip())
+    last, strengths = [each for each, _ in usable], [strength for _, strength in usable]
+    if game.ranks_by_strength:
+        best = game.ranking(remaining, last, strengths, by_scores=by_scores)
+    else:
+        best = sorted(range(len(last)), key=lambda place: -strengths[place].excess)[:remaining]
+    notes = game.judged([last[place] for place in best], last, strengths) if final else ()
+    return Outcome(Places(np.array([last[place].place for place in best], np.int64)), notes=notes)
 
 
 @unit
@@ -402,6 +550,7 @@ def take_pairs(
     game: TwoWorlds,
     mechanism: Any,
     rows: tuple[Any, ...],
+    proposed: tuple[Sequence[Any], ...],
     places: Places | None,
     tried: tuple[Outcomes, ...],
     shadows: tuple[Any, ...],
@@ -409,11 +558,14 @@ def take_pairs(
     *,
     seed: Seed,
 ) -> Outcome[Iterator[Any]]:
-    """Return the pairs at these places of those that are offered, or all of them."""
-    with limited_threads(compute.threads):
-        offered = list(game.pairs(mechanism, (*rows, *shadows), seed.rng()))
-    chosen = offered if places is None else [offered[place] for place in places.places.tolist()]
+    """Return the pairs at these places, or all that are offered, each with what its search runs tell about it."""
     outcomes = Outcomes.joined(tried) if tried else None
+    with limited_threads(compute.threads):
+        offered = [pair for _, pair, _ in _numbered(game, mechanism, (*rows, *shadows), proposed, seed)]
+        chosen = []
+        for position, pair in enumerate(offered if places is None else [offered[place] for place in places.places]):
+            own = None if outcomes is None else game.in_scope(outcomes.where(outcomes.subject == position))
+            chosen.append(game.prepared(mechanism, pair, own, compute))
     return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered), outcomes))
 
 
@@ -435,18 +587,17 @@ def make_runs(
     Raises: TrainingError if all of them fail in the same way.
     """
     number, coins = np.arange(first, last), seed.child("coins").rng().random(last) < 0.5
-    parts = []
-    with limited_threads(compute.threads):
-        for place, pair in enumerate(pairs):
-            mine = number % len(pairs) == place
-            if not mine.any():
-                continue
+    parts, notes = [], tuple[str, ...]()
+    for place, pair in enumerate(pairs):
+        mine = number % len(pairs) == place
+        if mine.any():
             runs = Runs(coins[first:][mine], number[mine], seed.child("runs"), rows, compute, game.limit_s)
-            outcomes = game.run(mechanism, pair, runs)
+            outcomes, said = made_runs(game, mechanism, pair, runs)
             parts.append(outcomes if len(pairs) == 1 else replace(outcomes, subject=np.full(mine.sum(), place)))
+            notes += said
     outcomes = Outcomes.joined(parts)
     outcomes.require_some_success()
-    return Outcome(outcomes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)
+    return Outcome(outcomes, notes=notes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)
 
 
 @unit
@@ -465,10 +616,11 @@ def score_runs(
 
     Raises: RunError if all runs failed.
     """
-    searched, runs = Outcomes.joined(learned) if learned else None, Outcomes.joined(fresh)
+    runs = Outcomes.joined(fresh)
     searched = Outcomes.joined(learned) if learned else runs.where(np.zeros(len(runs.truth), np.bool_))
     failed = np.concatenate([searched.fault, runs.fault]) != ""
-    if failed.all() and len(failed) >= MIN_FAILED_BATCH:
+    alike = len(np.unique(np.concatenate([searched.ending, runs.ending]))) == 1
+    if failed.all() and alike and len(failed) >= MIN_FAILED_BATCH:
         raise RunError(f"each of {len(runs.truth)} runs failed. The first: {runs.failures[0]}")
     chosen = attack.best([each.worth for each in worths]) if worths else attack
     score = np.zeros(len(runs.truth))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dpaudit import RunOptions, Verdict, check
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.functions.game import Tables, calls_in_order, paired_coins, run_calls
+from dpaudit.engine.games.functions.game import Tables, calls_in_order, run_calls
+from dpaudit.engine.games.search import paired_coins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from tests.small import calls_cost
@@ -48,9 +49,9 @@ def _no_calls() -> None:
 def test_calls_follow_the_coins() -> None:
     mechanism = OwnFunction(counted, Claim(1.0, relation=Relation.ADD_REMOVE), form="array")
     seeds = np.arange(40)
-    samples = run_calls(mechanism, Tables("", D, D_PRIME, 0), COINS, seeds, 0, None, Compute()).value
+    samples = run_calls(mechanism, Tables("", D, D_PRIME, 0), COINS, seeds, Compute()).value
     assert [count == 4 for count in calls] == COINS.tolist()
-    assert samples.numbers[::1].reshape(40, -1)[:, 0].tolist() == list(range(1, 41))
+    assert samples.matrix()[:, 0].tolist() == list(range(1, 41))
 
 
 def test_coins_of_pairs_take_turns() -> None:

@@ -24,7 +24,8 @@ from dpaudit.engine.games.neighbours.coupled_seeds import (
 )
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
-from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.summaries import summarised
+from dpaudit.engine.games.outcomes import Runs
 from dpaudit.engine.games.search import coupled_move
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
@@ -90,7 +91,6 @@ def test_pair_reaches_most_of_the_sensitivity(weights_of: Any, penalty: float, l
     assert candidates is not None
     shares = []
     for candidate in candidates:
-        assert candidate.worlds is not None
         world_zero, world_one = (
             weights_of(rows_in_ball(data.features), data.labels, penalty)
             for data in (candidate.worlds.world_zero, candidate.worlds.world_one)
@@ -185,8 +185,8 @@ def fails_at_the_corner(X: Any, y: Any, seed: int) -> NDArray[np.float64]:
 
 def paired_samples(code: Any, choice: Choice) -> Any:
     worlds = choice.worlds_of(choice.pairs[-1])
-    batch = TrainingBatch(worlds, np.arange(40) % 2 == 1, 0, Seed(5), Compute(), None, paired=True)
-    return sample_batch(from_summary(code, REPLACE), batch).value
+    runs = Runs(np.arange(40) % 2 == 1, np.arange(40), Seed(5), (), Compute(), paired=True)
+    return summarised(from_summary(code, REPLACE), worlds, runs)
 
 
 def test_measured_change_has_no_noise() -> None:

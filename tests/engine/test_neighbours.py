@@ -130,9 +130,7 @@ def test_random_failures_are_outcomes_and_are_named(tmp_path: Path) -> None:
     assert 0.8 * honest.finding.lower < poor.finding.lower < 3.0
     assert any("ZeroDivisionError: no luck" in note for note in poor.failed_trials)
     assert any("not finite" in note for note in poor.failed_trials)
-    assert any(
-        "seed 5" in note and "it returned 2 numbers, most trials 1 numbers" in note for note in poor.failed_trials
-    )
+    assert any("seed 5" in note and "it returned 2 numbers, most runs 1 numbers" in note for note in poor.failed_trials)
     scores = poor.scores()
     assert 0.25 < len(poor.failed_trials) / len(scores) < 0.35
     assert scores["score"].nunique() > 500  # trials that did not fail are told apart as ever

@@ -14,13 +14,13 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
 from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.attacks.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.game import choose_worlds
+from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
-from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes
+from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes, Runs
 from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
@@ -36,12 +36,12 @@ QUARTER = GaussianNaiveBayes(4.0, relation=Relation.REPLACE)
 
 
 def worlds_of(data: Examples, poisoning: Poisoning) -> Worlds:
-    return choose_worlds(poisoning, 1, "box", data, Compute(), seed=Seed(0))
+    return Neighbours().chosen(poisoning, data, Seed(0).rng())
 
 
 def sample(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Outcomes:
     truth = np.random.default_rng(seed).random(trainings) < 0.5
-    return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(seed), Compute(), None)).value
+    return summarised(mechanism, worlds, Runs(truth, np.arange(trainings), Seed(seed), (), Compute()))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def few_rows() -> Worlds:
 
 
 def stated(mechanism: Any, worlds: Worlds, trials: int = TRIALS) -> float:
-    return planted_factor(SURE, plant_noise(mechanism, worlds, Compute(), seed=Seed(1)), 1.0, trials, PureDP(1.0))
+    return planted_factor(SURE, plant_noise(mechanism, [worlds], Compute(), seed=Seed(1)), 1.0, trials, PureDP(1.0))
 
 
 def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:

@@ -12,11 +12,10 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
-from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers, choose_worlds
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,
     PoisoningSearch,
@@ -105,12 +104,12 @@ def test_search_chooses_the_poisoning_with_evidence(tmp_path: Path) -> None:
     """A replaced row gives evidence about a sum of features, changed labels do not. Fixed seed."""
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
-    (note,) = result.chosen
-    chosen = "poisoning chosen: of 3 poisonings opposing-records was taken"
+    left_out, note = result.chosen
+    chosen = "poisoning chosen: opposing-records"
     told_of = f"{chosen}; bounds on search trainings: opposing-records 1."
     assert note.startswith(told_of)
     assert "class-flip 0.0" in note
-    assert "none does not fit: these data will not do" in note
+    assert left_out == "poisonings left out: none: these data will not do"
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
     assert note in result.text(verbose=True)
 
@@ -166,8 +165,8 @@ def test_candidates_make_neighbours_of_the_requested_relation() -> None:
 def test_too_few_search_trainings_are_refused() -> None:
     """Named candidates must all be tried; otherwise as many as the trainings allow."""
     named = Automatic(among=("class-flip", "clip-bkd", "corner-flip"))
-    with pytest.raises(SpecError, match="search must be at least 192 to try 3 poisonings, got 100"):
-        audited(Path("nowhere"), NoisyCount(), named, search=100)
+    with pytest.raises(SpecError, match="search must be at least 24 to try 3 poisonings, got 20"):
+        audited(Path("nowhere"), NoisyCount(), named, search=20)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
@@ -326,7 +325,7 @@ def test_dp_sgd_is_summarised_by_predictions_at_clip_bkd_points(tmp_path: Path) 
 def test_records_stay_in_the_public_range(name: str) -> None:
     """A mechanism makes no promise outside this range."""
     data = GaussianMixture(classes=2, rows=300).load(seed=0)
-    worlds = choose_worlds(load("poisoning", name)(), 2, "box", data, Compute(), seed=Seed(0))
+    worlds = Neighbours(copies=2).chosen(load("poisoning", name)(), data, RNG(0))
     for truth in (False, True):
         features = np.asarray(worlds.world(truth).features)
         assert features.min() >= 0.0

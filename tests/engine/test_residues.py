@@ -14,19 +14,11 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.games.functions.game import (
-    PairRequest,
-    Tables,
-    TriedTables,
-    call_seeds,
-    paired_coins,
-    run_calls,
-    shortlist_tables,
-    tried_tables,
-)
+from dpaudit.engine.games.functions.game import RowFunctionGame, Tables, call_seeds, run_calls
 from dpaudit.engine.games.neighbours.residues import between_steps, lattice_step, separating_residues
 from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.search import Tried, paired_coins
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
@@ -84,7 +76,7 @@ def samples_of(
     seed = Seed(3).child(part)
     coins = paired_coins(4) if pairs else seed.rng().random(CALLS) < 0.5
     seeds = np.repeat(call_seeds(seed, 2), 2) if pairs else call_seeds(seed, CALLS)
-    return run_calls(mechanism, Tables("", D, d_prime, 0), coins, seeds, 0, None, Compute()).value
+    return run_calls(mechanism, Tables("", D, d_prime, 0), coins, seeds, Compute()).value
 
 
 def lower_bound(function: Callable[..., Any]) -> float:
@@ -134,17 +126,16 @@ def test_a_pair_with_a_row_between_the_steps_stays_in_the_search() -> None:
     """Four calls on each of 20 pairs show it; its row moves the sum less than the others do."""
     mechanism = OwnFunction(cents, Claim(1.0, relation=Relation.ADD_REMOVE), form="array")
 
-    def tried(place: int, d_prime: pa.Table) -> TriedTables:
+    def tried(place: int, d_prime: pa.Table) -> Tried:
         samples = samples_of(cents, f"pair {place}", pairs=True, d_prime=d_prime).without_low_bits()
-        return tried_tables(mechanism.claim().curve, place, Tables(f"{place}", D, d_prime, 0), samples)
+        return Tried(place, Tables(f"{place}", D, d_prime, 0), samples)
 
     several = [tried(place, WHOLE) for place in range(19)]
     several.append(tried(19, D_PRIME))
-    assert between_steps([pair.samples for pair in several]) == [0.0] * 19 + [1.0]
-    places = shortlist_tables(
-        1, OutputSet(), mechanism, PairRequest("add-remove", None, False), (several,), Compute()
-    ).places
-    assert places.tolist() == [19]
+    assert between_steps([pair.outcomes for pair in several]) == [0.0] * 19 + [1.0]
+    game, curve = RowFunctionGame(), mechanism.claim().curve
+    strengths = [game.strength(curve, None, mechanism, each.pair, each.outcomes, Compute()) for each in several]
+    assert game.ranking(1, several, strengths, by_scores=False) == [19]
 
 
 def test_the_place_of_the_leak_names_the_steps() -> None:

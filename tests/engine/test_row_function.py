@@ -28,7 +28,7 @@ from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.options import parse_settings
 from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
+from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.check import (
@@ -247,7 +247,7 @@ def noisy(rows: Any, rng: np.random.Generator, *, scale: float = 1.0, exact: boo
 def test_the_settings_are_searched_too(tmp_path: Path) -> None:
     report = checked(noisy, tmp_path, settings={"scale": [1.0, 2.0], "exact": [False, True]})
     assert joint(report) is Verdict.VIOLATION
-    assert "'exact': True" in report.text(verbose=True)
+    assert "exact = True" in report.text(verbose=True)
 
 
 ELSEWHERE = """
@@ -313,7 +313,7 @@ def reused(plan: Plan) -> list[str]:
             continue
         before = first[entry.confirms]
         messages += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
-        scores = ("score_summaries", "locate")
+        scores = ("score_runs", "locate")
         search_units = (
             {unit.key for unit in entry.units if unit.function_name not in scores}
             - set(entry.trainings)
@@ -493,7 +493,7 @@ def test_objects_that_hold_other_numbers_share_no_results() -> None:
     for scale in (20, 100):
         mechanism, _ = function_on_rows(Sums(scale), SCHEMA, claim=1.0)
         plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
-        keys.append({unit.key for unit in plan.units if unit.function_name in ("try_tables", "call_on_tables")})
+        keys.append({unit.key for unit in plan.units if unit.function_name in ("try_pairs", "make_runs")})
     assert keys[0]
     assert not keys[0] & keys[1]
 
@@ -626,7 +626,8 @@ def test_pairs_with_each_of_the_settings_are_offered() -> None:
     )
     rows = SchemaRows(SCHEMA).load(seed=3)
     for beyond in (False, True):
-        every = offered_tables(mechanism, rows, PairRequest("replace", 1, beyond))
+        game = RowFunctionGame(relation=Relation.REPLACE, group=1, beyond=beyond)
+        every = list(game.pairs(mechanism, (rows,), np.random.default_rng(0)))
         assert len({pair.name for pair in every}) == len(every)
         assert {pair.settings for pair in every} == {0, 1}
         assert all(pair.d.num_rows == pair.d_prime.num_rows for pair in every)

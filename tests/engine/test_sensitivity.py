@@ -17,9 +17,9 @@ from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.neighbours.world_scores import score_trials
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
@@ -38,7 +38,7 @@ def sample_worlds(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired
     """Train on either world, chosen by fair coins, or in turn if `paired`."""
     coins = np.random.default_rng(list(seed)).random(count) < 0.5
     truth = np.arange(count) % 2 == 1 if paired else coins
-    return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
+    return summarised(mechanism, worlds, Runs(truth, np.arange(count), Seed(1, seed), (), Compute(), paired=paired))
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:

@@ -115,7 +115,7 @@ def lower_bound(function: Callable[..., Any], *, full_digits: bool, seed: int = 
         part_seed = Seed(seed).child(part)
         truth = part_seed.rng().random(CALLS) < 0.5
         results.append(
-            run_calls(mechanism, tables, truth, call_seeds(part_seed.child("calls"), CALLS), 0, None, Compute()).value
+            run_calls(mechanism, tables, truth, call_seeds(part_seed.child("calls"), CALLS), Compute()).value
         )
     estimator = FairCoins(confidence=0.999)
     scores = score_trials(OutputSet(), results[0], results[1], full_digits=full_digits)

@@ -10,13 +10,11 @@ import pyarrow.csv as pacsv
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.games.neighbours.game import choose_worlds
+from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.request.audit_spec import RunOptions
-from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
 from papers.data_files import dp_sgd
 from papers.ml_audit_dp_sgd import (
@@ -110,7 +108,9 @@ def test_the_threshold_is_where_the_search_samples_show_most() -> None:
 def test_the_point_of_clip_bkd_keeps_its_length() -> None:
     """The directions in which pictures vary least have entries below 0."""
     rows = TwoClasses(Digits(), 60).load()
-    worlds = choose_worlds(InsertRecords(ClipBackdoorPair()), 1, ml_audit_dp_sgd.SCALE, rows, Compute(), seed=Seed(0))
+    worlds = Neighbours(scale=ml_audit_dp_sgd.SCALE).chosen(
+        InsertRecords(ClipBackdoorPair()), rows, np.random.default_rng(0)
+    )
     lengths = np.linalg.norm(np.asarray(worlds.world_zero.features), axis=1)
     (point,) = np.asarray(worlds.rows.features)[worlds.in_d_prime & ~worlds.in_d]
     assert np.linalg.norm(point) == pytest.approx(np.median(lengths), rel=0.01)

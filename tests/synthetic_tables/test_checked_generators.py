@@ -15,7 +15,7 @@ from dpaudit import Claim, Relation, Report, RunOptions, audit
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
-from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
+from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.games.functions.neighbouring_tables import ordinary_pair
 from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.search import steady_move
@@ -165,11 +165,11 @@ def test_a_generator_states_its_claim_in_its_settings_and_persons_have_no_averag
 def test_generators_get_no_table_without_rows() -> None:
     """An error for an empty table says nothing about a record; functions on rows are called on such tables."""
     schema = Schema.of(SCHEMA)
-    rows = TableRows(schema.draw(20, np.random.default_rng(0)), schema)
-    request = PairRequest("add-remove", None, beyond=False)
+    rng = np.random.default_rng(0)
+    rows = TableRows(schema.draw(20, rng), schema)
     generator, function = IndependentMarginals(1.0, SCHEMA), OwnFunction(len_of_rows, claimed=Claim(1.0))
     fewest = [
-        min(min(len(tables.d), len(tables.d_prime)) for tables in offered_tables(mechanism, rows, request))
+        min(min(len(tables.d), len(tables.d_prime)) for tables in RowFunctionGame().pairs(mechanism, (rows,), rng))
         for mechanism in (generator, function)
     ]
     assert fewest == [1, 0]

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
+from dpaudit.engine.games.search import pattern_distance
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 
@@ -49,8 +50,6 @@ COMPARED_SEEDS = 8
 """Seeds with which a proposed pair is compared."""
 MAX_COMPARED = 36
 """Largest number of proposed pairs that are compared."""
-MIN_ANSWERS = 3
-"""Smallest number of answers with two values whose pattern is compared."""
 PER_BASE = 2
 """Largest number of chosen pairs that share a base table, before pairs of other bases had their turn."""
 
@@ -378,35 +377,6 @@ class CoupledSearch:
                 spread = np.where(few > 0, np.maximum(few, self._usual_spread / 2), 0.0)
             moves.append(float(_move(first, second, spread).sum()))
         return float(np.mean(moves))
-
-
-def pattern_distance(first: Vector, second: Vector) -> float | None:
-    """Return the distance between the means of answers that have two values each; None if most numbers have more.
-
-    Answers that share a noise, such as a threshold's, are correlated. A row that moves all of them moves them as that
-    noise does; one that moves a part of them shows against the others.
-
-    Args:
-        first, second: Numbers on D and on D' with the same seeds, shape (n, width).
-    """
-    both = np.concatenate([first, second])
-    varying = np.flatnonzero(np.ptp(both, axis=0) > 0)
-    two_valued = [
-        place
-        for place in varying.tolist()
-        if np.isin(both[:, place], (both[:, place].min(), both[:, place].max())).all()
-    ]
-    if len(two_valued) < MIN_ANSWERS or len(two_valued) < len(varying) - 1:
-        return None
-    deviation = both[:, two_valued].std(axis=0)
-    move = (second - first)[:, two_valued].mean(axis=0) / deviation
-    sides = [side[:, two_valued] - side[:, two_valued].mean(axis=0) for side in (first, second)]
-    correlation = (np.concatenate(sides).T @ np.concatenate(sides)) / len(both) / np.outer(deviation, deviation)
-    count = len(two_valued)
-    common = float(np.clip((correlation.sum() - np.trace(correlation)) / (count * (count - 1)), 0.0, 0.95))
-    # With equal correlations the inverse has a closed form; few calls cannot tell unequal ones apart.
-    square = (move @ move - common * move.sum() ** 2 / (1 - common + count * common)) / (1 - common)
-    return float(np.sqrt(max(square, 0.0)))
 
 
 def _deviation(numbers: Sequence[Vector]) -> Vector:

@@ -10,7 +10,6 @@ Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Miron
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,7 +27,7 @@ from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.alike_calls import alike_note
-from dpaudit.engine.games.functions.coupled_search import CoupledSearch, ProposedPair, pattern_distance
+from dpaudit.engine.games.functions.coupled_search import CoupledSearch
 from dpaudit.engine.games.functions.neighbouring_tables import (
     TablePair,
     as_test,
@@ -46,20 +45,11 @@ from dpaudit.engine.games.functions.recorded_law import (
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.residues import between_steps
-from dpaudit.engine.games.neighbours.world_scores import ManyCandidates, SummaryGame, in_scope
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
-from dpaudit.engine.games.search import (
-    MIN_RUNS_PER_PAIR,
-    PAIRS_PER_ROUND,
-    evidence_and_excess,
-    number_excess,
-    runs_in_rounds,
-    separation,
-    steady_move,
-)
-from dpaudit.errors import SpecError, require, shortened
-from dpaudit.estimators.bound import format_lower
+from dpaudit.engine.games.search import Strength, Tried, bounds_in_words, promising, steady_move, strength
+from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
+from dpaudit.errors import require, shortened
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
@@ -70,12 +60,8 @@ from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 TABLE_GENERATORS = Capability(TableGenerator, "generators of synthetic tables")
-PAIR_SEARCH_SHARE = 0.8
-"""Share of the search calls that try pairs of tables; the others, and those on the chosen pair, train the attack."""
-MIN_EVIDENCE_CALLS = 200
-"""Fewest calls on a pair from which an attack's evidence helps to choose pairs for the next round."""
-CLEAR_EXPECTED = 1.5
-"""Expected excess of rare forms of the result, which are few, from which the pair precedes all other criteria."""
+PAIR_SEARCH_SHARE, AVERAGE_SHARE = 0.8, 0.25
+"""Share of the search calls that try pairs of tables, and that show which numbers an average record changes."""
 WEIGHING_SHARE = 0.2
 """Share of the search calls that weigh rare forms of the result, under a claim with delta."""
 COUPLED_SHARE = 0.15
@@ -88,28 +74,18 @@ MIN_WEIGHED_CALLS = 1_000
 """Fewest calls that weigh rare forms of the result."""
 MIN_COUPLED_CALLS = 200
 """Fewest calls of a coupled search; shorter searches try the offered pairs alone."""
-CLEAR_EXCESS = 1.5
-"""Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
 MIN_AVERAGE_CALLS = 120
 """Fewest calls of the test with an average record, which searches no tables."""
 CHECK_CALLS = 22_000
 """Largest number of search and fresh calls of the test of a claim in `dpaudit check`."""
 SIDE_CHECK_CALLS = 8_000
 """Largest number of search and fresh calls of a test for side findings."""
-BOUND_STEP = 0.25
-"""Step to which bounds on search calls are rounded for comparison; few calls tell no smaller differences."""
-LOG_DISTANCE_STEP = 0.25
-"""Step to which logarithms of distances are rounded for comparison."""
 RECORDED_SEEDS = 40
 """Calls on each table that find the law of the noise."""
 LOCATE_CALL_S = 10.0
 """Time limit of a call that serves only to locate a leak, in seconds."""
 CALLS_ELSEWHERE = 16
 """Calls of each process of another Python, on D and D' together, between which the table may change."""
-LISTED_PAIRS = 12
-"""Largest number of pairs that a report lists."""
-
-
 USUAL_PERSON = "person"
 """Column that names the person of the rows of a group unless another one is given."""
 
@@ -134,32 +110,8 @@ class Tables:
     expected: float = 0.0
     # law of the noise, if the draws of calls were recorded and explain the numbers
     recorded_law: RecordedLaw | None = None
-    place: int = -1  # index among all pairs that were tried, once the pair is chosen
     # change of each number from D to D' by calls with one seed, once the pair is chosen; empty if it is not known
     move: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-
-
-@unit
-def call_on_tables(
-    mechanism: Any,
-    tables: Tables,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> Outcome[Outcomes]:
-    """Make calls `first` to `last` - 1, each on D or D' by a fair coin.
-
-    Raises: TrainingError if all calls fail in the same way.
-    """
-    unit_seed = seed.child(first)
-    truth = unit_seed.rng().random(last - first) < 0.5
-    seeds = call_seeds(unit_seed.child("calls"), last - first)
-    outcome = run_calls(mechanism, tables, truth, seeds, first, limit_s, compute)
-    outcome.value.require_some_success()
-    return outcome
 
 
 def run_calls(
@@ -167,28 +119,25 @@ def run_calls(
     tables: Tables,
     truth: NDArray[np.bool_],
     seeds: NDArray[np.int64],
-    first: int,
-    limit_s: float | None,
     compute: Compute,
+    *,
+    limit_s: float | None = None,
+    first: int = 0,
 ) -> Outcome[Outcomes]:
     """Return the outcomes of calls, one for each coin (True = D') and seed; `first` is the number of the first."""
     settings = mechanism.alternatives()[tables.settings]
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
     results: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
-    with limited_threads(compute.threads):
-        for world, positions in calls_in_order(mechanism, truth, compute.threads):
-            table = tables.d_prime if world else tables.d
-            returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
-            for position, result in zip(positions.tolist(), returned, strict=True):
-                results[position] = result
-    samples = Outcomes.of(
-        results,
-        truth,
-        number=np.arange(first, first + len(truth)),
-        name=[f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())],
-    )
-    unreadable = tuple(dict.fromkeys(ending for ending in samples.ending.tolist() if is_unreadable(ending)))
-    return Outcome(samples, notes=unreadable + alike_note(results), failures=samples.failures)
+    for world, positions in calls_in_order(mechanism, truth, compute.threads):
+        table = tables.d_prime if world else tables.d
+        returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
+        for position, result in zip(positions.tolist(), returned, strict=True):
+            results[position] = result
+    number = np.arange(first, first + len(truth))
+    name = [f"call {place} (seed {seed})" for place, seed in zip(number.tolist(), seeds.tolist(), strict=True)]
+    outcomes = Outcomes.of(results, truth, number=number, name=name)
+    unreadable = tuple(dict.fromkeys(ending for ending in outcomes.ending.tolist() if is_unreadable(ending)))
+    return Outcome(outcomes, notes=unreadable + alike_note(results), failures=outcomes.failures)
 
 
 def calls_in_order(
@@ -208,12 +157,6 @@ def calls_in_order(
     for positions in np.split(np.arange(len(truth)), starts[1:]):
         for world in dict.fromkeys(truth[positions].tolist()):
             yield world, positions[truth[positions] == world]
-
-
-def paired_coins(count: int) -> NDArray[np.bool_]:
-    """Return coins in pairs of one seed: D then D', and D' then D for the next seed."""
-    coins: NDArray[np.bool_] = (np.arange(count) + 1) // 2 % 2 == 1
-    return coins
 
 
 def call_seeds(seed: Seed, count: int) -> NDArray[np.int64]:
@@ -252,7 +195,7 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
 
 @register("game", "row-function", source="Ours, after Lu et al. (2022), Algorithm 1")
 @dataclass(frozen=True)
-class RowFunctionGame(SummaryGame):
+class RowFunctionGame(TwoWorlds):
     """Game in which the attacker tells on which of two neighbouring tables a function was called.
 
     It audits any function on rows: a user's or a library's, in this Python or another one. A call that raises, hangs or
@@ -295,8 +238,9 @@ class RowFunctionGame(SummaryGame):
             for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
         ),
     )
-    samples: ClassVar[Any] = staticmethod(call_on_tables)
-    learns_once: ClassVar[bool] = True
+    search_share: ClassVar[float] = PAIR_SEARCH_SHARE
+    plays_without_noise: ClassVar[bool] = False
+    ranks_by_strength: ClassVar[bool] = True
 
     trials: int = 8_000
     stack: int = 2_000
@@ -311,6 +255,8 @@ class RowFunctionGame(SummaryGame):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.record == "average":
+            object.__setattr__(self, "search_share", AVERAGE_SHARE)
         require(self.group is None or self.group >= 1, "group must be >= 1", group=self.group)
         searched = not self.beyond and not self.full_digits and not self.person
         require(
@@ -346,312 +292,135 @@ class RowFunctionGame(SummaryGame):
         is_usual = self.person is None and USUAL_PERSON in columns and (self.group or 1) > 1
         return replace(self, person=USUAL_PERSON) if is_usual else self
 
-    def play(self, setting: Setting, work: Work) -> Played:
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[Tables]:
+        """Yield all pairs that may be tried, with each of the settings; the most general pairs come first.
+
+        Generators get no table without rows: nothing can be fitted to it, and an error there says nothing about a
+        record. The pairs are the same for any `rng`.
+        """
+        (target,) = rows
+        relation = self.traits.relation
         if self.record == "average":
-            chosen, calls_left = self._ordinary_tables(setting, work)
-            fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left)
-            return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
-        chosen, earlier, calls_left = self._choose_tables(setting, work)
-        fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left, earlier=(earlier,))
-        where = Work().add(
-            locate,
-            setting.mechanism,
-            chosen,
-            setting.mechanism.claim(),
-            low_bits=self.full_digits,
-            seed=setting.search_seed.child("where"),
-            label="where it leaks",
-            resources=setting.resources.without_gpu,
-        )
-        return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
+            pair = ordinary_pair(target.schema, target.cells, relation, self.group or 1)
+            yield Tables(pair.name, pair.d, pair.d_prime, 0)
+            return
+        alternatives = mechanism.alternatives()
+        for pair in _pairs(target, relation.value, self.group, self.person or "", self.beyond):
+            for index, settings in enumerate(alternatives if pair.beyond == self.beyond else ()):
+                words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+                name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
+                if _is_tried(mechanism, pair):
+                    yield Tables(name, pair.d, pair.d_prime, index)
 
-    def _ordinary_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
-        """Return the unit that makes the tables for an average record, and the number of search calls left."""
-        calls = 2 * min(RECORDED_SEEDS, self.search // 8)
-        chosen = work.add(
-            ordinary_tables,
-            setting.mechanism,
-            setting.required_part("target"),
-            self.traits.relation.value,
-            self.group or 1,
-            self.limit_s,
-            calls=calls,
-            seed=setting.search_seed.child("ordinary"),
-            label="tables with an average record",
-            **setting.unit_options,
-        )
-        return chosen, self.search - calls
+    def run(self, mechanism: Any, pair: Tables, runs: Runs) -> Outcome[Outcomes]:
+        count, first = len(runs.truth), int(runs.number[0])
+        seed = runs.seed.child("calls", first)
+        seeds = np.repeat(call_seeds(seed, count // 2), 2) if runs.paired else call_seeds(seed, count)
+        return run_calls(mechanism, pair, runs.truth, seeds, runs.compute, limit_s=runs.limit_s, first=first)
 
-    def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, Unit, int]:
-        """Return the unit that chooses the tables, that of their earlier calls, and the number of search calls left."""
-        relation, person = self.traits.relation.value, self.person or ""
-        request = PairRequest(relation, self.group, self.beyond, self.full_digits, person)
-        number = len(offered_tables(setting.mechanism, setting.parts.target, request))
-        # A walk row by row would give a person more rows than stated, or take rows away from one.
-        coupled = 0 if self.beyond or self.full_digits or person else int(self.search * COUPLED_SHARE)
-        coupled = coupled if coupled >= MIN_COUPLED_CALLS else 0
-        weighing = int(self.search * WEIGHING_SHARE) if coupled and setting.mechanism.claim().delta > 0 else 0
-        weighing = weighing if weighing >= MIN_WEIGHED_CALLS and _in_process(setting.mechanism) else 0
-        proposals = FOUND_PAIRS if coupled else 0
-        calls = int(self.search * PAIR_SEARCH_SHARE) - coupled - weighing
-        number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_RUNS_PER_PAIR)))
-        round_sizes = [number + proposals, *(size for size in PAIRS_PER_ROUND if size < number)]
-        calls_per_pair = runs_in_rounds(calls, round_sizes)
-        if calls_per_pair[0] < MIN_RUNS_PER_PAIR:
-            raise SpecError(
-                f"search must be at least {MIN_RUNS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
-            )
-        seed, target = setting.search_seed, setting.required_part("target")
-        proposed_pairs: Any = ()
-        if coupled:
-            arguments = setting.mechanism, target, request, self.limit_s
-            proposed_pairs = work.add(
-                search_coupled,
-                *arguments,
-                calls=coupled,
-                weighing=weighing,
-                trials=self.trials,
-                seed=seed.child("coupled"),
-                label="pairs by calls with one seed",
-                **setting.unit_options,
-            )
-        tried: tuple[Unit, ...] = work.split(
-            try_tables,
-            number,
-            max(1, min(number // 4, self.stack // calls_per_pair[0])),
-            setting.mechanism,
-            target,
-            request,
-            self.limit_s,
-            calls=calls_per_pair[0],
-            seed=seed.child("tables"),
-            label="pairs of tables tried",
-            **setting.unit_options,
-        )
-        if coupled:
-            tried += (
-                work.add(
-                    try_found,
-                    *arguments,
-                    proposed_pairs,
-                    calls=calls_per_pair[0],
-                    seed=seed.child("found"),
-                    label="found pairs tried",
-                    **setting.unit_options,
-                ),
-            )
-        all_tried = tried
-        for turn, (size, calls) in enumerate(zip(round_sizes[1:], calls_per_pair[1:], strict=True), 1):
-            best = work.add(
-                shortlist_tables,
-                size,
-                setting.attack,
-                setting.mechanism,
-                request,
-                all_tried,
-                label=f"best {size} of {round_sizes[turn - 1]} pairs of tables",
-                resources=setting.resources.without_gpu,
-            )
-            tried = tuple(
-                work.add(
-                    try_again,
-                    setting.mechanism,
-                    target,
-                    request,
-                    self.limit_s,
-                    best,
-                    proposed_pairs,
-                    place=place,
-                    calls=calls,
-                    seed=seed.child("tables", turn),
-                    label=f"pair of tables {place + 1} of {size}",
-                    **setting.unit_options,
-                )
-                for place in range(size)
-            )
-            all_tried += tried
-        chosen = work.add(
-            take_best_tables,
-            setting.attack,
-            setting.mechanism,
-            target,
-            request,
-            number,
-            proposed_pairs,
-            all_tried,
-            label=f"best of {number} pairs of tables",
-            resources=setting.resources.without_gpu,
-        )
-        earlier = work.add(
-            calls_on_chosen,
-            chosen,
-            all_tried,
-            label="earlier calls on the chosen pair",
-            resources=setting.resources.without_gpu,
-        )
-        remaining = self.search - coupled - weighing
-        return (
-            chosen,
-            earlier,
-            remaining - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True)),
-        )
+    def proposing(self, mechanism: Any) -> Proposing | None:
+        """Return the calls with one seed; none where a walk row by row would change the rows of a person."""
+        calls = int(self.search * COUPLED_SHARE)
+        searches = self.record == "worst" and not (self.beyond or self.full_digits or self.person)
+        if not searches or calls < MIN_COUPLED_CALLS:
+            return None
+        weighing = int(self.search * WEIGHING_SHARE) if mechanism.claim().delta > 0 else 0
+        if weighing < MIN_WEIGHED_CALLS or not _in_process(mechanism):
+            return Proposing(FOUND_PAIRS, calls)
+        return Proposing(FOUND_PAIRS + 1, calls, weighing, self.trials)
 
+    def propose(
+        self, mechanism: Any, rows: tuple[Any, ...], proposing: Proposing, seed: Seed, compute: Compute
+    ) -> Iterator[Tables]:
+        """Yield the pairs that calls with one seed propose, the most promising first.
 
-@dataclass(frozen=True)
-class PairRequest:
-    """Properties of the pairs of tables that are tried."""
-
-    relation: str
-    group: int | None
-    beyond: bool
-    full_digits: bool = False  # True to look for pairs that low digits distinguish
-    person: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class TriedTables:
-    """Calls on two tables, alternately on D and on D', two with each seed."""
-
-    place: int  # index among all offered pairs
-    name: str
-    distance: float  # distance between calls with the same seed
-    accuracy: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
-    beyond: float  # largest excess of a number's tail over the claim, in standard deviations
-    samples: Outcomes
-    proposed: bool  # True if the coupled search proposed the pair
-    # expected excess of rare forms of the result over the claim, in standard deviations; 0 if not known
-    expected: float = 0.0
-
-
-@dataclass(frozen=True)
-class Strength:
-    """Strength with which calls on a pair distinguish D from D', cross-fitted."""
-
-    excess: float  # standard deviations by which scores exceed the claim
-    bound: float  # on epsilon
-    accuracy: float  # share of correct guesses
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """Indices of the pairs in the next round."""
-
-    places: NDArray[np.int64]
-
-
-def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest) -> list[Tables]:
-    """Return all pairs that may be tried, with each of the settings; the most general pairs come first.
-
-    Generators get no table without rows: nothing can be fitted to it, and an error there says nothing about a record.
-    """
-    alternatives = mechanism.alternatives()
-    offered = []
-    for pair in _pairs(rows, request.relation, request.group, request.person, request.beyond):
-        if not _is_tried(mechanism, pair):
-            continue
-        for index, settings in enumerate(alternatives if pair.beyond == request.beyond else ()):
-            words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-            name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
-            offered.append(Tables(name, pair.d, pair.d_prime, index))
-    return offered
-
-
-@unit
-def ordinary_tables(
-    mechanism: Any,
-    rows: TableRows,
-    relation: str,
-    group: int,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    calls: int,
-    seed: Seed,
-) -> Outcome[Tables]:
-    """Return the rows without and with the last one; calls with one seed on both show which numbers change."""
-    pair = ordinary_pair(rows.schema, rows.cells, Relation(relation), group)
-    tables, truth = Tables(pair.name, pair.d, pair.d_prime, 0), paired_coins(calls)
-    seeds = np.repeat(call_seeds(seed, calls // 2), 2)
-    samples = in_scope(run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=False)
-    move = steady_move(samples) if calls else np.empty(0)
-    return Outcome(replace(tables, move=move), notes=(f"tables: `{pair.name}`, without a search",))
-
-
-def _is_tried(mechanism: RowFunction, pair: TablePair | ProposedPair) -> bool:
-    """Return True unless the mechanism is a generator and one of the tables has no row."""
-    return not isinstance(mechanism, TableGenerator) or min(len(pair.d), len(pair.d_prime)) > 0
-
-
-@unit
-def search_coupled(
-    mechanism: Any,
-    rows: TableRows,
-    request: PairRequest,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    calls: int,
-    weighing: int,
-    trials: int,
-    seed: Seed,
-) -> Iterator[Tables]:
-    """Yield the pairs that calls with one seed propose, the most promising first.
-
-    With `weighing` further calls, which draw from a wider law, rare forms of the result are weighed for as many fresh
-    `trials`.
-    """
-    alternatives = mechanism.alternatives()
-    searched = min(len(alternatives), max(1, calls // MIN_COUPLED_CALLS))
-    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
-    with limited_threads(compute.threads):
+        Further calls, which draw from a wider law, weigh rare forms of the result.
+        """
+        (target,), alternatives = rows, mechanism.alternatives()
+        searched = min(len(alternatives), max(1, proposing.runs // MIN_COUPLED_CALLS))
+        limits = CallLimits(self.limit_s, compute.threads, time_limit, raised_externally)
+        weighing = proposing.weighing // searched
         for index, settings in enumerate(alternatives[:searched]):
             search = CoupledSearch(
                 mechanism,
-                rows.schema,
-                rows.cells.cast(rows.schema.arrow()).combine_chunks(),
-                Relation(request.relation),
-                request.group or 1,
+                target.schema,
+                target.cells.cast(target.schema.arrow()).combine_chunks(),
+                self.traits.relation,
+                self.group or 1,
                 settings,
                 limits,
-                calls // searched,
+                proposing.runs // searched,
                 seed.child(index).rng(),
             )
             proposed = search.pairs(-(-FOUND_PAIRS // searched))
-            if weighing // searched >= MIN_WEIGHED_CALLS:
+            if weighing >= MIN_WEIGHED_CALLS:
                 weighed = [*search.bare_pairs(), *proposed[:WEIGHED_PROPOSALS]]
 
                 def replays(table: pa.Table, seeds: Sequence[int]) -> Sequence[RecordedCall]:
                     return recorded_calls(mechanism, table, seeds, settings, limits, widen=True)  # noqa: B023
 
                 tables = [(pair.d, pair.d_prime) for pair in weighed]
-                best, expected = rarest_excess(
-                    replays, tables, mechanism.claim(), trials, calls=weighing // searched, rng=search.rng
-                )
+                claim, trials = mechanism.claim(), proposing.trials
+                best, expected = rarest_excess(replays, tables, claim, trials, calls=weighing, rng=search.rng)
                 if expected > 0 and _is_tried(mechanism, weighed[best]):
                     yield Tables(weighed[best].name, weighed[best].d, weighed[best].d_prime, index, expected)
             for pair in proposed:
                 if _is_tried(mechanism, pair):
                     yield Tables(pair.name, pair.d, pair.d_prime, index)
 
+    def strength(
+        self, curve: PrivacyCurve, attack: Any, mechanism: Any, pair: Any, outcomes: Outcomes, compute: Compute
+    ) -> Strength:
+        return strength(curve, attack, outcomes, expected=pair.expected, full_digits=self.full_digits)
 
-@unit
-def try_found(
-    mechanism: Any,
-    rows: TableRows,
-    request: PairRequest,
-    limit_s: float | None,
-    proposed_pairs: Sequence[Tables],
-    compute: Compute,
-    *,
-    calls: int,
-    seed: Seed,
-) -> Iterator[TriedTables]:
-    """Make `calls` calls on each of the pairs that the coupled search proposed."""
-    offered = len(offered_tables(mechanism, rows, request))
-    for place, tables in enumerate(proposed_pairs):
-        yield _try_pair(
-            mechanism, tables, offered + place, calls, limit_s, seed.child(place), compute, request, proposed=True
+    def ranking(
+        self, size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool
+    ) -> list[int]:
+        """Return the pairs that remain; one whose change lies between the steps of the noise stays."""
+        shares = between_steps([each.outcomes for each in tried])
+        strengths = [
+            replace(each, expected=max(each.expected, share)) for each, share in zip(strengths, shares, strict=True)
+        ]
+        return promising(size, tried, strengths, by_scores=by_scores)
+
+    def judged(self, chosen: Sequence[Tried], tried: Sequence[Tried], strengths: Sequence[Strength]) -> tuple[str, ...]:
+        pair = chosen[0].pair
+        if self.record == "average":
+            return (f"tables: `{pair.name}`, without a search",)
+        source = as_test(TablePair(pair.name, pair.d, pair.d_prime, False)).strip()
+        # Join the lines of each list, and the statements with semicolons.
+        statements = source.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ").split("\n")
+        return (
+            f"tables chosen: `{pair.name}`; bounds on their search calls: {bounds_in_words(tried, strengths)}",
+            f"to paste into a test: {'; '.join(filter(None, statements))}",
         )
+
+    def prepared(self, mechanism: Any, pair: Tables, outcomes: Outcomes | None, compute: Compute) -> Tables:
+        """Return the tables with the change of each number, and the law of the noise where its draws were recorded."""
+        move = np.empty(0) if outcomes is None else steady_move(outcomes)
+        recorded = _in_process(mechanism) and not self.full_digits and self.record == "worst"
+        return replace(pair, move=move, recorded_law=_law_of(mechanism, pair, compute) if recorded else None)
+
+    def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
+        """Return the plan with a unit that locates the leak, if the tables were searched."""
+        if self.record == "average":
+            return played
+        where = Work().add(
+            locate,
+            setting.mechanism,
+            pairs,
+            setting.mechanism.claim(),
+            low_bits=self.full_digits,
+            seed=setting.search_seed.child("where"),
+            label="where it leaks",
+            resources=setting.resources.without_gpu,
+        )
+        return replace(played, where=where)
+
+
+def _is_tried(mechanism: RowFunction, pair: Any) -> bool:
+    """Return True unless the mechanism is a generator and one of the tables has no row."""
+    return not isinstance(mechanism, TableGenerator) or min(len(pair.d), len(pair.d_prime)) > 0
 
 
 @lru_cache(maxsize=4)  # a worker that tries many pairs builds them once
@@ -659,239 +428,6 @@ def _pairs(rows: TableRows, relation: str, group: int | None, person: str, beyon
     """Return the pairs, which are the same in all units."""
     rng = np.random.default_rng(0)
     return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, person=person, beyond=beyond))
-
-
-@unit
-def try_tables(
-    mechanism: Any,
-    rows: TableRows,
-    request: PairRequest,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    calls: int,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> Iterator[TriedTables]:
-    """Make `calls` calls on each of the pairs `first` to `last` - 1."""
-    offered = offered_tables(mechanism, rows, request)
-    for place in range(first, last):
-        yield _try_pair(mechanism, offered[place], place, calls, limit_s, seed.child(place), compute, request)
-
-
-@unit
-def try_again(
-    mechanism: Any,
-    rows: TableRows,
-    request: PairRequest,
-    limit_s: float | None,
-    best: Shortlist,
-    proposed_pairs: Sequence[Tables],
-    compute: Compute,
-    *,
-    place: int,
-    calls: int,
-    seed: Seed,
-) -> TriedTables:
-    """Make `calls` more calls on the pair at `place` of the shortlist."""
-    index = int(best.places[min(place, len(best.places) - 1)])
-    offered = offered_tables(mechanism, rows, request)
-    tables = [*offered, *proposed_pairs][index]
-    proposed = index >= len(offered)
-    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request, proposed=proposed)
-
-
-def _try_pair(
-    mechanism: Any,
-    tables: Tables,
-    place: int,
-    calls: int,
-    limit_s: float | None,
-    seed: Seed,
-    compute: Compute,
-    request: PairRequest,
-    *,
-    proposed: bool = False,
-) -> TriedTables:
-    truth = paired_coins(calls)
-    seeds = np.repeat(call_seeds(seed, calls // 2), 2)
-    outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
-    samples = in_scope(outcome.value, full_digits=request.full_digits)
-    return tried_tables(mechanism.claim().curve, place, tables, samples, proposed=proposed)
-
-
-def tried_tables(
-    curve: PrivacyCurve, place: int, tables: Tables, samples: Outcomes, *, proposed: bool = False
-) -> TriedTables:
-    """Return calls on two tables with the distance, accuracy and excess that they show."""
-    measures = _measures(curve, samples)
-    return TriedTables(place, tables.name, *measures, samples, proposed, tables.expected)
-
-
-def _measures(curve: PrivacyCurve, samples: Outcomes) -> tuple[float, float, float]:
-    """Return the distance of calls, how well one number tells, and the excess of a tail; see `TriedTables`."""
-    distance, accuracy = separation(samples)
-    by_pattern = _pattern_distance(samples)
-    return distance if by_pattern is None else by_pattern, accuracy, number_excess(curve, samples)
-
-
-def pooled(curve: PrivacyCurve, tried: Sequence[TriedTables]) -> list[TriedTables]:
-    """Return the pairs of the last round, each with its calls of all rounds together."""
-    by_place: dict[int, list[TriedTables]] = {}
-    for pair in tried:
-        by_place.setdefault(pair.place, []).append(pair)
-    last = max(map(len, by_place.values()))
-    together = []
-    for rounds in by_place.values():
-        if len(rounds) < last:
-            continue
-        samples = Outcomes.joined([pair.samples for pair in rounds])
-        samples = replace(samples, number=np.arange(len(samples.truth)))
-        first = rounds[0]
-        if last > 1:
-            distance, accuracy, beyond = _measures(curve, samples)
-            first = replace(first, distance=distance, accuracy=accuracy, beyond=beyond)
-        together.append(replace(first, samples=samples))
-    return together
-
-
-def _pattern_distance(samples: Outcomes) -> float | None:
-    """Return the distance by the pattern of answers; None unless all calls have one form, of two-valued numbers."""
-    if len(np.unique(samples.ending)) > 1 or not len(samples.vector):
-        return None
-    numbers = np.asarray(samples.summaries(), np.float64)
-    return pattern_distance(numbers[~samples.truth], numbers[samples.truth])
-
-
-@unit
-def shortlist_tables(
-    size: int,
-    attack: Any,
-    mechanism: Any,
-    request: PairRequest,
-    tried: tuple[Sequence[TriedTables], ...],
-    compute: Compute,
-) -> Shortlist:
-    """Choose the pairs of the next round, by all calls on each pair so far.
-
-    With many calls, an attack's evidence chooses most of them. With few calls, half of the places go to pairs that the
-    coupled search proposed, and the others to pairs that differ in one number, in a tail or in distance. A pair whose
-    rare forms of the result were weighed stays, or else one whose change lies between the steps of the noise.
-    """
-    curve = mechanism.claim().curve
-    candidates = pooled(curve, _flattened(tried))
-    strengths = {}
-    if min(len(pair.samples.truth) for pair in candidates) >= MIN_EVIDENCE_CALLS:
-        with limited_threads(compute.threads):
-            strengths = {
-                pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
-            }
-    off_steps = between_steps([pair.samples for pair in candidates])
-    candidates = [
-        replace(pair, expected=max(pair.expected, share)) for pair, share in zip(candidates, off_steps, strict=True)
-    ]
-    return Shortlist(np.array(shortlist(size, candidates, strengths), np.int64))
-
-
-def shortlist(size: int, candidates: Sequence[TriedTables], strengths: Mapping[int, Strength]) -> list[int]:
-    """Return the places of the pairs of the next round; `strengths` by place, empty if there are too few calls.
-
-    At about the same distance more general pairs, which are offered first, are preferred.
-    """
-    by_distance = sorted(
-        candidates, key=lambda pair: (-round(math.log1p(pair.distance) / LOG_DISTANCE_STEP), pair.place)
-    )
-    weighed = sorted((pair for pair in candidates if pair.expected > 0), key=lambda pair: -pair.expected)
-    if strengths:
-        by_strength = sorted(candidates, key=lambda pair: preference(pair, strengths[pair.place]), reverse=True)
-        by_excess = sorted(candidates, key=lambda pair: -strengths[pair.place].excess)
-        ranked = (*weighed[:1], *by_strength[:1], *by_excess)
-    else:
-        by_number = sorted(candidates, key=lambda pair: (-pair.accuracy, -pair.distance, pair.place))
-        by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
-        proposed = sorted((pair for pair in candidates if pair.proposed), key=lambda pair: (-pair.distance, pair.place))
-        few = -(-size // 8)
-        ranked = (*weighed[:1], *proposed[: size // 2], *by_number[:few], *by_tail[:few], *by_distance)
-    return list(dict.fromkeys(pair.place for pair in ranked))[:size]
-
-
-@unit
-def take_best_tables(
-    attack: Any,
-    mechanism: Any,
-    rows: TableRows,
-    request: PairRequest,
-    number: int,
-    proposed_pairs: Sequence[Tables],
-    tried: tuple[Sequence[TriedTables], ...],
-    compute: Compute,
-) -> Outcome[Tables]:
-    """Choose the pair whose scores exceed the claim most clearly, or else that with the best bound and distance.
-
-    All calls of all rounds on a pair count.
-    Later search calls and fresh calls have other seeds, so the choice costs no significance.
-    """
-    curve = mechanism.claim().curve
-    candidates = pooled(curve, _flattened(tried))
-    tables_by_place = [*offered_tables(mechanism, rows, request), *proposed_pairs]
-
-    with limited_threads(compute.threads):
-        strengths = {
-            pair.place: pair_strength(curve, attack, pair, full_digits=request.full_digits) for pair in candidates
-        }
-
-    best = max(candidates, key=lambda pair: preference(pair, strengths[pair.place]))
-    tables = replace(tables_by_place[best.place], place=best.place, move=steady_move(best.samples))
-    listed = "; ".join(
-        f"{pair.name} {format_lower(strengths[pair.place].bound)} ({strengths[pair.place].accuracy:.0%} right)"
-        for pair in candidates[:LISTED_PAIRS]
-    )
-    settings = mechanism.alternatives()[tables.settings]
-    with_settings = f", settings {settings!r}" if settings else ""
-    source = as_test(TablePair(tables.name, tables.d, tables.d_prime, False)).strip()
-    # Join the lines of each list, and the statements with semicolons.
-    statements = source.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ").split("\n")
-    if _in_process(mechanism) and not request.full_digits:
-        tables = replace(tables, recorded_law=_law_of(mechanism, tables, compute))
-    return Outcome(
-        tables,
-        notes=(
-            f"tables chosen: `{tables.name}` out of {number} pairs{with_settings}; bounds on their search calls: "
-            f"{listed}",
-            f"to paste into a test: {'; '.join(filter(None, statements))}",
-        ),
-    )
-
-
-def pair_strength(curve: PrivacyCurve, attack: Any, pair: TriedTables, *, full_digits: bool = False) -> Strength:
-    """Return how strongly a pair tells D from D', by attacks that learn from half of its calls.
-
-    They score the other half. Few calls may mislead an attack in its choice among classifiers, so the first of them
-    scores the calls too, and the better result counts.
-    """
-    attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
-    results = [evidence_and_excess(curve, each, pair.samples, full_digits=full_digits) for each in attacks]
-    return Strength(max(excess for _, excess in results), *max(evidence for evidence, _ in results))
-
-
-def preference(pair: TriedTables, strength: Strength) -> tuple[float, ...]:
-    """Return the rank of a pair: clear evidence against the claim, then the bound in steps, then the distance."""
-    beyond_chance = max(strength.excess - CLEAR_EXCESS, pair.expected - CLEAR_EXPECTED, 0.0)
-    return (
-        beyond_chance,
-        round(strength.bound / BOUND_STEP),
-        pair.distance,
-        strength.bound,
-        strength.accuracy,
-        -pair.place,
-    )
-
-
-@unit
-def calls_on_chosen(chosen: Tables, tried: tuple[Sequence[TriedTables], ...]) -> Outcomes:
-    """Return the calls of all rounds on the chosen pair, from which the attack learns too."""
-    return Outcomes.joined([pair.samples for pair in _flattened(tried) if pair.place == chosen.place])
 
 
 def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:
@@ -907,11 +443,12 @@ def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | N
 
 
 @unit
-def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
+def locate(mechanism: Any, pairs: Sequence[Tables], claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
     """Find where the function treats both tables differently.
 
     In another process only the returned values are compared.
     """
+    (tables,) = pairs
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
     in_process = _in_process(mechanism)
 
@@ -929,8 +466,3 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
 def _in_process(mechanism: Any) -> bool:
     """True for a function of this process, whose draws can be recorded."""
     return isinstance(mechanism, OwnFunction) and not mechanism.python
-
-
-def _flattened(tried: tuple[Any, ...]) -> list[TriedTables]:
-    """Return all pairs from the results of units; a result is a pair or a sequence of pairs."""
-    return [pair for part in tried for pair in (part if isinstance(part, Sequence) else (part,))]

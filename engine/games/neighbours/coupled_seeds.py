@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows
-from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.neighbours.summaries import summarised
+from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 
@@ -49,6 +49,8 @@ MAX_UNCOUPLED = 0.5
 """Largest difference between the moves of two seeds, as a share of the noise, if the learner follows its seed."""
 MAX_FAILING = 3
 """Largest number of candidates of which trainings on one data set fail."""
+OFFERED_PER_TURN = 3
+"""Data sets of poisonings that are tried after each crafted choice."""
 MAX_PROBE_COLUMNS = 16
 """Largest number of columns in which models are probed one by one."""
 SMALL_STEP = 0.05
@@ -60,9 +62,8 @@ class CandidateWorlds:
     """Two data sets of a search."""
 
     name: str  # name of the poisoning, or description of the data sets
-    worlds: Worlds | None  # None if the poisoning does not fit the data
+    worlds: Worlds
     farther: Worlds | None = None  # if records lie outside the box: the data sets with records farther away
-    refused: str = ""  # reason why there are no data sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,9 +302,8 @@ class CoupledTrainings:
         """Return the summaries of trainings on `data` with the first `count` seeds."""
         self.left -= count
         every = np.ones(len(data), np.bool_)
-        worlds, truth = Worlds(data, every, every, points), np.zeros(count, np.bool_)
-        batch = TrainingBatch(worlds, truth, 0, self._seed, self._compute, self._limit_s)
-        return sample_batch(self._mechanism, batch).value
+        runs = Runs(np.zeros(count, np.bool_), np.arange(count), self._seed, (), self._compute, self._limit_s)
+        return summarised(self._mechanism, Worlds(data, every, every, points), runs)
 
     def follow_the_seed(self, data: Examples, points: NDArray[np.float32]) -> bool:
         """True if two trainings with one seed on one data set give the same numbers."""
@@ -466,17 +466,6 @@ def strongest(pairs: Sequence[PredictedPair], count: int) -> list[PredictedPair]
     return [*failing[:MAX_FAILING], *in_turn.values()][:count]
 
 
-def choices_in_turn(
-    crafted: Iterator[Choice], offered: Sequence[Choice], offered_per_turn: int = 3
-) -> Iterator[Choice]:
-    """Return crafted choices, each followed by some of those that poisonings offer."""
-    rest = iter(offered)
-    for choice in crafted:
-        yield choice
-        yield from itertools.islice(rest, offered_per_turn)
-    yield from rest
-
-
 def predicted_candidates(
     coupled: CoupledTrainings,
     data: Examples,
@@ -510,12 +499,9 @@ def predicted_candidates(
         return None
     far = any(place in first.far_places for pair in pairs for place in pair.places)
     crafted = itertools.islice(crafted_choices(data, relation, copies, far=far, longest=longest), 1, None)
-    offered = [
-        Choice.of_worlds(offer.name, offer.worlds)
-        for offer in offers
-        if offer.worlds is not None and (far or offer.farther is None)
-    ]
-    for choice in choices_in_turn(crafted, offered):
+    rest = iter([Choice.of_worlds(offer.name, offer.worlds) for offer in offers if far or offer.farther is None])
+    in_turn = ((choice, *itertools.islice(rest, OFFERED_PER_TURN)) for choice in crafted)
+    for choice in itertools.chain(itertools.chain.from_iterable(in_turn), rest):
         if coupled.left < NOISE_SEEDS + len(choice.records) - 1:
             break
         pairs += coupled.predicted(choice, 1, tests_clipping=False)[0]

@@ -7,9 +7,8 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +20,7 @@ from scipy import special
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.attacks.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.data.columns import UNKNOWN
@@ -34,9 +33,8 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import TrainingBatch, sample_batch, sample_summaries
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.neighbours.summaries import summarised
+from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
@@ -46,16 +44,25 @@ from dpaudit.engine.games.protocol import (
     Played,
     Setting,
 )
-from dpaudit.engine.games.search import clips_records, coupled_move, held_out_evidence, separation
+from dpaudit.engine.games.search import (
+    FEWEST_RUNS,
+    MIN_RUNS_PER_PAIR,
+    Strength,
+    Tried,
+    bounds_in_words,
+    clips_records,
+    coupled_move,
+    paired_coins,
+    strength,
+)
+from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
-from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import SampledLearner, StatedLaw, SummarisedLearner
 from dpaudit.mechanisms.ranges import NoiseByEpsilon
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 SAMPLED = Capability(SampledLearner, "learners with batch sampling (with methods `claim` and `sample_summaries`)")
@@ -65,10 +72,10 @@ Scale = Literal["box", "ball", "none"]
 MAX_CATEGORIES = 100
 """Largest number of categories with separate columns; rarer categories of a column share one more."""
 COPIES = (1, 2, 4, 8)
-MIN_CANDIDATE_TRAININGS = 16
-"""Fewest trainings on each candidate of a search: half on D, and half on D' with the same seeds."""
-ROUND_SURVIVORS = (6, 2)
-"""Number of candidates after the first and the second round of a search."""
+MIN_CANDIDATE_TRAININGS = 3 * FEWEST_RUNS
+"""Fewest trainings of a search for each poisoning that it tries, unless they are named."""
+CLIPPED_TRAININGS = 16
+"""Trainings that show if code limits its input, on data sets with far records, and as many with farther ones."""
 MIN_COUPLED_TRAININGS, MAX_COUPLED_TRAININGS = 40, 1_000
 """Smallest and largest number of trainings with coupled seeds, by which a search predicts the effects of records."""
 MAX_PREDICTED = 9
@@ -132,7 +139,7 @@ CHECK_TESTS = tuple(
 
 @register("game", "neighbours", source="Lu et al. (2022), Algorithm 1; fair coins for the fresh samples are ours")
 @dataclass(frozen=True)
-class Neighbours(SummaryGame):
+class Neighbours(TwoWorlds):
     """Game in which the attacker guesses which of two neighbouring data sets a learner was trained on.
 
     A training is observed as a summary vector: sampled in bulk, returned by the learner, or made of the model's
@@ -163,17 +170,19 @@ class Neighbours(SummaryGame):
         check_tests=CHECK_TESTS,
     )
 
-    samples: ClassVar[Any] = staticmethod(sample_summaries)
-    learns_once: ClassVar[bool] = True
+    ranks_by_strength: ClassVar[bool] = True
 
     trials: int = 20_000
     stack: int = 2_500
+    search: int = 20_000
     poisoning: Poisoning | PoisoningSearch = field(default=Automatic(), metadata={"kind": "poisoning"})
     copies: int = 1
     scale: Scale = "box"
     training_limit_s: float | None = None
 
     def __post_init__(self) -> None:
+        share = self.poisoning.share if isinstance(self.poisoning, PoisoningSearch) else 0.0
+        object.__setattr__(self, "search_share", share)
         super().__post_init__()
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
         # The poisoning decides how the data sets differ, and so which claim holds for them.
@@ -194,135 +203,116 @@ class Neighbours(SummaryGame):
         search = self.poisoning
         return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        worlds, search_trainings = self._worlds(replace(setting, seed=setting.search_seed), work)
-        fresh, scores = self.fresh_and_scores(setting, work, worlds, search_trainings)
-        noiseless_scores = self.without_noise(setting, work, worlds, search_trainings)
-        planted = None
-        if can_plant_noise(setting.mechanism, setting.attack):
-            planted = work.add(
-                plant_noise,
-                setting.mechanism,
-                worlds,
-                seed=setting.seed.child("planted"),
-                label="noise that is too small on purpose",
-                resources=setting.resources.without_gpu,
-            )
-        return Played(
-            scores,
-            trainings=fresh,
-            ceiling=noiseless_scores,
-            noiseless=bool(noiseless_scores),
-            planted=planted,
-            choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
-            reference=self.reference(),
-        )
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[Worlds]:
+        """Yield the data sets of a single poisoning; those of a search among poisonings are proposed."""
+        if not isinstance(self.poisoning, PoisoningSearch):
+            yield self.chosen(for_learner(self.poisoning, mechanism), rows[0], rng)
 
-    def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
-        """Return the unit that chooses D and D', and the number of remaining search trainings."""
-        if isinstance(self.poisoning, PoisoningSearch):
-            return self._best_worlds(setting, work, self.poisoning)
-        poisoning = for_learner(self.poisoning, setting.mechanism)
-        return self._choice(setting, work, choose_worlds, poisoning, "neighbouring data sets"), self.search
+    def chosen(self, poisoning: Poisoning, target: Examples, rng: np.random.Generator) -> Worlds:
+        """Return the data sets of a poisoning."""
+        data = as_numbers(target, self.scale)
+        require(self.copies < len(data), "copies must be fewer than the rows", copies=self.copies, rows=len(data))
+        worlds = poisoning.worlds(data, self.copies, rng)
+        if self.scale == "ball":
+            return worlds.shortened_to(1.0)
+        return worlds.clipped(0.0, 1.0) if self.scale == "box" and farther(poisoning) is None else worlds
 
-    def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
-        """Choose D and D' by successive halving: each round spends equally many trainings on fewer candidates."""
-        candidates = search.candidates(setting.mechanism)
-        trainings = int(self.search * search.share)
-        coupled_trainings = 0
-        # Bulk sampling has one seed for a batch. Named poisonings are the only ones to try.
-        if not isinstance(setting.mechanism, SampledLearner) and not search.among:
-            coupled_trainings = min(trainings // 2, MAX_COUPLED_TRAININGS)
-            coupled_trainings = coupled_trainings if coupled_trainings >= MIN_COUPLED_TRAININGS else 0
-            trainings -= coupled_trainings
-        if not search.among:
-            candidates = dict(
-                itertools.islice(
-                    candidates.items(), max(1, trainings // ((len(ROUND_SURVIVORS) + 1) * MIN_CANDIDATE_TRAININGS))
+    def run(self, mechanism: Any, pair: Worlds, runs: Runs) -> Outcomes:
+        return summarised(mechanism, pair, runs)
+
+    def proposing(self, mechanism: Any) -> Proposing | None:
+        search = self.poisoning
+        if not isinstance(search, PoisoningSearch):
+            return None
+        trainings, coupled, count = int(self.search * search.share), 0, len(search.candidates(mechanism))
+        if search.among:
+            least = -(-MIN_RUNS_PER_PAIR * count // search.share)
+            if self.search < least:
+                raise SpecError(
+                    f"search must be at least {least:.0f} to try {count} poisonings, got {self.search}. "
+                    "Increase it, name fewer poisonings in `among`, or set a single `poisoning`"
                 )
-            )
-        rounds = [len(candidates), *(survivors for survivors in ROUND_SURVIVORS if survivors < len(candidates))]
-        trainings_each = [2 * (trainings // len(rounds) // count // 2) for count in rounds]
-        if trainings_each[0] < MIN_CANDIDATE_TRAININGS:
-            least = -(-MIN_CANDIDATE_TRAININGS * len(rounds) * len(candidates) // search.share)
-            raise SpecError(
-                f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}. "
-                "Increase it, name fewer poisonings in `among`, or set a single `poisoning`"
-            )
-        offers: Any = tuple(
-            self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}", name)
-            for name, poisoning in candidates.items()
-        )
-        if coupled_trainings:
-            offers = work.add(
-                predict_candidates,
-                setting.mechanism,
+            return Proposing(count, 0)
+        if not isinstance(mechanism, SampledLearner):  # bulk sampling has one seed for a batch
+            coupled = min(trainings // 2, MAX_COUPLED_TRAININGS)
+            coupled = coupled if coupled >= MIN_COUPLED_TRAININGS else 0
+        return Proposing(min(count, max(1, (trainings - coupled) // MIN_CANDIDATE_TRAININGS)), coupled)
+
+    def propose(
+        self, mechanism: Any, rows: tuple[Any, ...], proposing: Proposing, seed: Seed, compute: Compute
+    ) -> Outcome[Iterator[Worlds]]:
+        """Return the data sets of poisonings, or those with the largest effects in trainings with one seed.
+
+        The latter are crafted data sets too. Code must limit its input to be tried with records outside the box.
+
+        Raises: RunError if no poisoning fits.
+        """
+        search = self.poisoning
+        assert isinstance(search, PoisoningSearch)
+        offers, refused = list[CandidateWorlds](), list[str]()
+        for name, poisoning in list(search.candidates(mechanism).items())[: proposing.pairs]:
+            far, rng_seed = farther(poisoning), seed.child("worlds")
+            try:
+                worlds = self.chosen(poisoning, rows[0], rng_seed.rng())
+                beyond = None if far is None else self.chosen(far, rows[0], rng_seed.rng())
+            except InputError as err:
+                refused.append(f"{name}: {shortened(str(err))}")
+                continue
+            offers.append(CandidateWorlds(name, worlds, beyond))
+        if not offers:
+            raise RunError(f"no poisoning fits: {'; '.join(refused)}")
+        predicted: list[CandidateWorlds] | None = None
+        if proposing.runs:
+            predicted = predicted_candidates(
+                CoupledTrainings(mechanism, proposing.runs, seed=seed, limit_s=self.limit_s, compute=compute),
+                as_numbers(rows[0], self.scale),
                 offers,
-                search.relation or Relation.LABEL,
-                self.copies,
-                self.scale,
-                setting.required_part("target"),
-                self.limit_s,
-                trainings=coupled_trainings,
-                count=min(len(candidates), MAX_PREDICTED),
-                seed=setting.seed.child("coupled seeds"),
-                label="neighbouring data sets by coupled seeds",
-                **setting.unit_options,
+                relation=search.relation or Relation.LABEL,
+                copies=self.copies,
+                far=self.scale == "box",
+                longest=1.0 if self.scale == "ball" else None,
+                count=min(proposing.pairs, MAX_PREDICTED),
             )
-        samples: tuple[tuple[Unit, ...], ...] = ()
-        for number, (survivors, count) in enumerate(zip(rounds, trainings_each, strict=True)):
-            if number:
-                attack = setting.attack if number > 1 else None
-                label = f"best {survivors} of {len(candidates)} poisonings"
-                offers = work.add(
-                    shortlist,
-                    attack,
-                    setting.mechanism,
-                    survivors,
-                    offers,
-                    samples,
-                    label=label,
-                    resources=setting.resources.without_gpu,
-                )
-            samples = tuple(
-                self.sampled_in_parts(
-                    setting, work, try_summaries, offers, f"tried {number + 1}.{place + 1}", count, place=place
-                )
-                for place in range(survivors)
-            )
-        label = f"best of {len(candidates)} poisonings"
-        arguments = (take_best, setting.attack, setting.mechanism, len(candidates), offers, samples)
-        best = work.add(*arguments, label=label, resources=setting.resources.without_gpu)
-        tried = sum(survivors * count for survivors, count in zip(rounds, trainings_each, strict=True))
-        return best, self.search - tried - coupled_trainings
+        count, found = CLIPPED_TRAININGS, list[Worlds]()
+        runs = Runs(paired_coins(count), np.arange(count), seed.child("far"), (), compute, self.limit_s, paired=True)
+        for each in predicted or offers:
+            if each.farther is None or clips_records(
+                summarised(mechanism, each.worlds, runs), summarised(mechanism, each.farther, runs)
+            ):
+                found.append(replace(each.worlds, name=each.name))
+            else:
+                refused.append(f"{each.name}: the code does not limit its input")
+        notes = (f"poisonings left out: {'; '.join(refused)}",) if refused else ()
+        return Outcome(iter(found), notes=notes)
 
-    def _choice(
-        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str, *name: str
-    ) -> Unit:
-        return work.add(
-            function,
-            *name,
-            poisoning,
-            self.copies,
-            self.scale,
-            setting.required_part("target"),
-            seed=setting.seed.child("worlds"),
-            label=label,
-            **setting.unit_options,
+    def strength(
+        self, curve: PrivacyCurve, attack: Any, mechanism: Any, pair: Any, outcomes: Outcomes, compute: Compute
+    ) -> Strength | None:
+        if (outcomes.fault != "").all() and len(np.unique(outcomes.ending)) == 1:
+            return None
+        return strength(curve, attack, outcomes, stated_odds(mechanism, pair, compute))
+
+    def judged(self, chosen: Sequence[Tried], tried: Sequence[Tried], strengths: Sequence[Strength]) -> tuple[str, ...]:
+        bounds = bounds_in_words(tried, strengths)
+        return (f"poisoning chosen: {chosen[0].pair.name}; bounds on search trainings: {bounds}",)
+
+    def prepared(self, mechanism: Any, pair: Worlds, outcomes: Outcomes | None, compute: Compute) -> Worlds:
+        """Return the data sets with the change of the summary, if trainings with one seed showed it."""
+        return pair if outcomes is None else replace(pair, move=coupled_move(outcomes).astype(np.float32))
+
+    def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
+        """Return the plan with noise that is too small on purpose, where it can be planted."""
+        if not can_plant_noise(setting.mechanism, setting.attack):
+            return played
+        planted = work.add(
+            plant_noise,
+            setting.mechanism,
+            pairs,
+            seed=setting.seed.child("planted"),
+            label="noise that is too small on purpose",
+            resources=setting.resources.without_gpu,
         )
-
-
-@unit
-def choose_worlds(
-    poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
-) -> Worlds:
-    data: Examples = as_numbers(target, scale)
-    require(copies < len(data), "copies must be fewer than the rows", copies=copies, rows=len(data))
-    with limited_threads(compute.threads):
-        worlds = poisoning.worlds(data, copies, seed.rng())
-    if scale == "ball":
-        return worlds.shortened_to(1.0)
-    return worlds.clipped(0.0, 1.0) if scale == "box" and farther(poisoning) is None else worlds
+        return replace(played, planted=planted)
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
@@ -366,192 +356,6 @@ def _numeric_columns(data: Examples) -> list[NDArray[np.float64]]:
     return columns
 
 
-@dataclass(frozen=True, eq=False)
-class CandidateTrainings:
-    """Pairs of trainings on the data sets of one candidate: on D, then on D' with the same seed."""
-
-    samples: Outcomes | None  # None if there are no data sets, or all trainings failed
-    refused: str = ""  # reason why there are no samples
-
-
-@unit
-def offer_worlds(
-    name: str, poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
-) -> CandidateWorlds:
-    try:
-        near, far = (
-            None if variant is None else choose_worlds(variant, copies, scale, target, compute, seed=seed)
-            for variant in (poisoning, farther(poisoning))
-        )
-    except InputError as err:
-        return CandidateWorlds(name, None, refused=str(err))
-    return CandidateWorlds(name, near, far)
-
-
-@unit
-def predict_candidates(
-    mechanism: Any,
-    offers: Sequence[CandidateWorlds],
-    relation: Relation,
-    copies: int,
-    scale: Scale,
-    target: Examples,
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    trainings: int,
-    count: int,
-    seed: Seed,
-) -> Iterator[CandidateWorlds]:
-    """Return the candidates with the largest predicted effects, then the refused offers.
-
-    They are the offers and crafted data sets. All offers are returned if the learner does not follow its seed.
-    """
-    data = as_numbers(target, scale)
-    coupled = CoupledTrainings(mechanism, trainings, seed=seed, limit_s=limit_s, compute=compute)
-    with limited_threads(compute.threads):
-        try:
-            predicted = predicted_candidates(
-                coupled,
-                data,
-                offers,
-                relation=relation,
-                copies=copies,
-                far=scale == "box",
-                longest=1.0 if scale == "ball" else None,
-                count=count,
-            )
-        except TrainingError:
-            predicted = None
-    if not predicted:
-        yield from offers
-        return
-    yield from predicted
-    yield from (offer for offer in offers if offer.worlds is None)
-
-
-@unit
-def try_summaries(
-    mechanism: Any,
-    offers: Sequence[CandidateWorlds],
-    limit_s: float | None,
-    compute: Compute,
-    *,
-    place: int,
-    first: int,
-    last: int,
-    seed: Seed,
-) -> CandidateTrainings:
-    """Run trainings `first` to `last` - 1 on the candidate at `place`, every second one on D'."""
-    offer = offers[place] if place < len(offers) else CandidateWorlds("", None)
-    if offer.worlds is None:
-        return CandidateTrainings(None, offer.refused)
-    truth = np.arange(first, last) % 2 == 1
-    batch = TrainingBatch(offer.worlds, truth, first, seed, compute, limit_s, paired=True)
-    try:
-        samples = sample_batch(mechanism, batch).value
-        if first == 0 and offer.farther is not None:
-            far_samples = sample_batch(mechanism, replace(batch, worlds=offer.farther)).value
-            if not clips_records(samples, far_samples):
-                return CandidateTrainings(
-                    None, "the code does not limit its input, so records outside the box are not tried"
-                )
-    except TrainingError as err:
-        return CandidateTrainings(None, str(err))
-    return CandidateTrainings(samples)
-
-
-@unit
-def shortlist(
-    attack: Any,
-    mechanism: Any,
-    count: int,
-    offers: Sequence[CandidateWorlds],
-    tried: tuple[tuple[CandidateTrainings, ...], ...],
-    compute: Compute,
-) -> Iterator[CandidateWorlds]:
-    """Return at most `count` candidates for the next round, then the refused ones.
-
-    A third has the strongest evidence: by the attack, or without one by the single number that separates the worlds
-    best. The others have the largest distance between trainings with the same seed.
-    """
-    samples, refused = _samples_and_refusals(offers, tried)
-    distances = {place: separation(trainings) for place, trainings in samples.items()}
-    evidence = {place: (rank_shift, 0.0) for place, (_, rank_shift) in distances.items()}
-    if attack is not None:
-        evidence = _evidence(attack, mechanism, offers, samples, compute)
-    by_distance = sorted(distances, key=lambda place: -distances[place][0])
-    by_attack = sorted(evidence, key=lambda place: (-evidence[place][0], -evidence[place][1]))
-    first = by_attack[: max(1, count // 3)]
-    yield from (offers[place] for place in [*first, *(place for place in by_distance if place not in first)][:count])
-    yield from refused
-
-
-@unit
-def take_best(
-    attack: Any,
-    mechanism: Any,
-    candidate_count: int,
-    offers: Sequence[CandidateWorlds],
-    tried: tuple[tuple[CandidateTrainings, ...], ...],
-    compute: Compute,
-) -> Outcome[Worlds]:
-    """Return the data sets of the poisoning with the largest bound.
-
-    Ties are decided by the distance between trainings with one seed, which has no noise if the learner draws it from
-    the seed, or else by the share of correct guesses. Search and fresh trainings run afterwards with other seeds, so
-    the choice costs no confidence.
-
-    Raises: RunError if no poisoning fits.
-    """
-    samples, refused = _samples_and_refusals(offers, tried)
-    evidence = _evidence(attack, mechanism, offers, samples, compute)
-    if not evidence:
-        raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
-    moves = {place: coupled_move(trainings) for place, trainings in samples.items()}
-    distances = {
-        place: separation(samples[place])[0] if len(moves[place]) else accuracy
-        for place, (_, accuracy) in evidence.items()
-    }
-    place = max(evidence, key=lambda place: (evidence[place][0], distances[place]))
-    best = offers[place]
-    descriptions = [
-        f"{offers[place].name} {format_lower(bound)} ({accuracy:.0%} right)"
-        for place, (bound, accuracy) in evidence.items()
-    ]
-    descriptions += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
-    note = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on search trainings: "
-    note += ", ".join(descriptions)
-    assert best.worlds is not None
-    return Outcome(replace(best.worlds, move=moves[place].astype(np.float32)), notes=(note,))
-
-
-def _samples_and_refusals(
-    offers: Sequence[CandidateWorlds], tried: tuple[tuple[CandidateTrainings, ...], ...]
-) -> tuple[dict[int, Outcomes], list[CandidateWorlds]]:
-    """Return the samples of each candidate by position, and the refused candidates with their reasons."""
-    samples, refused = {}, []
-    for place, offer in enumerate(offers):
-        parts = tried[place] if place < len(tried) else ()
-        reasons = [part.refused for part in parts if part.samples is None]
-        if offer.worlds is None or reasons or not parts:
-            refused.append(CandidateWorlds(offer.name, None, refused=offer.refused or next(iter(reasons), "")))
-        else:
-            samples[place] = Outcomes.joined([part.samples for part in parts if part.samples is not None])
-    return samples, refused
-
-
-def _evidence(
-    attack: Any, mechanism: Any, offers: Sequence[Any], samples: dict[int, Outcomes], compute: Compute
-) -> dict[int, tuple[float, float]]:
-    """Return the held-out bound and share of correct guesses of each candidate."""
-    with limited_threads(compute.threads):
-        return {
-            place: held_out_evidence(attack, trainings, stated_odds(mechanism, offers[place].worlds, compute))
-            for place, trainings in samples.items()
-        }
-
-
 def can_plant_noise(mechanism: Any, attack: Any) -> bool:
     """True if the mechanism can be sampled at other epsilons and states its law, and the attack uses the law."""
     protocols = (StatedLaw, SampledLearner, NoiseByEpsilon)
@@ -561,8 +365,9 @@ def can_plant_noise(mechanism: Any, attack: Any) -> bool:
 
 
 @unit
-def plant_noise(mechanism: Any, worlds: Worlds, compute: Compute, *, seed: Seed) -> PlantedNoise:
+def plant_noise(mechanism: Any, pairs: Sequence[Worlds], compute: Compute, *, seed: Seed) -> PlantedNoise:
     """Return log-odds of the mechanism at smaller and larger epsilons on the chosen data sets."""
+    (worlds,) = pairs
     epsilons = mechanism.epsilon * EPSILON_FACTORS
     log_odds = [
         _grouped_log_odds(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons

@@ -117,6 +117,7 @@ class Worlds:
     points: NDArray[np.float32] = field(metadata={"stored": "float32"})
     # change of the summary from D to D' by trainings with one seed, shape (width,); empty if unknown
     move: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32), metadata={"stored": "float32"})
+    name: str = ""  # name of the poisoning, or description of the data sets
 
     def __post_init__(self) -> None:
         count = len(self.rows)
