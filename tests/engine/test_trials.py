@@ -1,5 +1,4 @@
-"""Games of independent trials other than membership: each run releases a vector, and the attack learns on search
-trials."""
+"""A game of two worlds whose exact epsilon is known: its bound is valid, and a defect is found."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, unit
+from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.neighbours.world_scores import log_odds_of_endings
-from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Played, Setting
-from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
+from dpaudit.engine.games.outcomes import Outcomes, Runs
+from dpaudit.engine.games.protocol import LEARNERS, GameTraits
+from dpaudit.engine.games.trials import scored_trials
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError
-from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 
 EPSILON = 1.0
@@ -42,100 +41,37 @@ class NoisyCount:
         return len(train) + np.random.default_rng(seed).laplace(0, 1 / self.truth)
 
 
-@dataclass(frozen=True, eq=False)
-class SummaryView:
-    """The attack's view: summaries and worlds of search trials, and summaries of fresh trials."""
+@dataclass(frozen=True)
+class OneRow:
+    """One row in world 1, and none in world 0."""
 
-    search: NDArray[np.float64]
-    search_truth: NDArray[np.bool_]
-    fresh: NDArray[np.float64]
-    shows: ClassVar[str] = "summaries of independent runs"
+    place: int
 
 
 @dataclass(frozen=True)
-class MeanDifference:
-    """An attack that learns the direction from the mean of world 0 to that of world 1."""
-
-    view: ClassVar[type[SummaryView]] = SummaryView
-
-    def score(self, view: SummaryView) -> NDArray[np.float64]:
-        direction = view.search[view.search_truth].mean(0) - view.search[~view.search_truth].mean(0)
-        scores: NDArray[np.float64] = view.fresh @ direction
-        return scores
-
-
-@dataclass(frozen=True, eq=False)
-class Trials:
-    """Results of trials: their numbers, their coins, and a summary of three numbers for each."""
-
-    number: NDArray[np.int64]
-    truth: NDArray[np.bool_]
-    summary: NDArray[np.float64]
-
-
-@unit
-def run_trials(mechanism: Any, compute: Compute, *, first: int, last: int, seed: Seed) -> Trials:
-    """Run trials by their numbers: draw a coin, train with or without a row, and summarise the model."""
-    row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
-    numbers = range(first, last)
-    truth = np.array([seed.child(number).rng().random() < 0.5 for number in numbers])
-    counts = [
-        mechanism.fit(row.take(np.array([world])), seed=seed.child(number, 0).sequence(), compute=compute)
-        for number, world in zip(numbers, truth, strict=True)
-    ]
-    return Trials(np.array(numbers), truth, np.tile(np.array(counts)[:, None], 3))
-
-
-@unit
-def score_summaries(attack: Any, search: tuple[Trials, ...], fresh: tuple[Trials, ...]) -> Iterator[Scores]:
-    """Score fresh trials by the attack, which learns on search trials of other units."""
-    number, truth = (np.concatenate([getattr(stack, name) for stack in fresh]) for name in ("number", "truth"))
-    view = SummaryView(
-        np.concatenate([stack.summary for stack in search]),
-        np.concatenate([stack.truth for stack in search]),
-        np.concatenate([stack.summary for stack in fresh]),
-    )
-    yield scored_trials(attack, view, number=number, truth=truth, failed=np.zeros(len(truth), np.bool_))
-
-
-@dataclass(frozen=True)
-class Neighbours(TrialGame):
-    """A game with one row or none, and equal numbers of search and fresh trials."""
+class Neighbours(TwoWorlds):
+    """A game with one row or none."""
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins.",
         views={LEARNERS: SummaryView},
-        attack="tests.engine.test_trials:MeanDifference",
+        attack="output-set",
         estimator="band",
         independent_trials=True,
     )
 
-    def play(self, setting: Setting, work: Work) -> Played:
-        search, fresh = (self._trials(setting, work, name) for name in ("search", "fresh"))
-        scores = tuple(
-            work.add(
-                score_summaries,
-                setting.attack,
-                search,
-                trials,
-                label=f"scores of {trials[0].label}",
-                resources=setting.resources.without_gpu,
-            )
-            for trials in grouped_for_reading(fresh, setting)
-        )
-        return Played(scores, trainings=fresh)
+    search: int = 2_000
 
-    def _trials(self, setting: Setting, work: Work, name: str) -> tuple[Unit, ...]:
-        return work.split(
-            run_trials,
-            self.trials,
-            self.stack,
-            setting.mechanism,
-            seed=setting.seed.child(name),
-            label=name,
-            resources=setting.resources,
-        )
+    def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[OneRow]:
+        yield OneRow(0)
+
+    def run(self, mechanism: Any, pair: OneRow, runs: Runs) -> Outcomes:
+        def summary(world: bool, seed: Seed) -> NDArray[np.float64]:
+            train = runs.rows[0].take(np.array([pair.place])[: int(world)])
+            return np.full(3, mechanism.fit(train, seed=seed.sequence(), compute=runs.compute))
+
+        return runs.each(summary)
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
