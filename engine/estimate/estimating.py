@@ -421,7 +421,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     )
     if follows_order:
         estimator = _estimator(method, question, {**usual, "guess": STATED_GUESS})
-    if _reads_counts(estimator, table.names):
+    if isinstance(estimator, CountEstimator) and has_columns(estimator.columns, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
     if missing or not _reads_scores(estimator):
@@ -436,7 +436,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if follows_order else replays
     _require_fair_coins(guesses, estimator, least)
     if not coin_is_stated and isinstance(estimator, SimultaneousGuessCount):
-        estimator = cast(Any, replace(estimator, member_log_odds=_member_log_odds(guesses)))
+        odds = [float(logit((scores.truth.sum() + 0.5) / (scores.truth.size + 1))) for scores in guesses]
+        estimator = cast(Any, replace(estimator, member_log_odds=max(odds, key=abs)))
     tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
     blocks = question.method is None and method == TWO_SAMPLES and _in_blocks(table, question)
@@ -449,7 +450,9 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     measured = measures(replays, confidence=bound.confidence, seed=seed, epsilon=bound.lower, delta=bound.delta)
-    convicting = None if question.convicting is None else _surer(estimator, question.convicting).bound(tallies)
+    convicting = (
+        None if question.convicting is None else replace(estimator, confidence=question.convicting).bound(tallies)
+    )
     details: dict[str, Any] = {"measures": measured, "convicting": convicting}
     if question.method is None and getattr(estimator, "independent_trials", False):
         details["assumed_method"] = method
@@ -459,8 +462,9 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
         details |= _power(guesses, estimator, tallies, bound, question.claim, convicting)
-        if bound.lower <= question.claim.epsilon and (blind := _worthless(replays, backwards)):
-            details["blind"] = blind
+        tells_nothing = all(scores.score.min() == scores.score.max() for scores in replays)
+        if bound.lower <= question.claim.epsilon and (tells_nothing or backwards):
+            details["blind"] = EQUAL_SCORES if tells_nothing else REVERSED
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
@@ -522,11 +526,6 @@ def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any]
     return cast(FamilyBound, limit)
 
 
-def _surer(estimator: Any, confidence: float) -> Any:
-    """Return the estimator at another confidence; the same tallies serve both."""
-    return replace(estimator, confidence=confidence)
-
-
 def _power(
     replays: Sequence[Scores],
     estimator: Any,
@@ -550,7 +549,7 @@ def _power(
         return power
     if convicting is None:
         return power | _sensitivity(replays, estimator, claim)
-    sensitivity = _sensitivity(replays, _surer(estimator, convicting.confidence), claim)
+    sensitivity = _sensitivity(replays, replace(estimator, confidence=convicting.confidence), claim)
     if "blind" in sensitivity:
         sensitivity["blind"] = _blind(_maximum(replays, estimator), claim)
     return power | sensitivity
@@ -695,7 +694,11 @@ def _is_uneven(table: SourceTable, question: Question, least: float = UNEVEN_BY_
 
 def _uneven(replays: Sequence[Scores], least: float = UNEVEN_BY_CHANCE) -> list[Scores]:
     """Return the replays with so uneven a number of members that fair coins give one with probability < `least`."""
-    return [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < least]
+
+    def by_chance(members: NDArray[np.bool_]) -> float:
+        return min(1.0, 2 * float(bdtr(min(members.sum(), (~members).sum()), members.size, 0.5)))
+
+    return [scores for scores in replays if by_chance(scores.truth) * len(replays) < least]
 
 
 def _in_blocks(table: SourceTable, question: Question) -> bool:
@@ -733,19 +736,8 @@ def _follow_scores(score: NDArray[np.float64]) -> bool:
     return False
 
 
-def _worthless(replays: Sequence[Scores], backwards: bool) -> str:
-    """Return the reason why scores could not have shown a leak of any size; "" if they could."""
-    if all(scores.score.min() == scores.score.max() for scores in replays):
-        return EQUAL_SCORES
-    return REVERSED if backwards else ""
-
-
 def _reads_scores(estimator: object) -> bool:
     return getattr(estimator, "evidence", None) is Scores
-
-
-def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
-    return isinstance(estimator, CountEstimator) and has_columns(estimator.columns, names)
 
 
 def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]]:
@@ -856,17 +848,6 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object, least: flo
 def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
     """Return True if it assumes that fair coins chose the members; `two-samples` draws such trials itself."""
     return isinstance(estimator, Guessing) and getattr(estimator, "registered_name", "") != TWO_SAMPLES
-
-
-def _member_log_odds(replays: Sequence[Scores]) -> float:
-    """Return the log-odds of members to non-members in the replay with the most uneven numbers."""
-    odds = [float(logit((scores.truth.sum() + 0.5) / (scores.truth.size + 1))) for scores in replays]
-    return max(odds, key=abs)
-
-
-def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
-    """Return the probability that fair coins give a number of members as uneven or more uneven."""
-    return float(min(1.0, 2 * bdtr(min(members.sum(), (~members).sum()), members.size, 0.5)))
 
 
 def _copy_notes(replays: Sequence[Scores]) -> list[str]:

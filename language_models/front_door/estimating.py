@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
+from dpaudit.claims import Claim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.answer.record import Record, Verb
 from dpaudit.engine.answer.verdict import Answer, decide
@@ -455,14 +455,9 @@ def _claim_about(canaries: Canaries, claim: object, delta: float | None) -> tupl
         promise, notes = converted.claim, [*notes, converted.note]
     if canaries.unit == "user":
         notes = [*notes, USERS.format(canaries.records)]
-    Question(delta=delta, claim=_converted(canaries, promise).claim)  # it checks both
-    return promise, notes
-
-
-def _converted(canaries: Canaries, claim: Claim) -> ConvertedClaim:
-    """Return a claim about one record as one about as many as the largest canary has; unchanged for users."""
     records = 1 if canaries.unit == "user" else canaries.records
-    return claim_under(claim, Relation.ADD_REMOVE, records=records)
+    Question(delta=delta, claim=claim_under(promise, Relation.ADD_REMOVE, records=records).claim)  # it checks both
+    return promise, notes
 
 
 def _view(

@@ -178,7 +178,13 @@ def synthetic(
     for role, frame in zip(all_rows, compared_frames, strict=False):
         left_out += [f"the column {name!r} is empty in the {role} table" for name in frame if frame[name].isna().all()]
     pairs = paired(tables[0], tables[1], synthetic_rows, seed=seed, canaries=canaries)
-    _require_pairs(pairs, strata)
+    require(
+        pairs.pairs >= FEWEST_PAIRS,
+        f"the tables must give at least {FEWEST_PAIRS} pairs of a training and a holdout record"
+        + (f" of one value of {strata!r}" if strata else ""),
+        do="give more rows of both files",
+        pairs=pairs.pairs,
+    )
     long = len(names) * len(pairs.view.real) > ANNOUNCED
     seconds = {"reading": time.perf_counter() - started}
 
@@ -282,16 +288,6 @@ def _shared_codes(real: Sequence[pd.DataFrame], name: str, argument: str) -> Int
                 f"rows of the {role} table; fill it in, or leave these rows out of all tables"
             )
     return codes
-
-
-def _require_pairs(pairs: PairedTables, strata: str | None) -> None:
-    within = f" of one value of {strata!r}" if strata else ""
-    require(
-        pairs.pairs >= FEWEST_PAIRS,
-        f"the tables must give at least {FEWEST_PAIRS} pairs of a training and a holdout record{within}",
-        do="give more rows of both files",
-        pairs=pairs.pairs,
-    )
 
 
 def attack_features(

@@ -117,10 +117,25 @@ class LabelledCoins(Coins[Examples]):
     def released(
         self, mechanism: Any, train: Examples, canaries: Examples, *, seed: Seed, compute: Compute
     ) -> LabelRelease:
-        """Run a label mechanism and return the released labels of the canaries."""
-        rng = np.random.default_rng(seed.sequence())
-        released = mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
-        return checked_release(released, train, type(mechanism).__qualname__).at(slice(len(canaries)))
+        """Run a label mechanism and return the released labels of the canaries.
+
+        Raises: InputError for a wrong number, type or range of labels.
+        """
+        rng, name = np.random.default_rng(seed.sequence()), type(mechanism).__qualname__
+        labels = np.asarray(mechanism.release(train.labels.copy(), classes=train.classes, rng=rng))
+        require(
+            labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
+            f"{name}.release must return one integer label for each of {len(train)} examples",
+            shape=labels.shape,
+            type=labels.dtype,
+        )
+        require(
+            bool((labels >= 0).all() and (labels < train.classes).all()),
+            f"{name}.release must return labels in 0..{train.classes - 1}",
+            lowest=labels.min(),
+            highest=labels.max(),
+        )
+        return LabelRelease(labels[: len(canaries)].astype(np.int64), train.classes)
 
     # The plan
 
@@ -239,8 +254,13 @@ class LabelledCoins(Coins[Examples]):
 
     def _ceiling(self, setting: Setting, work: Work, prepared: Prepared) -> tuple[Unit, ...]:
         """Return the unit of the game against a mechanism without privacy, if that needs a run."""
-        bare = _without_privacy(setting.mechanism) if setting.measures_ceiling else None
-        if bare is not None and not self._plays_releases(setting):
+        bare = None
+        if setting.measures_ceiling and not self._plays_releases(setting):
+            bare = getattr(setting.mechanism, "without_noise", lambda: None)()
+            model = getattr(setting.mechanism, "model", None)
+            if bare is None and isinstance(model, Trainer):
+                bare = NonPrivate(model)
+        if bare is not None:
             revealing = self.training(replace(setting, mechanism=bare), work, prepared, 0, WITHOUT_PRIVACY)
         elif self.answers_with_labels:
             kind, seed = self._kind_of_answers(setting), self.design_seed(setting, 0)
@@ -386,13 +406,6 @@ def train_model(
     return Outcome(Predictions(answers), metrics={} if test is None else asdict(utility(model, test)))
 
 
-def _without_privacy(mechanism: Any) -> Any:
-    """Return the mechanism without its noise, or a training of its model on the true labels; None if it has neither."""
-    bare = getattr(mechanism, "without_noise", lambda: None)()
-    model = getattr(mechanism, "model", None)
-    return NonPrivate(model) if bare is None and isinstance(model, Trainer) else bare
-
-
 def fitted(
     mechanism: Any,
     train: Examples,
@@ -492,21 +505,3 @@ def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return cumulative class probabilities of each row, ending in 1; shape (n, classes)."""
     sums = np.cumsum(probabilities, axis=1, dtype=np.float64)
     return sums / sums[:, -1:]
-
-
-def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
-    """Return validated released labels. Raises: InputError for a wrong number, type or range."""
-    labels = np.asarray(released)
-    require(
-        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
-        f"{mechanism}.release must return one integer label for each of {len(train)} examples",
-        shape=labels.shape,
-        type=labels.dtype,
-    )
-    require(
-        bool((labels >= 0).all() and (labels < train.classes).all()),
-        f"{mechanism}.release must return labels in 0..{train.classes - 1}",
-        lowest=labels.min(),
-        highest=labels.max(),
-    )
-    return LabelRelease(labels.astype(np.int64), train.classes)
