@@ -172,7 +172,7 @@ def test_saved_tables_give_the_same_bounds_from_the_command_line(rate: float, tm
     assert audit.convicting is not None
     assert f"{audit.convicting.headline} (99.975 % confidence" in printed[3]
     page = (tmp_path / "audit" / "report.html").read_text()
-    assert "kind=random-tokens, repeat=4: " in page
+    assert "<h2>kind=random-tokens, repeat=4</h2>" in page
     assert "median exposure" in page
     assert audit.text(verbose=True) in (tmp_path / "audit" / "answer.txt").read_text()
     exposure = pq.read_table(tmp_path / "audit" / "exposure.parquet")
