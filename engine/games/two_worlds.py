@@ -23,7 +23,6 @@ from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.world_scores import (
-    MIN_PARALLEL_SAMPLES,
     ManyCandidates,
     Worth,
     judge_candidate,
@@ -67,6 +66,10 @@ class Proposing:
     runs: int
     weighing: int = 0
     trials: int = 0
+
+
+MIN_PARALLEL_RUNS = 10_000
+"""Number of search runs from which separate units evaluate the candidates of an attack."""
 
 
 @dataclass(frozen=True)
@@ -380,7 +383,7 @@ class TwoWorlds(TrialGame):
         self, setting: Setting, work: Work, pairs: Unit, learned: tuple[Unit, ...], runs: int
     ) -> tuple[Unit, ...]:
         """Return one unit for each candidate of the attack, which evaluates it; () if one unit is as fast."""
-        if runs < MIN_PARALLEL_SAMPLES or not isinstance(setting.attack, ManyCandidates):
+        if runs < MIN_PARALLEL_RUNS or not isinstance(setting.attack, ManyCandidates):
             return ()
         candidates = setting.attack.candidates()
         return tuple(

@@ -17,7 +17,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, make_call, unit
-from dpaudit.engine.games.neighbours import world_scores
+from dpaudit.engine.games import two_worlds
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_part, make_plan
 from dpaudit.engine.run.policy import Policy
@@ -250,7 +250,7 @@ def test_a_run_with_parts_gives_the_same_bounds_and_resumes(tmp_path: Path, monk
     )
     monkeypatch.setattr(plan, "WORTH_S", 0.0)
     monkeypatch.setattr(Estimator, "part_s", 1e-2)
-    monkeypatch.setattr(world_scores, "MIN_PARALLEL_SAMPLES", 0)
+    monkeypatch.setattr(two_worlds, "MIN_PARALLEL_RUNS", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
     assert {unit.function_name for unit in parts} == {"bound_part"}

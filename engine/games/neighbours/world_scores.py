@@ -1,163 +1,25 @@
-"""Games whose trials are summary vectors: the attack learns from search samples of known worlds and scores fresh ones.
-
-The module also measures the separation of two worlds, by which games choose data sets.
-"""
+"""Scores of runs by an attack that learns from runs of known worlds, and the worth of its candidates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.actors.work import unit
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.attacks.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.residues import separating_residues
 from dpaudit.engine.games.neighbours.rounding import Rounding
 from dpaudit.engine.games.outcomes import Outcomes
-from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
-from dpaudit.errors import require
+from dpaudit.engine.games.trials import scored_trials
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.threads import limited_threads
-
-MIN_PARALLEL_SAMPLES = 10_000
-"""Number of search samples from which separate units evaluate the candidates of an attack."""
-
-
-@dataclass(frozen=True)
-class SummaryGame(TrialGame):
-    """Base of games with fresh trials, and search samples from which the attack learns.
-
-    Attributes:
-        search: Number of search runs, in 4 .. 10,000,000, for the choice of the two worlds and for learning.
-    """
-
-    search: int = 20_000
-    samples: ClassVar[Callable[..., Any]]
-    """Unit function that makes samples `first` to `last` - 1 of (mechanism, worlds, limit_s)."""
-    learns_once: ClassVar[bool] = False
-    """True if a confirmatory run reuses the worlds and search samples of the first pass."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
-        limit = self.limit_s
-        require(limit is None or limit > 0, "a time limit must be > 0 s", limit=limit)
-
-    @property
-    def limit_s(self) -> float | None:
-        """Time limit of one run in seconds, after which it fails; None for no limit except that of the unit."""
-        raise NotImplementedError
-
-    @property
-    def reads_full_digits(self) -> bool:
-        """True if the attack sees all digits, including low bits; else numbers are rounded to a grid (`Rounding`)."""
-        return False
-
-    def fresh_and_scores(
-        self,
-        setting: Setting,
-        work: Work,
-        worlds: Unit,
-        search_trials: int,
-        suffix: str = "",
-        *,
-        earlier: tuple[Unit, ...] = (),
-        **arguments: Any,
-    ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-        """Add search samples, fresh trials and scores; return the units of the last two.
-
-        The attack learns from the samples of the units `earlier` too. `arguments` go to the function `samples`.
-        """
-        search_setting = replace(setting, seed=setting.search_seed) if self.learns_once else setting
-        search = self.sampled_in_parts(
-            search_setting, work, type(self).samples, worlds, f"search{suffix}", search_trials, **arguments
-        )
-        search = (*earlier, *search)
-        worths = self._candidate_worths(setting, work, worlds, search, search_trials)
-        fresh = self.sampled_in_parts(
-            setting, work, type(self).samples, worlds, f"fresh{suffix}", self.trials, **arguments
-        )
-        in_order = setting.reading is Reading.IN_ORDER
-        scores = tuple(
-            work.add(
-                score_summaries,
-                setting.attack,
-                setting.mechanism,
-                worlds,
-                search,
-                trials,
-                worths,
-                full_digits=self.reads_full_digits,
-                label=f"scores of {trials[0].label if in_order else f'{self.trials} fresh{suffix} samples'}",
-                resources=setting.resources.without_gpu,
-            )
-            for trials in grouped_for_reading(fresh, setting)
-        )
-        return fresh, scores
-
-    def without_noise(self, setting: Setting, work: Work, worlds: Unit, search_trials: int) -> tuple[Unit, ...]:
-        """Return the units of scores without the mechanism's noise; () if the noise cannot be removed."""
-        if setting.noiseless is None:
-            return ()
-        small_game = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
-        return small_game.fresh_and_scores(
-            setting.noiseless, work, worlds, min(search_trials, NOISELESS_TRIALS), " without noise"
-        )[1]
-
-    def sampled_in_parts(
-        self,
-        setting: Setting,
-        work: Work,
-        function: Callable[..., Any],
-        worlds: Any,
-        part: str,
-        trials: int,
-        **arguments: Any,
-    ) -> tuple[Unit, ...]:
-        require_units(-(-trials // self.runs_per_unit(setting.mechanism)))
-        return work.split(
-            function,
-            trials,
-            self.runs_per_unit(setting.mechanism),
-            setting.mechanism,
-            worlds,
-            self.limit_s,
-            seed=setting.seed.child(part),
-            label=f"{part} samples",
-            **arguments,
-            **setting.unit_options,
-        )
-
-    def _candidate_worths(
-        self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
-    ) -> tuple[Unit, ...]:
-        """Return one unit for each candidate of the attack, which evaluates it; () if one unit is as fast."""
-        if not isinstance(setting.attack, ManyCandidates) or samples < MIN_PARALLEL_SAMPLES:
-            return ()
-        candidates = setting.attack.candidates()
-        if len(candidates) == 1:
-            return ()
-        return tuple(
-            work.add(
-                judge_candidate,
-                candidate,
-                setting.mechanism,
-                worlds,
-                search,
-                full_digits=self.reads_full_digits,
-                label=f"worth of candidate {number + 1}/{len(candidates)}",
-                resources=setting.resources.without_gpu,
-            )
-            for number, candidate in enumerate(candidates)
-        )
 
 
 @runtime_checkable
@@ -199,39 +61,6 @@ def judge_candidate(
     stated = stated_odds(mechanism, worlds, compute)
     with limited_threads(compute.threads):
         return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated, known_move(worlds))))
-
-
-@unit
-def score_summaries(
-    attack: Any,
-    mechanism: Any,
-    worlds: Any,
-    search: tuple[Outcomes, ...],
-    fresh: tuple[Outcomes, ...],
-    worths: tuple[Worth, ...],
-    compute: Compute,
-    *,
-    full_digits: bool = False,
-) -> Outcome[Iterator[Scores]]:
-    """Return the scores of fresh samples as one replay; the attack learns from search samples."""
-    searched, trials = Outcomes.joined(search), Outcomes.joined(fresh)
-    chosen = attack.best([candidate_worth.worth for candidate_worth in worths]) if worths else attack
-    with limited_threads(compute.threads):
-        scores = score_trials(
-            chosen,
-            searched,
-            trials,
-            stated_odds(mechanism, worlds, compute),
-            known_move(worlds),
-            full_digits=full_digits,
-        )
-    usual = searched.usual_ending
-    mismatches = (
-        f"{name}: it returned {ending}, most trials {usual}"
-        for name, ending, width in zip(trials.name.tolist(), trials.ending.tolist(), trials.width.tolist(), strict=True)
-        if ending != usual and ending == f"{width} numbers"
-    )
-    return Outcome(iter((scores,)), failures=tuple(mismatches))
 
 
 def in_scope(samples: Outcomes, *, full_digits: bool) -> Outcomes:
