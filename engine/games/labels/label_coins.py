@@ -111,8 +111,8 @@ class LabelCoins:
         canaries = self.most_canaries(designs)
         fresh = releases(setting, canaries, self.used_designs if quick else 1, "fresh releases")
 
-        def guesses(attack: Any, made: tuple[tuple[Unit, ...], ...], label: str) -> Unit:
-            return work.add(guess_releases, attack, chosen, made, sharing=sharing, label=label, resources=cheap)
+        def guesses(attack: Any, units: tuple[tuple[Unit, ...], ...], label: str) -> Unit:
+            return work.add(guess_releases, attack, chosen, units, sharing=sharing, label=label, resources=cheap)
 
         evidence = guesses(setting.attack, fresh, "guesses in fresh releases")
         ceiling: tuple[Unit, ...] = ()
