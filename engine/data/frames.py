@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.actors.values import arrow_array  # `pa.array` loads pandas
 from dpaudit.engine.data.columns import require_distinct
 from dpaudit.errors import DataError, shortened
 from dpaudit.field_checks import is_number
@@ -129,7 +130,9 @@ def _native(values: Any) -> pa.Array:
         values = values.astype(np.float64)
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "c":
         raise DataError(f"got {values.dtype}; give real numbers, such as abs(values)")
-    return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
+    if isinstance(values, np.ma.MaskedArray):
+        return pa.array(values)
+    return arrow_array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
 
 
 def _listed(values: Sequence[Any]) -> pa.Array:
