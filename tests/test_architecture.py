@@ -127,7 +127,8 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "outcomes", "search", "two_worlds", "coins"),
+        *("reference", "protocol", "trials", "taught", "outcomes", "rounding", "residues", "run_scores", "search"),
+        *("two_worlds", "coins"),
         *(
             "proxies",
             "one_run",
@@ -139,10 +140,6 @@ GAMES = Rooms(
             "predictions",
             "advantages",
         ),
-    ),
-    exceptions=frozenset(
-        (f"dpaudit.engine.games.{module}", "dpaudit.engine.games.neighbours.world_scores")
-        for module in ("search", "two_worlds")
     ),
 )
 LANGUAGE_MODELS = Rooms(

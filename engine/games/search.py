@@ -18,8 +18,8 @@ from scipy import stats
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.attacks.classifiers import Odds
-from dpaudit.engine.games.neighbours.world_scores import ManyCandidates, score_trials
 from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.run_scores import ManyCandidates, score_trials
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

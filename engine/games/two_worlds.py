@@ -22,16 +22,16 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.engine.attacks.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.world_scores import (
+from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Outcomes, Runs
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
+from dpaudit.engine.games.reference import CoinResponse, Reference, Response
+from dpaudit.engine.games.run_scores import (
     ManyCandidates,
     Worth,
     judge_candidate,
     known_move,
     score_trials,
 )
-from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Outcomes, Runs
-from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
-from dpaudit.engine.games.reference import CoinResponse, Reference, Response
 from dpaudit.engine.games.search import (
     FEWEST_RUNS,
     MIN_SCORED_RUNS,

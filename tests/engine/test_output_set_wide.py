@@ -19,8 +19,8 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.summaries import summarised
-from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes, Runs
+from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -22,7 +22,7 @@ from dpaudit.engine.games.neighbours.game import Neighbours, plant_noise
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
-from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes

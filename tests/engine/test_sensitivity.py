@@ -18,8 +18,8 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import summarised
-from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.games.outcomes import Outcomes, Runs
+from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import clips_records, separation
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -20,8 +20,8 @@ from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
-from dpaudit.engine.games.neighbours.world_scores import score_trials
+from dpaudit.engine.games.rounding import REPEATS, STEP, Rounding
+from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -16,9 +16,9 @@ from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Ver
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.data.bundled import Iris
-from dpaudit.engine.games.neighbours.world_scores import log_odds_of_endings
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import LEARNERS, GameTraits
+from dpaudit.engine.games.run_scores import log_odds_of_endings
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError

@@ -44,9 +44,9 @@ from dpaudit.engine.games.functions.recorded_law import (
 )
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
-from dpaudit.engine.games.neighbours.residues import between_steps
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
+from dpaudit.engine.games.residues import between_steps
 from dpaudit.engine.games.search import Strength, Tried, bounds_in_words, promising, steady_move, strength
 from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
 from dpaudit.errors import require, shortened

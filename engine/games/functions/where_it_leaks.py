@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.claims.scope import NO_FRACTIONS
 from dpaudit.engine.games.functions.replay import NOISE, ORDER_OF_KEYS, Draw, Replay
-from dpaudit.engine.games.neighbours.residues import LEVELS, lattice_step
+from dpaudit.engine.games.residues import LEVELS, lattice_step
 from dpaudit.errors import shortened
 
 CHANCE = 1e-4

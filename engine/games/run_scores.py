@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.work import unit
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.attacks.stated_law import StatedOdds, stated_odds
-from dpaudit.engine.games.neighbours.residues import separating_residues
-from dpaudit.engine.games.neighbours.rounding import Rounding
 from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.residues import separating_residues
+from dpaudit.engine.games.rounding import Rounding
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.attacks.output_set import separating
-from dpaudit.engine.games.neighbours.rounding import STEP
 from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.rounding import STEP
 
 Floats = NDArray[np.float64]
 MIN_DISTINCT = 4
