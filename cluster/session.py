@@ -170,9 +170,7 @@ def _first_line(err: Exception) -> str:
 def _start_local_session(parent: str, cpus: int | None, timeouts: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path. Every user can read Ray's own folder, so the token is outside it.
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    lock = open_plain(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # the file is never visible without its lock
+    lock = _lock_session(folder)
     try:
         token = folder / "token"
         token.touch(mode=0o600)
@@ -199,6 +197,14 @@ def remove_left_sessions() -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(file)
+
+
+def _lock_session(folder: Path) -> int:
+    """Lock a file in a session's folder and return its descriptor; the lock ends with this process."""
+    file = open_plain(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # the file is never visible without its lock
+    return file
 
 
 def _sessions_folder() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,6 @@ from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.locations import search_last
-from dpaudit.plain_files import note_path, read_bytes, write_atomically
 
 if TYPE_CHECKING:
     from dpaudit.cluster.jobs import Job, Jobs
@@ -53,15 +50,12 @@ def submit(
     or was stopped starts again and resumes from its run folder.
     """
     from dpaudit.cluster.jobs import Jobs
+    from dpaudit.engine.run.submissions import Submission, note_submission
 
     search_last(str(job_options["working_dir"].resolve()))
     jobs = Jobs(address)
     submitted = jobs.submit(job_of(spec, output, **job_options))
-    note = _note_of(output)
-    content = json.dumps({"job": submitted.name, "address": jobs.address}).encode()
-    with contextlib.suppress(OSError):  # the home cannot be written
-        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(note, lambda file: file.write(content))
+    note_submission(output, Submission(submitted.name, jobs.address))
     outcome = "submitted" if submitted.new else f"exists already ({submitted.state}) and is not started again"
     where = _where(address)
     text = f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}{where}`, `dpaudit status {output}{where}`"
@@ -109,12 +103,12 @@ def _show(text: str, values: Mapping[str, Any], as_json: bool) -> None:
 def _submission_status(place: str | Path, address: str | None, not_planned: SpecError) -> str:
     """Return the state of the job that was submitted to write `place`; raise `not_planned` if there is no such job."""
     from dpaudit.cluster.jobs import UNFINISHED, Jobs
+    from dpaudit.engine.run.submissions import submission_of
 
-    try:
-        noted = json.loads(read_bytes(_note_of(place)))
-        job, address = str(noted["job"]), address or str(noted["address"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise not_planned from None
+    noted = submission_of(place)
+    if noted is None:
+        raise not_planned
+    job, address = noted.job, address or noted.address
     submitted = f"{shortened(place)}: submitted as {job}"
     where = _where(address)
     try:
@@ -124,11 +118,6 @@ def _submission_status(place: str | Path, address: str | None, not_planned: Spec
     if state in UNFINISHED:
         return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {job}{where}` follows the job"
     return f"{submitted}, which ended as {state} without a plan; see `dpaudit logs {job}{where}`"
-
-
-def _note_of(place: str | Path) -> Path:
-    """Return the path of the note, outside the run folder, about the job that was last submitted to write `place`."""
-    return note_path("submissions", str(place).rstrip("/") if is_remote(place) else os.path.abspath(place))
 
 
 def _where(address: str | None) -> str:

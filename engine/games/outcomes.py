@@ -184,8 +184,8 @@ class Runs:
     def seed_numbers(self) -> list[int]:
         """Return an integer below 2^31 for each run, for code that takes no `Seed`."""
         number = self.number // 2 if self.paired else self.number
-        drawn: list[int] = self.seed.rng().integers(0, 2**31, int(number.max(initial=0)) + 1)[number].tolist()
-        return drawn
+        seeds: list[int] = self.seed.rng().integers(0, 2**31, int(number.max(initial=0)) + 1)[number].tolist()
+        return seeds
 
     def each(self, run: Callable[[bool, Seed], Any], *, dtype: type[Any] = np.float64) -> Outcomes:
         """Make the runs one by one, from their coin and seed; see `result_of` for what they may give."""

@@ -184,13 +184,14 @@ def strength(
     if len(np.unique(outcomes.ending)) == 1 and len(outcomes.vector):
         numbers = np.asarray(outcomes.summaries(), np.float64)
         by_pattern = pattern_distance(numbers[~outcomes.truth], numbers[outcomes.truth])
-    found = Strength(distance if by_pattern is None else by_pattern, accuracy, number_excess(curve, outcomes), expected)
+    distance = distance if by_pattern is None else by_pattern
+    strength = Strength(distance, accuracy, number_excess(curve, outcomes), expected)
     if attack is None:
-        return found
+        return strength
     attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
     results = [evidence_and_excess(curve, each, outcomes, stated, full_digits=full_digits) for each in attacks]
     bound, right = max(evidence for evidence, _ in results)
-    return replace(found, excess=max(excess for _, excess in results), bound=bound, right=right)
+    return replace(strength, excess=max(excess for _, excess in results), bound=bound, right=right)
 
 
 def promising(size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool) -> list[int]:
@@ -224,7 +225,7 @@ def promising(size: int, tried: Sequence[Tried], strengths: Sequence[Strength], 
 def bounds_in_words(tried: Sequence[Tried], strengths: Sequence[Strength]) -> str:
     """Return the bounds on the search runs of some pairs for a report, the largest first."""
     pairs = sorted(zip(tried, strengths, strict=True), key=lambda pair: -pair[1].bound)[:LISTED_PAIRS]
-    return "; ".join(f"{each.pair.name} {format_lower(found.bound)} ({found.right:.0%} right)" for each, found in pairs)
+    return "; ".join(f"{each.pair.name} {format_lower(by.bound)} ({by.right:.0%} right)" for each, by in pairs)
 
 
 def ending_excess(curve: PrivacyCurve, outcomes: Outcomes) -> float:

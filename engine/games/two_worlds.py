@@ -305,8 +305,8 @@ class TwoWorlds(TrialGame):
         proposing = self.proposing(setting.mechanism) if self.search_share else None
         if proposing is not None:
             unspent -= proposing.runs + proposing.weighing
-            own, label = seed.child("proposed"), f"pairs by runs with one seed{suffix}"
-            unit = work.add(propose_pairs, *source, proposing, seed=own, label=label, returns=returns, **options)
+            own_seed, label = seed.child("proposed"), f"pairs by runs with one seed{suffix}"
+            unit = work.add(propose_pairs, *source, proposing, seed=own_seed, label=label, returns=returns, **options)
             proposed = (unit,)
         plan, skipped = self._search_rounds(setting, pair_seed, proposing)
         for turn, (size, count, remaining) in enumerate(plan):
@@ -424,11 +424,11 @@ def propose_pairs(
 ) -> Outcome[Iterator[Any]]:
     """Return the pairs that runs with one seed in both worlds have found."""
     with limited_threads(compute.threads):
-        found = game.propose(mechanism, rows, proposing, seed, compute)
+        proposed = game.propose(mechanism, rows, proposing, seed, compute)
         return (
-            Outcome(iter(list(found.value)), notes=found.notes)
-            if isinstance(found, Outcome)
-            else Outcome(iter(list(found)))
+            Outcome(iter(list(proposed.value)), notes=proposed.notes)
+            if isinstance(proposed, Outcome)
+            else Outcome(iter(list(proposed)))
         )
 
 
@@ -437,8 +437,8 @@ def _numbered(
 ) -> Iterator[tuple[int, Any, bool]]:
     """Yield each pair with its place, first those that are offered; True if it was proposed."""
     offered = ((pair, False) for pair in game.pairs(mechanism, rows, seed.rng()))
-    found = ((pair, True) for pair in itertools.chain(*proposed))
-    for place, (pair, is_proposed) in enumerate(itertools.chain(offered, found)):
+    by_search = ((pair, True) for pair in itertools.chain(*proposed))
+    for place, (pair, is_proposed) in enumerate(itertools.chain(offered, by_search)):
         yield place, pair, is_proposed
 
 
@@ -514,16 +514,16 @@ def shortlist(
         if len(by_place.get(place, ())) == most > 0
     ]
     by_scores = final or min((len(each.outcomes.truth) for each in last), default=0) >= MIN_SCORED_RUNS
-    found: list[Strength | None] = []
+    measured: list[Strength | None] = []
     with limited_threads(compute.threads):
         for each in last:
             if game.ranks_by_strength:
                 judge = attack if by_scores else None
-                found.append(game.strength(curve, judge, mechanism, each.pair, each.outcomes, compute))
+                measured.append(game.strength(curve, judge, mechanism, each.pair, each.outcomes, compute))
             else:
                 worth = game.worth(curve, attack, each.pair, each.outcomes)
-                found.append(None if worth == -math.inf else Strength(0.0, 0.0, 0.0, excess=worth))
-    usable = [(each, strength) for each, strength in zip(last, found, strict=True) if strength is not None]
+                measured.append(None if worth == -math.inf else Strength(0.0, 0.0, 0.0, excess=worth))
+    usable = [(each, strength) for each, strength in zip(last, measured, strict=True) if strength is not None]
     if not usable:
         failures = [failure for outcomes in itertools.chain(*tried) for failure in outcomes.failures]
         raise RunError(f"the code fails on all pairs of inputs that were tried. {' '.join(failures[:1])}".rstrip())
@@ -567,8 +567,8 @@ def take_pairs(
         offered = [pair for _, pair, _ in _numbered(game, mechanism, (*rows, *shadows), proposed, seed)]
         chosen = []
         for position, pair in enumerate(offered if places is None else [offered[place] for place in places.places]):
-            own = None if outcomes is None else game.in_scope(outcomes.where(outcomes.subject == position))
-            chosen.append(game.prepared(mechanism, pair, own, compute))
+            on_pair = None if outcomes is None else game.in_scope(outcomes.where(outcomes.subject == position))
+            chosen.append(game.prepared(mechanism, pair, on_pair, compute))
     return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered), outcomes))
 
 
@@ -595,9 +595,9 @@ def make_runs(
         mine = number % len(pairs) == place
         if mine.any():
             runs = Runs(coins[first:][mine], number[mine], seed.child("runs"), rows, compute, game.limit_s)
-            outcomes, said = made_runs(game, mechanism, pair, runs)
+            outcomes, notes_of_runs = made_runs(game, mechanism, pair, runs)
             parts.append(outcomes if len(pairs) == 1 else replace(outcomes, subject=np.full(mine.sum(), place)))
-            notes += said
+            notes += notes_of_runs
     outcomes = Outcomes.joined(parts)
     outcomes.require_some_success()
     return Outcome(outcomes, notes=notes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)
@@ -650,5 +650,5 @@ def scores_by_view(attack: Any, view: Callable[[Outcomes], Any], fresh: Outcomes
     Raises: RunError if the attack returns NaN.
     """
     failed = fresh.fault != ""
-    seen = None if failed.all() else view(fresh.where(~failed))
-    return scored_trials(attack, seen, number=fresh.number, truth=fresh.truth, failed=failed).score
+    visible = None if failed.all() else view(fresh.where(~failed))
+    return scored_trials(attack, visible, number=fresh.number, truth=fresh.truth, failed=failed).score

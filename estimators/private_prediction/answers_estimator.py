@@ -186,14 +186,14 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         """
         ranked, pieces = _ranked(tallies), len(tallies) + failed_replays
         each = query_confidence(self.confidence, pieces)
-        done = [part for part in parts if part.pieces == pieces]
-        computed_already = {query for part in done for query in part.query.tolist()}
+        finished = [part for part in parts if part.pieces == pieces]
+        computed_already = {query for part in finished for query in part.query.tolist()}
         missing = [tally for tally in ranked if tally.query not in computed_already]
         computed = self._both_directions(missing, each)
-        done.append(QueryBounds(pieces, _queries(missing), computed.forward, computed.backward))
-        row_of = {query: row for row, query in enumerate(np.concatenate([part.query for part in done]).tolist())}
+        finished.append(QueryBounds(pieces, _queries(missing), computed.forward, computed.backward))
+        row_of = {query: row for row, query in enumerate(np.concatenate([part.query for part in finished]).tolist())}
         place = [row_of[tally.query] for tally in ranked]
-        forward, backward = (np.concatenate([getattr(part, name) for part in done])[place] for name in DIRECTIONS)
+        forward, backward = (np.concatenate([getattr(part, name) for part in finished])[place] for name in DIRECTIONS)
         bound = Directions(forward, backward)
         worst = ranked[int(np.argmax((bound.larger / np.asarray(self.orders)).max(axis=1)))]
         spread = np.stack([worst.low, worst.high, worst.unmoved])

@@ -227,7 +227,7 @@ def test_estimate_reads_counts(write: Callable[[str], Path]) -> None:
         ),
         ("score,member\n1,1\n2,1\n", [], "must hold both members and non-members, got only 1"),
         ("score,member\n", [], "at least one row"),
-        ("", [], "must be a table with named columns"),
+        ("", [], "is empty"),
         ("a,b\n1,2\n", [], "must have the columns score,member .*got a,b"),
         ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1 .1: a member., got 3 in line 3"),
         ("score,member\nx,1\ny,0\n", [], "column score must hold numbers"),

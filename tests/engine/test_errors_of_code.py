@@ -96,7 +96,7 @@ def test_the_error_of_the_code_comes_first(mechanism: Any, error: str, line: str
     assert answer.verdict is Verdict.FAILED
     first = answer.lines[0]
     assert first.label == "error"
-    assert first.text == f"{error} {line_of(line)}" if line else first.text == error
+    assert first.text == (f"{error} {line_of(line)}" if line else error)
     assert error in answer.headline
 
 

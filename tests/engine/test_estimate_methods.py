@@ -203,7 +203,7 @@ def test_list_names_the_functions_of_the_estimators() -> None:
         "confusion.epsilon_posterior_pdf", "guesses.one_run_epsilon", "guesses.one_run_p_value",
         "f_dp.f_dp_parameter", "f_dp.f_dp_epsilon", "ratio.ratio_epsilon", "ratio.detectable_ceiling",
         "divergence.renyi_divergence", "two_cut.two_cut_bound", "k_cut.k_cut_bound", "k_cut.bootstrap_bound",
-        "noisy_argmax.noisy_argmax_probabilities", "conversion.rdp_to_epsilon", "rdp_bound.compose_bounds",
+        "noisy_argmax.noisy_argmax_probabilities", "divergence.rdp_to_epsilon", "rdp_bound.compose_bounds",
         "advantage.rr_posterior", "advantage.llp_posterior", "advantage.llp_laplace_posterior",
         "advantage.llp_geometric_posterior", "advantage.rr_additive_advantage", "advantage.llp_additive_advantage",
         "advantage.llp_laplace_additive_advantage", "advantage.llp_geometric_additive_advantage",

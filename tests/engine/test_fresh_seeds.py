@@ -41,7 +41,7 @@ SPECS["text-worlds"] = {
     "game": {"name": "text-worlds", "trials": 4, "stack": 2},
     "mechanism": {"name": "fine-tuning", "trainer": {"name": "lora", "epsilon": 8}},
 }
-# These share coins or calls on purpose: the same replays without privacy, or by a weaker attack.
+# These share coins or calls on purpose: the same replays without privacy or noise, or by a weaker attack.
 SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show")
 # Parts of one training, which draw from different children of its seed.
 PARTS = ("train_teachers", "release_answers", "train_model", "ask_teachers", "train_and_ask")
@@ -82,7 +82,8 @@ def reused(plan: Plan) -> list[set[str]]:
     for entry in plan.audits:
         purposes = defaultdict(set)
         for unit in entry.units:
-            if not isinstance(unit.task, Call) or unit.label.startswith(SAME_ON_PURPOSE):
+            same = unit.label.startswith(SAME_ON_PURPOSE) or "without noise" in unit.label
+            if not isinstance(unit.task, Call) or same:
                 continue
             seed_keys = list(_keys_in(unit.task))
             results += [{f"{unit.label} reads {key} twice"} for key in set(seed_keys) if seed_keys.count(key) > 1]

@@ -12,7 +12,7 @@ from dpaudit.registry import catalogue
 from papers import data_files, ml_audit_appendix
 from papers.reproduction import Options
 from tools import rows
-from tools.rows import DATA, Row, origins, read_rows
+from tools.rows import DATA, Row, note_origin, origins, read_rows
 
 
 def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,8 +21,8 @@ def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(DATA / "index.csv", folder)
-    monkeypatch.setattr(data_files, "DATA", folder)
-    monkeypatch.setattr(data_files, "note_origin", lambda origin: rows.note_origin(origin, folder))
+    monkeypatch.setattr(rows, "DATA", folder)
+    monkeypatch.setattr(rows, "note_origin", lambda origin: note_origin(origin, folder))
     ml_audit_appendix.coverage(Options(tmp_path / "made" / "ml-audit", say=lambda text: None))
     name = "paper-ml-audit-coverage.csv"
     data_files.main(str(tmp_path / "made"), name)

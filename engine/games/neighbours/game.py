@@ -273,17 +273,17 @@ class Neighbours(TwoWorlds):
                 longest=1.0 if self.scale == "ball" else None,
                 count=min(proposing.pairs, MAX_PREDICTED),
             )
-        count, found = CLIPPED_TRAININGS, list[Worlds]()
+        count, clipped = CLIPPED_TRAININGS, list[Worlds]()
         runs = Runs(paired_coins(count), np.arange(count), seed.child("far"), (), compute, self.limit_s, paired=True)
         for each in predicted or offers:
             if each.farther is None or clips_records(
                 summarised(mechanism, each.worlds, runs), summarised(mechanism, each.farther, runs)
             ):
-                found.append(replace(each.worlds, name=each.name))
+                clipped.append(replace(each.worlds, name=each.name))
             else:
                 refused.append(f"{each.name}: the code does not limit its input")
         notes = (f"poisonings left out: {'; '.join(refused)}",) if refused else ()
-        return Outcome(iter(found), notes=notes)
+        return Outcome(iter(clipped), notes=notes)
 
     def strength(
         self, curve: PrivacyCurve, attack: Any, mechanism: Any, pair: Any, outcomes: Outcomes, compute: Compute

@@ -40,9 +40,9 @@ def _in_bulk(mechanism: SampledLearner, worlds: Worlds, runs: Runs) -> Outcomes:
         places, data = np.flatnonzero(runs.truth == world), worlds.world(world)
         if not len(places):
             continue
-        own = seed.child(0 if runs.paired else int(world)).sequence()
+        of_seed = seed.child(0 if runs.paired else int(world)).sequence()
         try:
-            vectors = mechanism.sample_summaries(data, worlds.points, len(places), seed=own, compute=runs.compute)
+            vectors = mechanism.sample_summaries(data, worlds.points, len(places), seed=of_seed, compute=runs.compute)
             of_world = [checked(vector) for vector in vectors]
         except BaseException as err:  # user code may raise anything; the exception is the outcome of these trials
             of_world = [failure(err)] * len(places)

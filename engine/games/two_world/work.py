@@ -225,6 +225,8 @@ def confidences(
     """Return phi of each model at each query of each point, shape (models, queries, points); NaN for failed models."""
     phi = np.full((len(models), queries, len(points)), np.nan, np.float32)
     trained = [place for place, model in enumerate(models) if not isinstance(model, TrainingError)]
+    if not trained:
+        return phi
     for query, features in enumerate(augmented_queries(points.features, queries)):
         for first in range(0, len(points), ROWS_AT_ONCE):
             rows = slice(first, min(first + ROWS_AT_ONCE, len(points)))
