@@ -10,12 +10,12 @@ from typing import Any
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.verdict import Answer, Verdict, decide
+from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.request.error_budget import JointTest
 
 
 @dataclass(frozen=True, eq=False)
-class JointVerdict:
+class JointVerdict(Answered):
     """The verdict of several tests of one claim.
 
     A test that rejects the claim in the first pass is repeated with other seeds and at a stricter confidence. A test
@@ -51,16 +51,6 @@ class JointVerdict:
                 for record in records
             ]
         return Record(self.name, tuple(records), self.not_played, self.together.cut, Verb.CHECK)
-
-    @cached_property
-    def answer(self) -> Answer:
-        """Verdict on the claim with every printed line."""
-        return decide(self.record)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Verdict on the claim."""
-        return self.answer.verdict
 
     @property
     def deciding(self) -> AuditResult | None:

@@ -13,7 +13,7 @@ from dpaudit.claims.scope import Scope
 from dpaudit.engine.answer import answer_words
 from dpaudit.engine.answer.record import Failure, Record, Test, Verb
 from dpaudit.engine.answer.stopping import SequentialProgress
-from dpaudit.engine.answer.verdict import Answer, Verdict, decide
+from dpaudit.engine.answer.verdict import Answered, Verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.family_bound import FamilyBound
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class AuditResult(Test):
+class AuditResult(Answered, Test):
     """Result of one audit: its test of the claim, and facts about the run.
 
     Attributes:
@@ -68,15 +68,10 @@ class AuditResult(Test):
     failed_replays: int = 0
     verb: Verb = Verb.RUN
 
-    @cached_property
-    def answer(self) -> Answer:
-        """Verdict on the claim by this test alone, with every printed line."""
-        return decide(Record(self.name, (replace(self, scope=Scope.CLAIM),), verb=self.verb))
-
     @property
-    def verdict(self) -> Verdict:
-        """Verdict on the claim."""
-        return self.answer.verdict
+    def record(self) -> Record:
+        """Record of this test alone, as a test of the claim."""
+        return Record(self.name, (replace(self, scope=Scope.CLAIM),), verb=self.verb)
 
     @property
     def headline(self) -> str:

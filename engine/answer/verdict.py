@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dpaudit.claims.scope import Scope
@@ -264,6 +265,25 @@ def decide(record: Record) -> Answer:
         if tests:
             return _answer(record, rule, tests[0])
     return _answer(record, RULES[0], None)
+
+
+class Answered:
+    """Base of results that tests of one claim give: the answer to their record, decided once."""
+
+    @property
+    def record(self) -> Record:
+        """Record from which the answer is decided."""
+        raise NotImplementedError
+
+    @cached_property
+    def answer(self) -> Answer:
+        """Verdict on the claim, with everything that is printed about it."""
+        return decide(self.record)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict on the claim."""
+        return self.answer.verdict
 
 
 def _answer(record: Record, rule: Rule, test: Test | None) -> Answer:

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, cast, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
-from dpaudit.engine.answer.verdict import Answer, Verdict, decide
+from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.data.columns import SAMPLE_COLUMNS
 from dpaudit.engine.estimate.tables import SourceTable
@@ -197,7 +196,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Estimate(Bound):
+class Estimate(Answered, Bound):
     """A bound on epsilon from given scores or counts; `print` shows it with all notes and measures.
 
     Attributes:
@@ -242,10 +241,10 @@ class Estimate(Bound):
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
         return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | details)
 
-    @cached_property
-    def answer(self) -> Answer:
-        """Verdict on the claim, with everything that is printed about it."""
-        return decide(Record(self.name, (self.as_test(self.name),), verb=self.verb))
+    @property
+    def record(self) -> Record:
+        """Record of the bound as a test of the claim."""
+        return Record(self.name, (self.as_test(self.name),), verb=self.verb)
 
     def as_test(self, name: str) -> Test:
         """Return the bound as a test of the claim with this name."""
@@ -262,11 +261,6 @@ class Estimate(Bound):
             without_noise=self.without_noise,
         )
         return test if self.claim is None or self.convicting is None else test.at_confidence_of(self.convicting)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Verdict on the claim."""
-        return self.answer.verdict
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each number, the bound first: name, value, lower, upper, confidence, method."""

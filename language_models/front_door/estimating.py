@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation, claim_under
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.answer.record import Record, Verb
-from dpaudit.engine.answer.verdict import Answer, decide
 from dpaudit.engine.estimate.estimating import (
     COINS,
     DEFAULT_GUESS,
@@ -120,11 +119,11 @@ class TextEstimate(Estimate):
         """Bounds of the slices that have one."""
         return {name: bound for name, bound in self.slices.items() if isinstance(bound, Estimate)}
 
-    @cached_property
-    def answer(self) -> Answer:
-        """Verdict on the claim by the bounds of all canaries and of the slices."""
+    @property
+    def record(self) -> Record:
+        """Record of the bounds of all canaries and of the slices as tests of the claim."""
         tests = [self.as_test(self.name), *(bound.as_test(name) for name, bound in self.slice_bounds.items())]
-        return decide(Record(self.name, tuple(tests), verb=self.verb))
+        return Record(self.name, tuple(tests), verb=self.verb)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each number, as `Estimate.to_frame`, and the slice; "" for all canaries."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.answer.answer_words import claimed_and_observed
 from dpaudit.engine.answer.card import card
 from dpaudit.engine.answer.record import Record, Test, Verb
-from dpaudit.engine.answer.verdict import Answer, Verdict, decide
+from dpaudit.engine.answer.verdict import Answered
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import Scores
@@ -78,7 +78,7 @@ class GuessedPairs:
 
 
 @dataclass(frozen=True, eq=False)
-class SyntheticAudit:
+class SyntheticAudit(Answered):
     """The verdict on a synthetic table; `print` shows it with all attacks and measures.
 
     Attributes:
@@ -118,16 +118,6 @@ class SyntheticAudit:
         """Record from which the answer is decided; the largest bound comes first, for an answer without a claim."""
         lower = {pairs.name: pairs.bound.lower for pairs in self.guessed}
         return Record(self.name, tuple(sorted(self.tests, key=lambda test: -lower[test.name])), verb=Verb.SYNTHETIC)
-
-    @cached_property
-    def answer(self) -> Answer:
-        """Verdict on the claim with every printed line."""
-        return decide(self.record)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Verdict on the claim."""
-        return self.answer.verdict
 
     @property
     def epsilon(self) -> float:
