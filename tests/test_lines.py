@@ -15,7 +15,7 @@ LIMITS = {
     "cluster": 500,
     "dpaudit": 3390,
     "engine": 165,
-    "engine/answer": 3971,
+    "engine/answer": 3985,
     "engine/attacks": 1112,
     "engine/cli": 2158,
     "engine/data": 3639,
