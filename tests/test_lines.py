@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4690,
-    "benchmarks": 10201,
+    "benchmarks": 8754,
     "cluster": 500,
     "dpaudit": 3390,
     "engine": 165,
@@ -44,7 +44,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1111,
     "synthetic_tables/games": 2712,
     "synthetic_tables/mechanisms": 1150,
-    "tests": 74758,
+    "tests": 74662,
     "tools": 1357,
 }
 """Most lines of Python in each room."""

@@ -10,7 +10,7 @@ A stated epsilon has the p-value
 which the recursion of `_guess_band_kernel` computes. A look is a number of guesses at which the right guesses are
 counted. The looks are fixed beforehand: every k up to 10, then 10 % more each time, because looking at every k spends
 more error probability than the extra looks are worth. The weights w_k = 1 / sqrt(k) allot more of the error to few
-guesses, which reveal a leak of few canaries (`benchmarks/compare_selection.py` compares other weights).
+guesses, which reveal a leak of few canaries (`docs/data/selection-one-run.csv` compares other selections).
 
 The p-value need not be monotone in epsilon, so the bound is searched from below, in steps [e, e + s] in which *every*
 epsilon is rejected. For the whole step, the search uses the rejection thresholds of its lower end e (the smallest) and
