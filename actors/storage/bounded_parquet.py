@@ -42,7 +42,7 @@ def read_bounded(
         for place, field in enumerate(fields):
             column = part.column(place)
             if column.type != field.type:
-                decoded_bytes += sum(_decoded_bytes(text) for chunk in column.chunks for text in _text_arrays(chunk))
+                decoded_bytes += sum(text_bytes(text) for chunk in column.chunks for text in _text_arrays(chunk))
                 require_unpacked_size(decoded_bytes, size, name)
                 part = part.set_column(place, field, column.cast(field.type))
         parts.append(part)
@@ -107,7 +107,7 @@ def _text_arrays(array: pa.Array) -> Iterator[pa.DictionaryArray]:
         yield from _text_arrays(array.flatten())
 
 
-def _decoded_bytes(array: pa.DictionaryArray) -> int:
+def text_bytes(array: pa.DictionaryArray) -> int:
     """Return the bytes of the texts of all rows."""
     if array.dictionary.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return int(array.nbytes)

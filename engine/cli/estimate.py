@@ -76,7 +76,7 @@ def estimate(
 ) -> None:
     """Bound epsilon from a file of attack scores or counts.
 
-    SCORES is a file (CSV, TSV or JSON lines, plain, .gz, .xz or .bz2; Parquet, .npy, .npz), or - for standard input.
+    SCORES is a file (CSV, TSV, JSON lines, Parquet, Feather, .npy, .npz; plain or packed), or - for standard input.
 
     With columns `score,member`, each row is an attack score (larger = more likely a member) and 1 or 0. The result is
     one bound on epsilon, with AUC, accuracy, and true-positive rates at 1 % and 0.1 % false-positive rate. The bound

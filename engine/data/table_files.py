@@ -1,8 +1,8 @@
-"""One reader of tables: files of six formats, plain or packed, folders of Parquet, data frames and mappings.
+"""One reader of tables: files of seven formats, plain or packed, folders of Parquet, data frames and mappings.
 
 The first bytes tell the format, and the name only tells JSON lines and CSV apart. The unpacked size of a file is read
-from its footer, directory and headers, and checked before anything is unpacked. Only the used arrays of a `.npz` are
-read.
+from its footer, messages, directory and headers, and checked before anything is unpacked. Only the used arrays of a
+`.npz` are read.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dpaudit.actors.storage.bounded_parquet import (
     read_bounded,
     require_bounded,
     require_unpacked_size,
+    text_bytes,
 )
 from dpaudit.engine.data.columns import (
     SAMPLE_COLUMNS,
@@ -50,9 +51,9 @@ from dpaudit.errors import AuditError, DataError, shortened
 from dpaudit.plain_files import require_fits_memory
 
 STANDARD_INPUT = "-"
-FORMATS = "CSV, TSV, JSON lines (plain, .gz, .xz or .bz2), Parquet, .npy or .npz"
+FORMATS = "CSV, TSV, JSON lines (plain, .gz, .xz or .bz2), Parquet, Feather, .npy or .npz"
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".npy", ".npz", ".feather")
-"""Ends of the names of files of tables, and of those that are refused with the remedy."""
+"""Ends of the names of files of tables."""
 MAX_LINE = 1 << 20  # bytes of a line of JSON
 MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
 MAX_DIRECTORY = 4 << 20  # bytes of the directory of a `.npz`
@@ -118,8 +119,7 @@ _FOREIGN: Mapping[bytes, tuple[str, str]] = {
     **{b"\x80" + bytes([version]): (_PICKLED, _SAVE) for version in range(2, 6)},
     b"\x89HDF\r\n": ("an HDF5 file", _SAVE),
     b"%PDF": ("a PDF", _SAVE),
-    b"ARROW1": ("an Arrow file (Feather)", _SAVE),
-    b"FEA1": ("a Feather file", _SAVE),
+    b"FEA1": ("a Feather file of version 1", "write it again with pandas or pyarrow, which write version 2"),
     b"ORC": ("an ORC file", _SAVE),
     b"SQLite format 3": ("an SQLite database", _SAVE),
     b"MATLAB 5.0": ("a MATLAB file", _SAVE),
@@ -213,6 +213,93 @@ def _text(source: Source, text: Text | None, rows: int | None) -> NamedTable:
 
 def _parquet(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
     return NamedTable(name, read_bounded(file, name, rows=rows))
+
+
+def _feather(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
+    """Return the used columns of a Feather file of version 2, an Arrow file: a stream of messages and a footer.
+
+    The stream is read, and not the footer, which may list other messages than those whose sizes are checked.
+    """
+    size = size_of(file)
+    require_fits_memory(size, name)
+    content = file.read()
+    if not content.endswith(b"ARROW1"):
+        raise ValueError("the file is incomplete")
+    stream, unpacked = pa.py_buffer(content).slice(8), 0
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        unpacked += 0 if message.type == "schema" else _unpacked_bytes(message)
+        require_unpacked_size(unpacked, size, name)
+    reader = pa.ipc.open_stream(stream)
+    names = reader.schema.names
+    require_width(name, len(names))
+    require_distinct(name, names)
+    wanted = set(used(names))
+    for field in reader.schema:
+        if field.name in wanted and not _is_plain(field.type):
+            must = f"{name}: column {shortened(repr(field.name), 60)} must hold numbers, texts or dates"
+            raise DataError(f"{must}, got {shortened(field.type, 60)}; write the file as Parquet")
+    table = reader.read_all().select([title for title in names if title in wanted])
+    table.validate(full=True)
+    columns = {}
+    for title, cells in zip(table.column_names, table.columns, strict=True):
+        unpacked += sum(map(_repeated_bytes, cells.chunks))
+        require_unpacked_size(unpacked, size, name)
+        columns[title] = cells.cast(pa.large_string()) if pa.types.is_string_view(cells.type) else cells
+    return NamedTable(name, pa.table(columns), tuple(title for title in names if title not in wanted))
+
+
+def _unpacked_bytes(message: pa.ipc.Message) -> int:
+    """Return the unpacked size of the arrays in a message as its metadata states it, with a byte for each value.
+
+    Source: https://github.com/apache/arrow/blob/main/format/Message.fbs, and the binary format of FlatBuffers.
+    """
+    metadata, body = memoryview(message.metadata), memoryview(message.body)
+
+    def field(table: int, number: int) -> int:
+        """Return the position of a field of a table; 0 if it is absent."""
+        at = table - struct.unpack_from("<i", metadata, table)[0]
+        if 4 + 2 * number >= struct.unpack_from("<H", metadata, at)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", metadata, at + 4 + 2 * number)[0]
+        return table + offset if offset else 0
+
+    def target(at: int) -> int:
+        return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    def pairs(at: int) -> list[list[int]]:
+        start = target(at)
+        (count,) = struct.unpack_from("<I", metadata, start)
+        return np.frombuffer(metadata, "<i8", 2 * count, start + 4).reshape(-1, 2).tolist()
+
+    root = target(0)
+    if field(root, 4) and struct.unpack_from("<h", metadata, field(root, 0))[0] < 4:  # hides how buffers are packed
+        raise ValueError("the version of the Arrow format is too old")
+    batch = target(field(root, 2))
+    batch = target(field(batch, 1)) if message.type == "dictionary" else batch
+    sizes = [count for count, _ in pairs(field(batch, 1))]
+    for offset, length in pairs(field(batch, 2)):
+        unpacked = struct.unpack_from("<q", body, offset)[0] if field(batch, 3) and length else -1
+        sizes.append(length if unpacked < 0 else unpacked)
+    if min(sizes, default=0) < 0:
+        raise ValueError("a size is negative")
+    return sum(sizes)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return True for numbers, texts, dates and dictionaries of them."""
+    if kind == pa.string_view():
+        return True
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.null())
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or kind in texts)
+
+
+def _repeated_bytes(cells: pa.Array) -> int:
+    """Return the bytes of cells that refer to values which are stored once; 0 for columns that store each value."""
+    if pa.types.is_string_view(cells.type) and len(cells):
+        lengths = np.frombuffer(cells.buffers()[1], "<i4")[4 * cells.offset :: 4]
+        return int(np.maximum(lengths, 0).sum(dtype=np.int64))
+    return text_bytes(cells) if pa.types.is_dictionary(cells.type) else 0
 
 
 def _json_lines(name: str, file: BinaryIO, used: Used, rows: int | None) -> NamedTable:
@@ -410,5 +497,5 @@ def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> N
         raise DataError(f"{must}, got {shortened(kind, 60)} of shape {shortened(shape)}; save {save}")
 
 
-READERS: dict[bytes, Reader] = {b"PAR1": _parquet, b"\x93NUMPY": _array, b"PK\x03\x04": _archive}
+READERS: dict[bytes, Reader] = {b"PAR1": _parquet, b"ARROW1": _feather, b"\x93NUMPY": _array, b"PK\x03\x04": _archive}
 """Readers of formats by the first bytes of a file."""

@@ -260,7 +260,7 @@ def test_lines_of_records_are_read_exactly(tmp_path: Path, monkeypatch: pytest.M
         assert (table.names, table.unread) == (["a", "b", "x", "c"], ("x", "c"))
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".npz"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".feather", ".npz"])
 def test_tables_of_too_many_columns_are_refused(tmp_path: Path, ending: str) -> None:
     names = [f"c{number}" for number in range(20_000)]
     path = tmp_path / f"a{ending}"
@@ -269,6 +269,8 @@ def test_tables_of_too_many_columns_are_refused(tmp_path: Path, ending: str) -> 
     sink = io.BytesIO()
     if ending == ".parquet":
         pq.write_table(table, sink)
+    elif ending == ".feather":
+        sink.write(arrow(table))
     elif ending == ".npz":
         sink.write(npz({name: npy("'|b1'", "(1,)", b"\1") for name in names}, zipfile.ZIP_STORED))
     elif ending == ".jsonl":
@@ -287,6 +289,14 @@ def parquet() -> bytes:
     return sink.getvalue()
 
 
+def arrow(table: pa.Table | None = None, compression: str | None = "zstd") -> bytes:
+    table = pa.table({"score": SCORES, "member": MEMBERS}) if table is None else table
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
 def array() -> bytes:
     sink = io.BytesIO()
     np.save(sink, np.stack([SCORES, MEMBERS], axis=1))
@@ -301,7 +311,7 @@ OTHER: dict[str, tuple[Callable[[], bytes], str]] = {
     "half of UTF-16": (lambda: CSV.decode().encode("utf-16")[:-1], "must be whole text in UTF-16"),
     "UTF-16 without a mark": (lambda: CSV.decode().encode("utf-16-le"), "probably UTF-16 or binary; save it as UTF-8"),
     "UTF-32 with a number too large": (lambda: b"\xff\xfe\0\0" + b"\xff" * 4, "must be whole text in UTF-32"),
-    "Arrow": (lambda: b"ARROW1\0\0" + bytes(100), "are those of an Arrow file (Feather); write the scores as CSV"),
+    "Feather 1": (lambda: b"FEA1" + bytes(100), "are those of a Feather file of version 1; write it again with pandas"),
     "SQLite": (lambda: b"SQLite format 3\0" + bytes(100), "are those of an SQLite database; write the scores as CSV"),
     "HDF5": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(100), "are those of an HDF5 file; write the scores as CSV"),
     "zeros": (lambda: bytes(10_000), "it has bytes that are zero"),
@@ -315,7 +325,9 @@ READ: dict[str, Callable[[], bytes]] = {
     "packed UTF-16": lambda: gzip.compress(CSV.decode().encode("utf-16")),
     "packed Parquet": lambda: gzip.compress(parquet()),
     "packed records": lambda: lzma.compress(LINES),
+    "packed Feather": lambda: gzip.compress(arrow()),
     "Parquet": parquet,
+    "Feather": arrow,
     "NumPy": array,
     "NumPy's archive": lambda: saved(score=SCORES, member=MEMBERS),
 }
@@ -348,6 +360,59 @@ def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(
     refused(estimate(tmp_path / "a.zip"), "it is a zip archive of other files; unpack it first")
     path.write_bytes(packed(CSV)[:-20])
     refused(estimate(path), "a.csv: is not a whole .csv file")
+
+
+def repeated(values: pa.Array) -> pa.Table:
+    return pa.table({"score": pa.DictionaryArray.from_arrays(np.zeros(300_000, np.int8), values)})
+
+
+def claims(size: int) -> bytes:
+    """Return a file whose first packed buffer states that it unpacks to `size` bytes."""
+    content = arrow()
+    at = content.index(struct.pack("<q", 8 * len(SCORES)) + b"\x28\xb5\x2f\xfd")
+    return content[:at] + struct.pack("<q", size) + content[at + 8 :]
+
+
+ARROW: dict[str, tuple[Callable[[], bytes], str]] = {
+    "zeros": (lambda: arrow(pa.table({"score": np.zeros(300_000)})), "must unpack to at most 1,000 times its size"),
+    "a claim": (lambda: claims(1 << 40), "must unpack to at most 1,000 times its size, but its"),
+    "a small claim": (lambda: claims(8), "must be a table with named columns"),
+    "nulls": (lambda: arrow(pa.table({"score": pa.nulls(1 << 21)})), "must unpack to at most 1,000 times its size"),
+    "a text for all rows": (lambda: arrow(repeated(pa.array(["x" * 10_000]))), "bytes unpack to 3,00"),
+    "views": (lambda: arrow(repeated(pa.array(["x"]).cast(pa.string_view()))), "must hold numbers, texts or dates"),
+    "runs": (
+        lambda: arrow(pa.table({"score": pa.RunEndEncodedArray.from_arrays(pa.array([1000]), pa.array([1.0]))})),
+        "must hold numbers, texts or dates, got run_end_encoded",
+    ),
+    "lists": (lambda: arrow(pa.table({"score": [[1]], "member": [1]})), "got list<item: int64>; write the file as"),
+    "duplicate names": (
+        lambda: arrow(pa.Table.from_arrays([pa.array([1])] * 2, ["score", "score"])),
+        "must name each column once, got 'score' 2 times",
+    ),
+    "half a file": (lambda: arrow()[: len(arrow()) // 2], "the file is incomplete"),
+    "no messages": (lambda: b"ARROW1\0\0ARROW1", "must be a table"),
+    "other messages": (lambda: b"ARROW1\0\0\xff\xff\xff\xff" + bytes(100) + b"ARROW1", "must "),
+}
+
+
+@pytest.mark.parametrize("kind", ARROW)
+def test_a_feather_file_is_bounded_by_its_messages(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, message = ARROW[kind]
+    monkeypatch.setattr(bounded_parquet, "ALWAYS_ALLOWED", 1 << 20)
+    (tmp_path / "a.feather").write_bytes(make())
+    with pytest.raises(DataError, match=re.escape(message)):
+        table_files.read_table(tmp_path / "a.feather")
+
+
+def test_a_damaged_feather_file_ends_in_one_line_or_is_read(tmp_path: Path) -> None:
+    content, rng = arrow(), np.random.default_rng(2)
+    for _ in range(150):
+        damaged = bytearray(content)
+        for place in rng.integers(8, len(content) - 6, 3):
+            damaged[place] = rng.integers(256)
+        (tmp_path / "a.feather").write_bytes(damaged)
+        result = estimate(tmp_path / "a.feather")
+        assert result.exit_code == 0 or result.output.count("\n") == 1, result.output
 
 
 @pytest.mark.parametrize("kind", OTHER)
