@@ -18,7 +18,7 @@ LIMITS = {
     "engine/answer": 3985,
     "engine/attacks": 1112,
     "engine/cli": 2158,
-    "engine/data": 3639,
+    "engine/data": 3726,
     "engine/estimate": 1292,
     "engine/figures": 609,
     "engine/games": 16868,
@@ -44,7 +44,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1111,
     "synthetic_tables/games": 2712,
     "synthetic_tables/mechanisms": 1150,
-    "tests": 74662,
+    "tests": 74737,
     "tools": 1357,
 }
 """Most lines of Python in each room."""
