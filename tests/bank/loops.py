@@ -76,6 +76,30 @@ def within(gradients: Floats, clip: Any) -> Floats:
     return np.asarray(gradients * np.minimum(1, clip / np.maximum(norms, 1e-12)))
 
 
+def changed(**parts: Any) -> type[Loop]:
+    """Return the honest loop with other methods or settings."""
+    return type("Changed", (Loop,), parts)
+
+
+def noise_times(factor: Callable[[Any, Floats], Any], **settings: Any) -> type[Loop]:
+    """Return a loop whose noise is multiplied by a function of the loop and of the sum of clipped gradients."""
+    return changed(noise=lambda loop, summed: Loop.noise(loop, summed) * factor(loop, summed), **settings)
+
+
+def clipped_by(scale: Callable[[Any, Floats], Floats], **settings: Any) -> type[Loop]:
+    """Return a loop that scales gradients by the clip over a function of loop and gradients, where below 1."""
+
+    def clipped(loop: Any, gradients: Floats) -> Floats:
+        return gradients * np.minimum(1, loop.clip / np.maximum(scale(loop, gradients), 1e-12))
+
+    return changed(clipped=clipped, **settings)
+
+
+def grouped(gradients: Floats, size: int) -> list[Floats]:
+    """Return the gradients in groups of `size` rows; an empty group if there are none."""
+    return [gradients[at : at + size] for at in range(0, max(1, len(gradients)), size)]
+
+
 # Honest loops
 
 
@@ -98,24 +122,6 @@ class Linear(Logistic):
     def gradients(self, X: Floats, y: Floats) -> Floats:
         error = X @ self.weights[:-1] + self.weights[-1] - y
         return np.concatenate([error[:, None] * X, error[:, None]], 1)
-
-
-class Wide(Loop):
-    """More weights, another clip, less noise."""
-
-    hidden, clip, sigma = 64, 0.1, 0.8
-
-
-class Quiet(Loop):
-    """More noise."""
-
-    sigma = 2.0
-
-
-class AllRows(Loop):
-    """No sampling: every row in every step."""
-
-    rate, divisor, steps = 1.0, 700.0, 100
 
 
 class Adam(Loop):
@@ -164,21 +170,6 @@ class OwnLayers(Loop):
         return np.concatenate([scale * share * part for part, share in zip(noise, self.shares, strict=True)])
 
 
-class MicroBatches(Loop):
-    """Sums of four gradients, each clipped first."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        rows = super().clipped(gradients)
-        return np.array([rows[at : at + 4].sum(0) for at in range(0, len(rows), 4)] or np.zeros((0, rows.shape[1])))
-
-
-class NormedGradients(Loop):
-    """Every gradient is scaled to about the length of the clip."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        return self.clip * gradients / (np.linalg.norm(gradients, axis=1, keepdims=True) + 0.01)
-
-
 class DrawnBefore(Loop):
     """All noise of the training is drawn at once."""
 
@@ -187,13 +178,6 @@ class DrawnBefore(Loop):
 
     def noise(self, summed: Floats) -> Floats:
         return self.all_noise[self.count]
-
-
-class SinglePrecision(Loop):
-    """Single precision."""
-
-    def release(self, gradients: Floats) -> Floats:
-        return super().release(gradients.astype(np.float32)).astype(np.float32)
 
 
 def torch_images(X: Any, y: Any, seed: int, canary: Any) -> None:
@@ -256,28 +240,6 @@ class NoiseRecurs(Loop):
         return self.all_noise[self.count % self.period]
 
 
-class WeightOutsideClip(Loop):
-    """The last bias is not clipped."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        return np.concatenate([within(gradients[:, :-1], self.clip), gradients[:, -1:]], 1)
-
-
-class MicroBatchesTogether(Loop):
-    """The mean of four gradients is clipped."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        groups = [gradients[at : at + 4].mean(0) for at in range(0, len(gradients), 4)]
-        return within(np.array(groups or np.zeros((0, gradients.shape[1]))), self.clip)
-
-
-class BareHundredth(Loop):
-    """No noise in every 100th step."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (self.count % 100 != 99)
-
-
 class MedianNorm(Loop):
     """Clip and noise by the median norm of the batch."""
 
@@ -301,13 +263,6 @@ class MedianOfSome(MedianNorm):
         if not len(gradients):
             raise ValueError("empty batch")
         return super().release(gradients)
-
-
-class HalvedHalfWay(Loop):
-    """Half the noise in the second half of the training."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (0.5 if 2 * self.count >= self.steps else 1)
 
 
 # Variants of these defects
@@ -385,89 +340,6 @@ class NoiseByLayerSpread(Loop):
         return np.concatenate([part * (layer.std() or 1) for part, layer in zip(noise, weights, strict=True)])
 
 
-class FirstLayerOutsideClip(Loop):
-    """Norm and clip omit the first layer."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        first, *rest = self.by_layer(gradients)
-        return np.concatenate([first, within(np.concatenate(rest, 1), self.clip)], 1)
-
-
-class LayersWithoutShare(Loop):
-    """Each layer is clipped to the whole norm; the noise is for one clip."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        return np.concatenate([within(part, self.clip) for part in self.by_layer(gradients)], 1)
-
-
-class LargestEntry(Loop):
-    """Clipped by the largest entry, not by the norm."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        largest = np.abs(gradients).max(1, keepdims=True)
-        return gradients * np.minimum(1, self.clip / np.maximum(largest, 1e-12))
-
-
-class SquaredNorm(Loop):
-    """Clipped by the square of the norm."""
-
-    clip = 0.1
-
-    def clipped(self, gradients: Floats) -> Floats:
-        squares = (gradients**2).sum(1, keepdims=True)
-        return gradients * np.minimum(1, self.clip / np.maximum(squares, 1e-12))
-
-
-class SumClipped(Loop):
-    """The sum of the batch is clipped."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        return within(gradients.sum(0, keepdims=True), self.clip)
-
-
-class PairsTogether(Loop):
-    """Gradients of two rows are added before they are clipped."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        groups = [gradients[at : at + 2].sum(0) for at in range(0, len(gradients), 2)]
-        return within(np.array(groups or np.zeros((0, gradients.shape[1]))), self.clip)
-
-
-class BareLastBatch(Loop):
-    """The last batch of an epoch has no noise."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (self.count % self.epoch != self.epoch - 1)
-
-
-class WarmUpBare(Loop):
-    """The first five steps have no noise."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (self.count >= 5)
-
-
-class NoiseDecays(Loop):
-    """The decay of the step size is applied to the noise too."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (1 - self.count / self.steps)
-
-
-class NoiseTwiceDivided(Loop):
-    """The noise is divided by the batch size, then added to the sum."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) / self.divisor
-
-
-class NoiseWhereMoved(Loop):
-    """Noise only in coordinates with a nonzero sum."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (summed != 0)
-
-
 class NoiseOverflows(Loop):
     """Half precision: noise beyond 1.5 deviations overflows and is replaced by 0."""
 
@@ -522,13 +394,6 @@ class NanBecomesZero(Loop):
 # Defects written after the games, without tuning the games on them.
 
 
-class UniformNoise(Loop):
-    """Uniform noise of the claimed deviation."""
-
-    def noise(self, summed: Floats) -> Floats:
-        return self.sigma * self.clip * self.rng.uniform(-np.sqrt(3), np.sqrt(3), summed.size)
-
-
 class NoiseOverRoot(Loop):
     """The noise is divided by the root of the number of sampled rows."""
 
@@ -538,14 +403,6 @@ class NoiseOverRoot(Loop):
 
     def noise(self, summed: Floats) -> Floats:
         return super().noise(summed) / np.sqrt(self.rows)
-
-
-class ByFirstLayersNorm(Loop):
-    """All layers are scaled by the first layer's clipping factor."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        first = np.linalg.norm(self.by_layer(gradients)[0], axis=1, keepdims=True)
-        return gradients * np.minimum(1, self.clip / np.maximum(first, 1e-12))
 
 
 class RunningLargest(Loop):
@@ -559,15 +416,6 @@ class RunningLargest(Loop):
         return within(gradients, self.largest)
 
 
-class EverySecondCoordinate(Loop):
-    """Noise in every second coordinate."""
-
-    def noise(self, summed: Floats) -> Floats:
-        noise = super().noise(summed)
-        noise[1::2] = 0
-        return noise
-
-
 class MovingAverage(Loop):
     """The noise is the sum of this step's draw and the previous draw, with the claimed deviation."""
 
@@ -577,21 +425,6 @@ class MovingAverage(Loop):
     def noise(self, summed: Floats) -> Floats:
         last, self.last = self.last, super().noise(summed)
         return (last + self.last) / np.sqrt(2)
-
-
-class FirstSixtyFour(Loop):
-    """A buffer holds 64 rows; later rows are added without clipping."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        return np.concatenate([within(gradients[:64], self.clip), gradients[64:]])
-
-
-class LongerNotShorter(Loop):
-    """The factor is at least 1 instead of at most 1."""
-
-    def clipped(self, gradients: Floats) -> Floats:
-        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-        return gradients * np.maximum(1, self.clip / np.maximum(norms, 0.01))
 
 
 class LargestTenth(Loop):
@@ -610,11 +443,21 @@ class SeededByStep(Loop):
         return self.sigma * self.clip * np.random.default_rng(self.count).standard_normal(summed.size)
 
 
-class BareOnceSmall(Loop):
-    """No noise if the mean gradient is short, because training has converged."""
+def first_layer_bare(loop: Any, gradients: Floats) -> Floats:
+    """Norm and clip omit the first layer."""
+    first, *rest = loop.by_layer(gradients)
+    return np.concatenate([first, within(np.concatenate(rest, 1), loop.clip)], 1)
 
-    def noise(self, summed: Floats) -> Floats:
-        return super().noise(summed) * (np.linalg.norm(summed) > 1.0)
+
+def uniform_noise(loop: Any, summed: Floats) -> Floats:
+    """Return uniform noise of the claimed deviation."""
+    return loop.sigma * loop.clip * loop.rng.uniform(-np.sqrt(3), np.sqrt(3), summed.size)
+
+
+def longer(loop: Any, gradients: Floats) -> Floats:
+    """The factor is at least 1 instead of at most 1."""
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    return gradients * np.maximum(1, loop.clip / np.maximum(norms, 0.01))
 
 
 def _case(defect: Any, twin: Any = None, *, base: Any = Loop, missed: str = "") -> Case:
@@ -636,41 +479,60 @@ class _Torch(Loop):
 BANK: dict[str, Case] = {
     "one noise for layers": _case(OneNoiseForLayers, Logistic),
     "noise recurs every 50 steps": _case(NoiseRecurs, DrawnBefore),
-    "weight outside the clip": _case(WeightOutsideClip, Linear),
-    "micro-batches clipped together": _case(MicroBatchesTogether, MicroBatches),
-    "every 100th step bare": _case(BareHundredth, Loop),
-    "clip by the median norm": _case(MedianNorm, NormedGradients),
+    "weight outside the clip": _case(
+        changed(clipped=lambda loop, rows: np.concatenate([within(rows[:, :-1], loop.clip), rows[:, -1:]], 1)), Linear
+    ),
+    "micro-batches clipped together": _case(
+        changed(
+            clipped=lambda loop, rows: within(
+                np.array([part.mean(0) for part in grouped(rows, 4) if len(part)] or rows), loop.clip
+            )
+        ),
+        changed(clipped=lambda loop, rows: np.array([part.sum(0) for part in grouped(within(rows, loop.clip), 4)])),
+    ),
+    "every 100th step bare": _case(noise_times(lambda loop, _: loop.count % 100 != 99), Loop),
+    "clip by the median norm": _case(
+        MedianNorm,
+        changed(clipped=lambda loop, rows: loop.clip * rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 0.01)),
+    ),
     "the same, no empty batch": _case(
         MedianOfSome,
         missed="an empty batch breaks the training off where few rows are tried, and many rows hardly move a median",
     ),
-    "divided by the real batch size": _case(RealBatchSize, AllRows),
-    "sigma halved half-way": _case(HalvedHalfWay, Quiet),
+    "divided by the real batch size": _case(RealBatchSize, changed(rate=1.0, divisor=700.0, steps=100)),
+    "sigma halved half-way": _case(
+        noise_times(lambda loop, _: 0.5 if 2 * loop.count >= loop.steps else 1), changed(sigma=2.0)
+    ),
     "noise comes back negated": _case(OtherLagThenSign, Adam),
     "seeded each epoch": _case(SeededEachEpoch, Momentum),
-    "permuted noise": _case(PermutedNoise, SinglePrecision),
-    "mirrored halves": _case(MirroredHalves, Wide),
+    "permuted noise": _case(
+        PermutedNoise,
+        changed(release=lambda loop, rows: Loop.release(loop, rows.astype(np.float32)).astype(np.float32)),
+    ),
+    "mirrored halves": _case(MirroredHalves, changed(hidden=64, clip=0.1, sigma=0.8)),
     "noise of ten dimensions": _case(FewDirections),
     "bare bias": _case(BareBias, OwnLayers),
     "bare first layer": _case(BareFirstLayer, EqualLayers),
     "noise by layer spread": _case(NoiseByLayerSpread),
-    "first layer outside the clip": _case(FirstLayerOutsideClip),
+    "first layer outside the clip": _case(changed(clipped=first_layer_bare)),
     "layers without a share": _case(
-        LayersWithoutShare,
+        changed(
+            clipped=lambda loop, rows: np.concatenate([within(part, loop.clip) for part in loop.by_layer(rows)], 1)
+        ),
         missed="no canary is as long in every layer: layers are not known; found with some seeds and data alone",
     ),
-    "clipped by the largest entry": _case(LargestEntry),
-    "squared norm": _case(SquaredNorm),
-    "sum clipped": _case(SumClipped),
+    "clipped by the largest entry": _case(clipped_by(lambda loop, rows: np.abs(rows).max(1, keepdims=True))),
+    "squared norm": _case(clipped_by(lambda loop, rows: (rows**2).sum(1, keepdims=True), clip=0.1)),
+    "sum clipped": _case(changed(clipped=lambda loop, rows: within(rows.sum(0, keepdims=True), loop.clip))),
     "pairs clipped together": _case(
-        PairsTogether,
+        changed(clipped=lambda loop, rows: within(np.array([part.sum(0) for part in grouped(rows, 2)]), loop.clip)),
         missed="the partner's gradient is shorter than the clip; found with some seeds alone",
     ),
-    "last batch of an epoch bare": _case(BareLastBatch),
-    "first five steps bare": _case(WarmUpBare),
-    "noise decays": _case(NoiseDecays),
-    "noise divided twice": _case(NoiseTwiceDivided),
-    "noise where moved": _case(NoiseWhereMoved),
+    "last batch of an epoch bare": _case(noise_times(lambda loop, _: loop.count % loop.epoch != loop.epoch - 1)),
+    "first five steps bare": _case(noise_times(lambda loop, _: loop.count >= 5)),
+    "noise decays": _case(noise_times(lambda loop, _: 1 - loop.count / loop.steps)),
+    "noise divided twice": _case(noise_times(lambda loop, _: 1 / loop.divisor)),
+    "noise where moved": _case(noise_times(lambda _, summed: summed != 0)),
     "noise overflows": _case(NoiseOverflows),
     "noise by the batch's norms": _case(NoiseOfBatch),
     "small batches bare": _case(NoNoiseWhenSmall),
@@ -685,17 +547,20 @@ BANK: dict[str, Case] = {
         base=_Torch,
         missed="in 30 seconds the test of many trainings is not begun",
     ),
-    "uniform noise": _case(UniformNoise),
+    "uniform noise": _case(changed(noise=uniform_noise)),
     "noise over the root of the batch": _case(NoiseOverRoot),
     "clipped by the first layer": _case(
-        ByFirstLayersNorm, missed="canaries that spare the first layer are few: layers are not known"
+        clipped_by(lambda loop, rows: np.linalg.norm(loop.by_layer(rows)[0], axis=1, keepdims=True)),
+        missed="canaries that spare the first layer are few: layers are not known",
     ),
     "running largest norm": _case(RunningLargest),
-    "every second coordinate": _case(EverySecondCoordinate),
+    "every second coordinate": _case(noise_times(lambda _, summed: np.arange(summed.size) % 2 == 0)),
     "moving average of noise": _case(MovingAverage),
-    "first 64 rows clipped": _case(FirstSixtyFour),
-    "longer, not shorter": _case(LongerNotShorter),
+    "first 64 rows clipped": _case(
+        changed(clipped=lambda loop, rows: np.concatenate([within(rows[:64], loop.clip), rows[64:]]))
+    ),
+    "longer, not shorter": _case(changed(clipped=longer)),
     "largest tenth released": _case(LargestTenth),
     "seeded by the step": _case(SeededByStep),
-    "bare once small": _case(BareOnceSmall),
+    "bare once small": _case(noise_times(lambda _, summed: np.linalg.norm(summed) > 1.0)),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,28 @@ class Neighbours:
         return int(np.argmax(votes + self.noise(query, *data, rng)))
 
 
-class WithoutNoise(Neighbours):
-    """The winner is released without noise."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        return 0.0
+def changed(honest: type = Neighbours, **parts: Any) -> type:
+    """Return a predictor with other methods or settings."""
+    return type("Changed", (honest,), parts)
 
 
-class HalfTheNoise(Neighbours):
-    """Scale 1 / epsilon, as if one count moved."""
+def noise_of(noise: Callable[..., Any]) -> type:
+    """Return neighbours whose noise is a function of predictor, query, records and generator."""
+    return changed(noise=noise)
 
-    scale = 1.0
+
+def voted(choose: Callable[..., Any]) -> type:
+    """Return neighbours whose answer is a function of exact votes and of a call that draws noise."""
+
+    def answer(self: Any, query: Any, data: Any, rng: Any) -> int | None:
+        chosen = choose(self.count(query, *data, rng), lambda: self.noise(query, *data, rng))
+        return None if chosen is None else int(chosen)
+
+    return changed(answer=answer)
+
+
+BARE = noise_of(lambda self, query, X, y, rng: 0.0)
+"""The winner is released without noise."""
 
 
 class NoiseOfTheWinner(Neighbours):
@@ -59,20 +71,9 @@ class NoiseOfTheWinner(Neighbours):
         return int(votes.argmax())
 
 
-class SeededByTheQuery(Neighbours):
-    """A repeated query gets the same noise for all data."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        seed = int(np.abs(query).sum() * 1e6) % 2**32
-        return np.random.default_rng(seed).laplace(0, self.scale, 2)
-
-
-class SeededByTheData(Neighbours):
-    """Data and query determine the noise."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        seed = int(np.abs(X).sum() * 1e3 + y.sum() + np.abs(query).sum() * 1e6) % 2**32
-        return np.random.default_rng(seed).laplace(0, self.scale, 2)
+def seeded(self: Any, number: float) -> Any:
+    """Return the noise of neighbours that a number determines."""
+    return np.random.default_rng(int(number) % 2**32).laplace(0, self.scale, 2)
 
 
 class NoiseDrawnOnce(Neighbours):
@@ -86,22 +87,6 @@ class NoiseDrawnOnce(Neighbours):
         return self.first_noise
 
 
-class NormalOfLaplaceScale(Neighbours):
-    """Normal noise with the Laplace scale as deviation."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        return rng.normal(0, self.scale, 2)
-
-
-class ExactScreening(Neighbours):
-    """Answers only if the exact majority is large; the answer is noisy."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
-        if self.count(query, *data, rng).max() < 10:
-            return None
-        return super().answer(query, data, rng)
-
-
 class NoisyScreening(Neighbours):
     """Screening and answer are both noisy, with half of the budget each."""
 
@@ -110,16 +95,6 @@ class NoisyScreening(Neighbours):
         if votes.max() + rng.laplace(0, 2.0) < 10:
             return None
         return int(np.argmax(votes + rng.laplace(0, 4.0, 2)))
-
-
-class ExactWhereClear(Neighbours):
-    """No noise if the margin is five votes or more."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
-        votes = self.count(query, *data, rng)
-        if abs(votes[1] - votes[0]) >= 5:
-            return int(votes.argmax())
-        return super().answer(query, data, rng)
 
 
 class WeightedByDistance(Neighbours):
@@ -142,13 +117,6 @@ class WithinARadius(Neighbours):
         if not self.count(query, *data, rng).sum():
             return None
         return super().answer(query, data, rng)
-
-
-class WithinARadiusAlways(WithinARadius):
-    """All records within a distance vote; the answer does not reveal that there are none."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
-        return Neighbours.answer(self, query, data, rng)
 
 
 class KnowsItsRecords(Neighbours):
@@ -210,12 +178,6 @@ class Exponential:
         return int(rng.random() < weights[1] / weights.sum())
 
 
-class ExponentialWithoutTheHalf(Exponential):
-    """Weights exp(epsilon u), not exp(epsilon u / 2)."""
-
-    factor = 1.0
-
-
 class Teachers:
     """Ten teachers with record i at teacher i mod 10; each votes for the nearer class mean. One vote moves."""
 
@@ -247,11 +209,8 @@ class TeachersAtRandom(Teachers):
         return [np.flatnonzero(teacher == teacher_number) for teacher_number in range(self.teachers)]
 
 
-class TeachersWithoutNoise(Teachers):
-    """The winning class is released without noise."""
-
-    def released(self, votes: Any, rng: Any) -> int:
-        return int(votes.argmax())
+BARE_TEACHERS = changed(Teachers, released=lambda self, votes, rng: int(votes.argmax()))
+"""The winning class is released without noise."""
 
 
 class OverlappingTeachers(Teachers):
@@ -260,20 +219,6 @@ class OverlappingTeachers(Teachers):
     def parts(self, n: int, rng: Any) -> Any:
         parts = super().parts(n, rng)
         return [np.concatenate([parts[(first + more) % self.teachers] for more in range(4)]) for first in range(10)]
-
-
-class ShiftingTeachers(Teachers):
-    """Parts of equal size in the order of the records: an added record shifts the limits of most parts."""
-
-    def parts(self, n: int, rng: Any) -> Any:
-        return np.array_split(np.arange(n)[::-1], self.teachers)
-
-
-class TeachersThatAgree(Teachers):
-    """Refuses to answer if the exact lead is small."""
-
-    def released(self, votes: Any, rng: Any) -> int | None:
-        return None if abs(votes[0] - votes[1]) <= 2 else super().released(votes, rng)
 
 
 class GaussianTeachers(Teachers):
@@ -285,18 +230,6 @@ class GaussianTeachers(Teachers):
         return int(np.argmax(votes + rng.normal(0, self.sigma, 2)))
 
 
-class GaussianTeachersHalf(GaussianTeachers):
-    """Half the noise."""
-
-    sigma = math.sqrt(2)
-
-
-class GaussianTeachersWithoutNoise(GaussianTeachers):
-    """No noise."""
-
-    sigma = 0.0
-
-
 class Votes:
     """Counts of the labels within a distance; noise is added by the audit."""
 
@@ -306,12 +239,6 @@ class Votes:
         X, y = data
         near = ((queries[:, None] - X[None]) ** 2).sum(axis=2) <= 0.25
         return self.weight * np.stack([(near & (y == label)).sum(axis=1) for label in (0, 1)], axis=1)
-
-
-class VotesCountedThreeTimes(Votes):
-    """Each record votes three times."""
-
-    weight = 3
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -345,33 +272,8 @@ class KeptNoise(Neighbours):
         return _KEPT[key]
 
 
-class OneDrawForAll(Neighbours):
-    """`size` is missing: all counts get the same noise, which never changes the winner."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        return rng.laplace(0, self.scale)
-
-
-class ClassesWithVotes(Neighbours):
-    """Only classes with votes get noise; other classes cannot win."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int:
-        votes = self.count(query, *data, rng)
-        return int(np.argmax(np.where(votes > 0, votes + self.noise(query, *data, rng), -np.inf)))
-
-
-class MajorityOfFive(Neighbours):
-    """The most frequent of five noisy answers, each with the full budget."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int:
-        votes = self.count(query, *data, rng)
-        return int(sum(int(np.argmax(votes + self.noise(query, *data, rng))) for _ in range(5)) >= 3)
-
-
-class MajorityWithinBudget(MajorityOfFive):
-    """The most frequent of five noisy answers, each with a fifth of the budget."""
-
-    scale = 10.0
+MAJORITY_OF_FIVE = voted(lambda votes, noise: sum(int(np.argmax(votes + noise())) for _ in range(5)) >= 3)
+"""The most frequent of five noisy answers, each with the full budget."""
 
 
 class ScaledByTheData(Neighbours):
@@ -386,35 +288,6 @@ class ScaledByTheData(Neighbours):
         return super().count((query - low) / wide, (X - low) / wide, y, rng)
 
 
-class ScaledByAPublicRange(ScaledByTheData):
-    """The range is a constant."""
-
-    def range(self, X: Any) -> tuple[Any, Any]:
-        return np.full(X.shape[1], -10.0), np.full(X.shape[1], 10.0)
-
-
-class NoiseOnShares(Neighbours):
-    """Votes are divided by the 15 voters, the noise by the number of all records."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        return 15 * rng.laplace(0, self.scale / len(y), 2)
-
-
-class BoundedNoise(Neighbours):
-    """Noise beyond two scales is clipped."""
-
-    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        return np.clip(super().noise(query, X, y, rng), -2 * self.scale, 2 * self.scale)
-
-
-class BoundedVotes(Neighbours):
-    """Noisy counts are clipped to the range of counts, which is post-processing."""
-
-    def answer(self, query: Any, data: Any, rng: Any) -> int:
-        votes = self.count(query, *data, rng) + self.noise(query, *data, rng)
-        return int(np.clip(votes, 0, 15).argmax())
-
-
 def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Case:
     """Return a case with two classes."""
     make_twin = None if twin is None else (lambda: from_predictor(twin, claim))
@@ -422,43 +295,79 @@ def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Ca
 
 
 BANK = {
-    "without noise": _case(WithoutNoise, Neighbours, true=math.inf),
-    "without noise, replaced": _case(WithoutNoise, Neighbours, REPLACED, true=math.inf),
-    "without noise, delta": _case(WithoutNoise, Neighbours, NEAR_GAUSSIAN, true=math.inf),
-    "half the noise": _case(HalfTheNoise, true=2.0),
-    "half the noise, replaced": _case(HalfTheNoise, claim=REPLACED, true=2.0),
+    "without noise": _case(BARE, Neighbours, true=math.inf),
+    "without noise, replaced": _case(BARE, Neighbours, REPLACED, true=math.inf),
+    "without noise, delta": _case(BARE, Neighbours, NEAR_GAUSSIAN, true=math.inf),
+    "half the noise": _case(changed(scale=1.0), true=2.0),
+    "half the noise, replaced": _case(changed(scale=1.0), claim=REPLACED, true=2.0),
     "noise of the winner alone": _case(NoiseOfTheWinner),
-    "seeded by the query": _case(SeededByTheQuery, true=math.inf),
-    "seeded by the data": _case(SeededByTheData, true=math.inf),
+    "seeded by the query": _case(
+        noise_of(lambda self, query, X, y, rng: seeded(self, np.abs(query).sum() * 1e6)), true=math.inf
+    ),
+    "seeded by the data": _case(
+        noise_of(
+            lambda self, query, X, y, rng: seeded(self, np.abs(X).sum() * 1e3 + y.sum() + np.abs(query).sum() * 1e6)
+        ),
+        true=math.inf,
+    ),
     "noise drawn once": _case(NoiseDrawnOnce),
     "normal for Laplace": _case(
-        NormalOfLaplaceScale,
+        noise_of(lambda self, query, X, y, rng: rng.normal(0, self.scale, 2)),
         missed="epsilon is exceeded in the tails alone, where few trials are",
     ),
-    "exact screening": _case(ExactScreening, NoisyScreening, true=math.inf),
-    "exact where clear": _case(ExactWhereClear),
+    "exact screening": _case(
+        voted(lambda votes, noise: None if votes.max() < 10 else np.argmax(votes + noise())),
+        NoisyScreening,
+        true=math.inf,
+    ),
+    "exact where clear": _case(
+        voted(lambda votes, noise: np.argmax(votes if abs(votes[1] - votes[0]) >= 5 else votes + noise()))
+    ),
     "weighted by distance": _case(WeightedByDistance),
-    "within a radius": _case(WithinARadius, WithinARadiusAlways, true=math.inf),
+    "within a radius": _case(WithinARadius, changed(WithinARadius, answer=Neighbours.answer), true=math.inf),
     "knows its records": _case(KnowsItsRecords, true=math.inf),
     "drawn until right": _case(DrawnUntilRight),
     "budget spent": _case(BudgetSpent, true=math.inf),
     "no subsampling": _case(NoSubsampling, Subsampling, true=math.log1p((math.e - 1) / 0.2)),
-    "exponential without the half": _case(ExponentialWithoutTheHalf, Exponential, true=2.0),
-    "teachers without noise": _case(TeachersWithoutNoise, Teachers, true=math.inf),
-    "teachers without noise, replaced": _case(TeachersWithoutNoise, TeachersAtRandom, REPLACED, true=math.inf),
+    "exponential without the half": _case(changed(Exponential, factor=1.0), Exponential, true=2.0),
+    "teachers without noise": _case(BARE_TEACHERS, Teachers, true=math.inf),
+    "teachers without noise, replaced": _case(BARE_TEACHERS, TeachersAtRandom, REPLACED, true=math.inf),
     "overlapping teachers": _case(OverlappingTeachers, TeachersAtRandom, true=4.0),
-    "shifting teachers": _case(ShiftingTeachers),
-    "teachers that agree": _case(TeachersThatAgree, true=math.inf),
-    "half of normal noise": _case(GaussianTeachersHalf, GaussianTeachers, GAUSSIAN),
-    "no normal noise": _case(GaussianTeachersWithoutNoise, None, GAUSSIAN, true=math.inf),
+    "shifting teachers": _case(
+        changed(Teachers, parts=lambda self, n, rng: np.array_split(np.arange(n)[::-1], self.teachers))
+    ),
+    "teachers that agree": _case(
+        changed(
+            Teachers,
+            released=lambda self, votes, rng: (
+                None if abs(votes[0] - votes[1]) <= 2 else Teachers.released(self, votes, rng)
+            ),
+        ),
+        true=math.inf,
+    ),
+    "half of normal noise": _case(changed(GaussianTeachers, sigma=math.sqrt(2)), GaussianTeachers, GAUSSIAN),
+    "no normal noise": _case(changed(GaussianTeachers, sigma=0.0), None, GAUSSIAN, true=math.inf),
     "votes counted three times": Case(
-        lambda: from_predictor(VotesCountedThreeTimes, GAUSSIAN, sigma=2.0),
+        lambda: from_predictor(changed(Votes, weight=3), GAUSSIAN, sigma=2.0),
         lambda: from_predictor(Votes, GAUSSIAN, sigma=2.0),
     ),
-    "one draw for all classes": _case(OneDrawForAll, true=math.inf),
-    "classes with votes": _case(ClassesWithVotes, true=math.inf),
-    "majority of five": _case(MajorityOfFive, MajorityWithinBudget),
-    "scaled by the data": _case(ScaledByTheData, ScaledByAPublicRange),
-    "noise on shares": _case(NoiseOnShares),
-    "bounded noise": _case(BoundedNoise, BoundedVotes, true=math.inf),
+    "one draw for all classes": _case(
+        noise_of(lambda self, query, X, y, rng: rng.laplace(0, self.scale)), true=math.inf
+    ),
+    "classes with votes": _case(
+        voted(lambda votes, noise: np.argmax(np.where(votes > 0, votes + noise(), -np.inf))), true=math.inf
+    ),
+    "majority of five": _case(MAJORITY_OF_FIVE, changed(MAJORITY_OF_FIVE, scale=10.0)),
+    "scaled by the data": _case(
+        ScaledByTheData,
+        changed(ScaledByTheData, range=lambda self, X: (np.full(X.shape[1], -10.0), np.full(X.shape[1], 10.0))),
+    ),
+    "noise on shares": _case(noise_of(lambda self, query, X, y, rng: 15 * rng.laplace(0, self.scale / len(y), 2))),
+    "bounded noise": _case(
+        noise_of(
+            lambda self, query, X, y, rng: np.clip(rng.laplace(0, self.scale, 2), -2 * self.scale, 2 * self.scale)
+        ),
+        voted(lambda votes, noise: np.clip(votes + noise(), 0, 15).argmax()),
+        true=math.inf,
+    ),
 }
