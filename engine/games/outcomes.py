@@ -150,6 +150,27 @@ class Outcomes:
 
 
 @dataclass(frozen=True, eq=False)
+class Observed:
+    """Runs on one pair, from which an attack learns and which it scores.
+
+    Attributes:
+        mechanism: The mechanism that ran.
+        pair: The two inputs.
+        learned: Search runs, whose coins the attack knows.
+        fresh: Runs to score.
+        shadows: Results of the units of `TwoWorlds.shadow_models`.
+        compute: Devices and threads.
+    """
+
+    mechanism: Any
+    pair: Any
+    learned: Outcomes
+    fresh: Outcomes
+    shadows: tuple[Any, ...]
+    compute: Compute
+
+
+@dataclass(frozen=True, eq=False)
 class Runs:
     """Runs that a game asks for: one for each coin, in the order of the coins.
 

@@ -46,21 +46,23 @@ class Worth:
 def judge_candidate(
     candidate: Any,
     mechanism: Any,
-    worlds: Any,
+    pairs: Sequence[Any],
     search: tuple[Outcomes, ...],
     compute: Compute,
     *,
     full_digits: bool = False,
 ) -> Worth:
-    """Return the worth of one candidate of a `ManyCandidates` on search samples; -inf if nothing can be learned."""
+    """Return the worth of one candidate of a `ManyCandidates` on search samples; -inf if nothing can be learned.
+
+    If there are several pairs, the law that the mechanism states is that of the first.
+    """
     samples = _usable_samples(in_scope(Outcomes.joined(search), full_digits=full_digits))
     if samples is None:
         return Worth(-math.inf)
-    worlds = worlds[0] if isinstance(worlds, list) else worlds
     summaries, truth = _rounding_of(samples, full_digits=full_digits).rounded(samples.summaries()), samples.truth
-    stated = stated_odds(mechanism, worlds, compute)
+    stated, move = stated_odds(mechanism, pairs[0], compute), known_move(pairs[0])
     with limited_threads(compute.threads):
-        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated, known_move(worlds))))
+        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated, move)))
 
 
 def in_scope(samples: Outcomes, *, full_digits: bool) -> Outcomes:

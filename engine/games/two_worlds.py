@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
-from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.attacks.stated_law import stated_odds
-from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Outcomes, Runs
+from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Observed, Outcomes, Runs
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
 from dpaudit.engine.games.run_scores import (
     ManyCandidates,
     Worth,
+    in_scope,
     judge_candidate,
     known_move,
     score_trials,
@@ -49,6 +50,8 @@ from dpaudit.errors import InputError, RunError, require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.threads import limited_threads
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class TwoWorlds(TrialGame):
     """True if a confirmatory run reuses the pairs and search runs of the first pass."""
     plays_without_noise: ClassVar[bool] = True
     """True if the mechanism also runs without its noise, which shows what the audit can detect."""
+    measures_failures: ClassVar[bool] = False
+    """True if the share of failed runs is a measurement, `failed_share`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +108,21 @@ class TwoWorlds(TrialGame):
             allowed = f"search must be in {fewest} .. {MAX_TRIALS:,}"
             require(fewest <= self.search <= MAX_TRIALS, allowed, search=self.search)
         require(self.limit_s is None or self.limit_s > 0, "a time limit must be > 0 s", limit=self.limit_s)
+        if hasattr(self, "relation"):
+            relation = None if self.relation is None else Relation(self.relation)
+            require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation)
+            object.__setattr__(self, "relation", relation)
+            self.state(relation=relation or Relation.ADD_REMOVE)
+
+    def state(self, **facts: Any) -> None:
+        """Set facts of the game (`GameTraits`) that depend on its fields."""
+        object.__setattr__(self, "traits", replace(self.traits, **facts))
+
+    def for_claim(self, claim: Claim) -> Self:
+        """Return the game with the claim's relation, if it has a field `relation` that is None."""
+        if claim.relation is Relation.LABEL or getattr(self, "relation", claim.relation) is not None:
+            return self
+        return replace(self, relation=claim.relation)  # type: ignore[call-arg]
 
     # A source of pairs
 
@@ -144,10 +164,6 @@ class TwoWorlds(TrialGame):
         if tried is None or self.ranks_by_strength:  # see `judged`
             return ()
         return (f"data sets chosen: {' and '.join(pair.name for pair in chosen)}, out of {offered} pairs",)
-
-    def in_scope(self, outcomes: Outcomes) -> Outcomes:
-        """Return outcomes without the numbers that hold low bits, unless all digits are read."""
-        return outcomes if self.reads_full_digits else outcomes.without_low_bits()
 
     def proposing(self, mechanism: Any) -> Proposing | None:
         """Return how many runs `propose` may make, and how many pairs it gives at most; None for no proposals."""
@@ -194,32 +210,32 @@ class TwoWorlds(TrialGame):
         """
         return ()
 
-    def scores(
-        self,
-        attack: Any,
-        mechanism: Any,
-        pair: Any,
-        learned: Outcomes,
-        fresh: Outcomes,
-        shadows: tuple[Any, ...],
-        compute: Compute,
-    ) -> NDArray[np.float64]:
-        """Return the score of each fresh run on a pair, larger for world 1.
+    def scores(self, attack: Any, observed: Observed) -> NDArray[np.float64]:
+        """Return the score of each fresh run on a pair, larger for world 1."""
+        mechanism, pair = observed.mechanism, observed.pair
+        stated, move = stated_odds(mechanism, pair, observed.compute), known_move(pair)
+        full_digits = self.reads_full_digits
+        return score_trials(attack, observed.learned, observed.fresh, stated, move, full_digits=full_digits).score
+
+    @staticmethod
+    def scores_by_view(attack: Any, observed: Observed, view: Callable[[Outcomes], Any]) -> NDArray[np.float64]:
+        """Return an attack's scores of fresh runs; a failed run counts for world 1, whose record may cause the failure.
 
         Args:
-            learned: Search runs on the pair, from which the attack learns.
-            shadows: Results of the units of `shadow_models`.
+            view: Function that makes the attacker's view of runs that did not fail.
+        Raises: RunError if the attack returns NaN.
         """
-        stated, move = stated_odds(mechanism, pair, compute), known_move(pair)
-        return score_trials(attack, learned, fresh, stated, move, full_digits=self.reads_full_digits).score
+        fresh, failed = observed.fresh, observed.fresh.fault != ""
+        visible = None if failed.all() else view(fresh.where(~failed))
+        return scored_trials(attack, visible, number=fresh.number, truth=fresh.truth, failed=failed).score
 
     def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
         """Return measurements of the fresh runs of a unit, such as utility."""
-        return {}
+        return {"failed_share": float((outcomes.fault != "").mean())} if self.measures_failures else {}
 
     def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
         """Return the names of all measurements that `metrics` may have."""
-        return ()
+        return ("failed_share",) if self.measures_failures else ()
 
     def response(self, setting: Setting) -> Response:
         """Return the response from which the sensitivity is planned."""
@@ -424,12 +440,8 @@ def propose_pairs(
 ) -> Outcome[Iterator[Any]]:
     """Return the pairs that runs with one seed in both worlds have found."""
     with limited_threads(compute.threads):
-        proposed = game.propose(mechanism, rows, proposing, seed, compute)
-        return (
-            Outcome(iter(list(proposed.value)), notes=proposed.notes)
-            if isinstance(proposed, Outcome)
-            else Outcome(iter(list(proposed)))
-        )
+        proposed = with_notes(game.propose(mechanism, rows, proposing, seed, compute))
+        return replace(proposed, value=iter(list(proposed.value)))
 
 
 def _numbered(
@@ -474,15 +486,14 @@ def try_pairs(
             truth = paired_coins(count) if paired else own_seed.child("coins").rng().random(count) < 0.5
             runs = Runs(truth, number, own_seed, rows, compute, game.limit_s, paired)
             parts = runs.parts(game.stack + game.stack % 2)
-            outcomes = Outcomes.joined([made_runs(game, mechanism, pair, part)[0] for part in parts])
+            with limited_threads(compute.threads):
+                outcomes = Outcomes.joined([with_notes(game.run(mechanism, pair, part)).value for part in parts])
             yield replace(outcomes, subject=np.full(count, place))
 
 
-def made_runs(game: TwoWorlds, mechanism: Any, pair: Any, runs: Runs) -> tuple[Outcomes, tuple[str, ...]]:
-    """Return what runs of a mechanism on a pair gave, and their notes."""
-    with limited_threads(runs.compute.threads):
-        outcomes = game.run(mechanism, pair, runs)
-    return (outcomes.value, outcomes.notes) if isinstance(outcomes, Outcome) else (outcomes, ())
+def with_notes(result: T | Outcome[T]) -> Outcome[T]:
+    """Return what a game gave, with its notes if there are any."""
+    return result if isinstance(result, Outcome) else Outcome(result)
 
 
 @unit
@@ -509,7 +520,12 @@ def shortlist(
         by_place.setdefault(int(outcomes.subject[0]), []).append(outcomes)
     most = max(map(len, by_place.values()), default=0)
     last = [
-        Tried(place, pair, game.in_scope(Outcomes.joined(by_place[place]).renumbered()), is_proposed)
+        Tried(
+            place,
+            pair,
+            in_scope(Outcomes.joined(by_place[place]).renumbered(), full_digits=game.reads_full_digits),
+            is_proposed,
+        )
         for place, pair, is_proposed in _numbered(game, mechanism, rows, proposed, pair_seed)
         if len(by_place.get(place, ())) == most > 0
     ]
@@ -567,7 +583,9 @@ def take_pairs(
         offered = [pair for _, pair, _ in _numbered(game, mechanism, (*rows, *shadows), proposed, seed)]
         chosen = []
         for position, pair in enumerate(offered if places is None else [offered[place] for place in places.places]):
-            on_pair = None if outcomes is None else game.in_scope(outcomes.where(outcomes.subject == position))
+            on_pair = None
+            if outcomes is not None:
+                on_pair = in_scope(outcomes.where(outcomes.subject == position), full_digits=game.reads_full_digits)
             chosen.append(game.prepared(mechanism, pair, on_pair, compute))
     return Outcome(iter(chosen), notes=game.notes(mechanism, rows, chosen, len(offered), outcomes))
 
@@ -595,9 +613,10 @@ def make_runs(
         mine = number % len(pairs) == place
         if mine.any():
             runs = Runs(coins[first:][mine], number[mine], seed.child("runs"), rows, compute, game.limit_s)
-            outcomes, notes_of_runs = made_runs(game, mechanism, pair, runs)
-            parts.append(outcomes if len(pairs) == 1 else replace(outcomes, subject=np.full(mine.sum(), place)))
-            notes += notes_of_runs
+            with limited_threads(compute.threads):
+                made = with_notes(game.run(mechanism, pair, runs))
+            parts.append(made.value if len(pairs) == 1 else replace(made.value, subject=np.full(mine.sum(), place)))
+            notes += made.notes
     outcomes = Outcomes.joined(parts)
     outcomes.require_some_success()
     return Outcome(outcomes, notes=notes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)
@@ -631,24 +650,12 @@ def score_runs(
         for place, pair in enumerate(pairs):
             mine, before = ((outcomes.subject == place) | (len(pairs) == 1) for outcomes in (runs, searched))
             if mine.any():
-                score[mine] = game.scores(
-                    chosen, mechanism, pair, searched.where(before), runs.where(mine), shadows, compute
-                )
+                on_pair = searched.where(before), runs.where(mine)
+                observed = Observed(mechanism, pair, *on_pair, shadows, compute)
+                score[mine] = game.scores(chosen, observed)
     usual = (searched if len(searched.truth) else runs).usual_ending
     odd = (runs.ending != usual) & (runs.ending == np.char.add(runs.width.astype(str), " numbers"))
     unlike = runs.where(odd)
     words = zip(unlike.name, unlike.ending, strict=True)
     failures = tuple(f"{name}: it returned {ending}, most runs {usual}" for name, ending in words)
     return Outcome(iter((scored(0, runs.truth, score, runs.number),)), failures=failures)
-
-
-def scores_by_view(attack: Any, view: Callable[[Outcomes], Any], fresh: Outcomes) -> NDArray[np.float64]:
-    """Return an attack's scores of runs; a failed run counts for world 1, whose record may cause the failure.
-
-    Args:
-        view: Function that makes the attacker's view of runs that did not fail.
-    Raises: RunError if the attack returns NaN.
-    """
-    failed = fresh.fault != ""
-    visible = None if failed.all() else view(fresh.where(~failed))
-    return scored_trials(attack, visible, number=fresh.number, truth=fresh.truth, failed=failed).score

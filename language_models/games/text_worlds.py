@@ -9,7 +9,7 @@ Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiment 2, on texts
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, checked, failure
 from dpaudit.engine.games.protocol import GameTraits, LossView, Played, Setting
-from dpaudit.engine.games.two_worlds import TwoWorlds, scores_by_view
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_kinds.random_tokens import RandomTokens
 from dpaudit.language_models.canary_texts.drawing import StoredCanaries, drawn_canaries, new_tokens
@@ -36,7 +36,7 @@ from dpaudit.language_models.mechanisms.fine_tuned_model import (
 )
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics, token_statistics
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.texts import Texts
@@ -84,6 +84,7 @@ class TextWorlds(TwoWorlds):
     optional_parts: ClassVar[tuple[str, ...]] = ("reference",)
     learns_once: ClassVar[bool] = False
     plays_without_noise: ClassVar[bool] = False
+    measures_failures: ClassVar[bool] = True
 
     trials: int = 256
     kind: CanaryKind = field(default=RandomTokens(), metadata={"kind": "text-canary"})
@@ -151,23 +152,8 @@ class TextWorlds(TwoWorlds):
                     outcomes.append(token_statistics(trained, spans))
         return runs.gave([_loss_of_secret(outcome) for outcome in outcomes])
 
-    def scores(
-        self,
-        attack: Any,
-        mechanism: Any,
-        pair: Any,
-        learned: Outcomes,
-        fresh: Outcomes,
-        shadows: tuple[Any, ...],
-        compute: Compute,
-    ) -> NDArray[np.float64]:
-        return scores_by_view(attack, lambda runs: SecretView(runs.matrix()[:, 0]), fresh)
-
-    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
-        return ("failed_share",)
-
-    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
-        return {"failed_share": float((outcomes.fault != "").mean())}
+    def scores(self, attack: Any, observed: Observed) -> NDArray[np.float64]:
+        return self.scores_by_view(attack, observed, lambda runs: SecretView(runs.matrix()[:, 0]))
 
     def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
         return replace(played, claim=setting.mechanism.claim(len(setting.parts.target) + 1))

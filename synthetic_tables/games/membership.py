@@ -22,7 +22,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.game import ROW_FUNCTIONS
 from dpaudit.engine.games.outcomes import Outcomes, Runs
@@ -252,18 +252,10 @@ class TableMembershipGame(TwoWorlds):
         super().__post_init__()
         require(self.row is None or self.row >= 0, "row must be >= 0", row=self.row)
         require(self.rows is None or self.rows >= 2, "rows must be >= 2", rows=self.rows)
-        require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
-        object.__setattr__(self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE))
 
     @property
     def limit_s(self) -> float | None:
         return self.fit_limit_s
-
-    def for_claim(self, claim: Claim) -> TableMembershipGame:
-        """Return the game with the claim's relation, if it has none yet."""
-        if self.relation is not None or claim.relation is Relation.LABEL:
-            return self
-        return replace(self, relation=claim.relation)
 
     def pairs(self, mechanism: Any, rows: tuple[Any, ...], rng: np.random.Generator) -> Iterator[TargetRecord]:
         """Yield the target record. Fits that are scored have other rows, so the choice costs no significance."""

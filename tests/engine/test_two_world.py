@@ -25,7 +25,7 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.outcomes import Outcomes
+from dpaudit.engine.games.outcomes import Observed, Outcomes
 from dpaudit.engine.games.trials import TrainingRun
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.games.two_world.canaries import GivenRow
@@ -37,7 +37,7 @@ from dpaudit.engine.games.two_world.work import (
     parameter_count,
     train_observed,
 )
-from dpaudit.engine.games.two_worlds import scores_by_view
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
@@ -352,16 +352,14 @@ def test_failed_trainings_count_for_world_1(tmp_path: Path) -> None:
 def test_one_score_for_each_trial_or_an_error() -> None:
     @dataclass(frozen=True)
     class Broken:
-        view = ChallengeView
-        needs = frozenset[str]()
-
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.full(len(view.point), np.nan)
 
     runs = Outcomes.of_numbers(np.zeros((1, 2)), np.array([True]))
+    observed = Observed(None, None, runs, runs, (), Compute())
     with pytest.raises(RunError, match="returned NaN scores"):
-        scores_by_view(
-            Broken(), lambda outcomes: ChallengeView(*[outcomes.subject] * 4, None, *[outcomes.matrix()] * 2), runs
+        TwoWorlds.scores_by_view(
+            Broken(), observed, lambda seen: ChallengeView(*[seen.subject] * 4, None, *[seen.matrix()] * 2)
         )
 
 

@@ -262,9 +262,7 @@ class RowFunctionGame(TwoWorlds):
         require(
             self.record == "worst" or searched, "beyond, full_digits and person need the worst record", got=self.record
         )
-        require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
-        relation, differ_in = self.relation or Relation.ADD_REMOVE, neighbours_in_words(self.person or "", self.group)
-        object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, differ_in=differ_in))
+        self.state(differ_in=neighbours_in_words(self.person or "", self.group))
 
     @property
     def limit_s(self) -> float | None:
@@ -273,12 +271,6 @@ class RowFunctionGame(TwoWorlds):
     @property
     def reads_full_digits(self) -> bool:
         return self.full_digits
-
-    def for_claim(self, claim: Claim) -> RowFunctionGame:
-        """Return the game with the claim's relation, if it has none yet."""
-        if self.relation is not None or claim.relation is Relation.LABEL:
-            return self
-        return replace(self, relation=claim.relation)
 
     def for_data(self, data: object) -> RowFunctionGame:
         """Return the game with the person's column of the schema of its data, if it has no other one.

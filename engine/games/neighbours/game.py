@@ -186,13 +186,10 @@ class Neighbours(TwoWorlds):
         super().__post_init__()
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
         # The poisoning decides how the data sets differ, and so which claim holds for them.
-        traits = replace(type(self).traits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
+        self.state(relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
-            traits = replace(
-                traits,
-                helps=f"{traits.helps}, or fewer `copies`: the converted claim grows with them, especially its delta",
-            )
-        object.__setattr__(self, "traits", traits)
+            more = ", or fewer `copies`: the converted claim grows with them, especially its delta"
+            self.state(helps=f"{self.traits.helps}{more}")
 
     @property
     def limit_s(self) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -119,10 +119,7 @@ class CraftedQueries(TwoWorlds):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.answers in (1, 2), "answers must be 1 or 2", answers=self.answers)
-        relation = Relation(self.relation)
-        require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
-        object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, answers=self.answers))
+        self.state(answers=self.answers)
 
     def runs_per_unit(self, mechanism: Any) -> int:
         return self.stack

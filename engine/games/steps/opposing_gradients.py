@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dpaudit.claims import PrivacyCurve, Relation
-from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, checked, failure
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits
 from dpaudit.engine.games.trials import ExampleGradients
-from dpaudit.engine.games.two_worlds import TwoWorlds, scores_by_view
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
@@ -330,6 +330,7 @@ class OpposingGradients(TwoWorlds):
     couples_seeds: ClassVar[bool] = False
     learns_once: ClassVar[bool] = False
     plays_without_noise: ClassVar[bool] = False
+    measures_failures: ClassVar[bool] = True
 
     trials: int = 4_000
     stack: int = 256
@@ -386,24 +387,9 @@ class OpposingGradients(TwoWorlds):
             f"information a training; the canary {best.words}",
         )
 
-    def scores(
-        self,
-        attack: Any,
-        mechanism: Any,
-        pair: Crowd,
-        learned: Outcomes,
-        fresh: Outcomes,
-        shadows: tuple[Any, ...],
-        compute: Compute,
-    ) -> Floats:
-        search = pair.search(learned)
-        return scores_by_view(attack, lambda runs: CrowdView(search, CrowdSteps.of_runs(runs)), fresh)
-
-    def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
-        return ("failed_share",)
-
-    def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
-        return {"failed_share": float((outcomes.fault != "").mean())}
+    def scores(self, attack: Any, observed: Observed) -> Floats:
+        search = observed.pair.search(observed.learned)
+        return self.scores_by_view(attack, observed, lambda runs: CrowdView(search, CrowdSteps.of_runs(runs)))
 
 
 def crowd_shape(features: Features) -> tuple[int, ...]:

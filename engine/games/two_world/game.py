@@ -17,7 +17,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.outcomes import Outcomes, Runs, failure
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, failure
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
@@ -29,7 +29,7 @@ from dpaudit.engine.games.protocol import (
 )
 from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
-from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView
 from dpaudit.engine.games.two_world.work import (
     ACCURACY_METRICS,
     ObservedTrainings,
@@ -44,9 +44,9 @@ from dpaudit.engine.games.two_world.work import (
     train_shadows,
     with_crafted,
 )
-from dpaudit.engine.games.two_worlds import TwoWorlds, scores_by_view
+from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.protocols import ObservableLearner
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.registry import register
@@ -77,6 +77,7 @@ class MembershipOfAPoint(TwoWorlds, ABC):
     optional_parts: ClassVar[tuple[str, ...]] = ("test", "validation")
     learns_once: ClassVar[bool] = False
     plays_without_noise: ClassVar[bool] = False
+    measures_failures: ClassVar[bool] = True
 
     shadows: int = 64
     queries: int = 1
@@ -203,16 +204,8 @@ class MembershipOfAPoint(TwoWorlds, ABC):
         ]
         return replace(runs.gave(results), subject=challenge)
 
-    def scores(
-        self,
-        attack: Any,
-        mechanism: Any,
-        pair: TrialSetup,
-        learned: Outcomes,
-        fresh: Outcomes,
-        shadows: tuple[Shadows, ...],
-        compute: Compute,
-    ) -> NDArray[np.float64]:
+    def scores(self, attack: Any, observed: Observed) -> NDArray[np.float64]:
+        shadows, pair = observed.shadows, observed.pair
         joined = joined_shadows(shadows) if shadows and "shadows" in attack.needs else None
         queries = self.queries if isinstance(self.challenge_canary, Canary | None) else 0
 
@@ -223,17 +216,16 @@ class MembershipOfAPoint(TwoWorlds, ABC):
             phi = (target.astype(np.float32), runs.subject, population.astype(np.float32), pair.population)
             return ChallengeView(*phi, joined, products, norms)
 
-        return scores_by_view(attack, view, fresh)
+        return self.scores_by_view(attack, observed, view)
 
     def metric_names(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
-        return ("failed_share", *(() if rows[1] is None else ACCURACY_METRICS))
+        return (*super().metric_names(rows), *(() if rows[1] is None else ACCURACY_METRICS))
 
     def metrics(self, outcomes: Outcomes, rows: tuple[Any, ...]) -> Mapping[str, float]:
-        failed = outcomes.fault != ""
-        shares = {"failed_share": float(failed.mean())}
-        if rows[1] is None or failed.all():
-            return shares
-        return shares | accuracy_metrics(float(outcomes.where(~failed).matrix()[:, 0].mean()), rows[1])
+        share, trained = super().metrics(outcomes, rows), outcomes.where(outcomes.fault == "")
+        if rows[1] is None or not len(trained.truth):
+            return share
+        return {**share, **accuracy_metrics(float(trained.matrix()[:, 0].mean()), rows[1])}
 
 
 def half_of_the_pool(game: MembershipOfAPoint, rows: int) -> tuple[int, int]:
