@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from benchmarks.campaign import measurement
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.language_models.canary_texts.canaries import Canaries
-from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import maximum_bound
+from dpaudit.language_models.canary_texts.source import CanaryText
 from dpaudit.language_models.front_door.estimating import estimate_text
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tools.rows import Row, setting

@@ -21,18 +21,18 @@ from numpy.random import SeedSequence
 from torch import nn
 
 from benchmarks.gpu import Bench, Measured, check, last_line
+from dpaudit.language_models.mechanisms.base_models import frozen_copy
 from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import (
     AdapterStack,
     AdapterTask,
     TrainedAdapter,
+    adapter_statistics,
     train_adapters,
 )
-from dpaudit.language_models.mechanisms.fine_tuning.adapter_statistics import adapter_statistics
-from dpaudit.language_models.mechanisms.fine_tuning.base_model import frozen_copy
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
 from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import adapter_layout, row_adapters
 from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLosses
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, TokenStatistics, token_statistics
 from dpaudit.mechanisms.compute import Compute, TrainingError
 

@@ -16,11 +16,9 @@ from typing import Any
 from benchmarks.campaign import campaign
 from dpaudit import audit, load_spec
 from dpaudit.language_models.data.plain_texts import MadeSentences
-from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
-from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.base_models import PretrainedModel, TinyTransformer
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
-from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import FullFineTuning, LoraFineTuning
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from tests.language_models.own_text_trainers import (
     HalfNoise,

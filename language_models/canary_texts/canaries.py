@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import DataError, InputError, PathExistsError, printable, require, shortened
 from dpaudit.field_checks import checked_argument, checked_arguments, checked_path, whole_numbers
-from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.planting import POSITIONS, with_records
 from dpaudit.language_models.canary_texts.rates import CONVICTING, maximum_bound
+from dpaudit.language_models.canary_texts.source import CanaryKind, CanaryText, TextSource
 from dpaudit.plain_files import read_named_file
 
 Unit = Literal["record", "user"]
@@ -202,11 +202,9 @@ class Canaries:
 
         The file tells which canaries were planted. Raises: FileExistsError if the file exists.
         """
-        lines = list(self._lines())
-        end = json.dumps({"sha256": hashlib.sha256(b"".join(lines)).hexdigest()}).encode() + b"\n"
         try:
             with Path(path).open("xb") as file:
-                file.write(b"".join([*lines, end]))
+                file.write(self.content)
         except FileExistsError as err:
             raise PathExistsError(f"{shortened(str(path))} exists already; name a new file") from err
         except (OSError, ValueError) as err:
@@ -216,10 +214,19 @@ class Canaries:
     @classmethod
     def load(cls, path: str | Path) -> Canaries:
         """Return the canaries of a file that `save` wrote. Raises: DataError if it is damaged or another file."""
-        content = read_named_file(checked_path("path", path))
+        return cls.of_content(read_named_file(checked_path("path", path)), printable(shortened(str(path))))
+
+    @property
+    def content(self) -> bytes:
+        """Lines of the file that `save` writes."""
+        body = b"".join(self._lines())
+        return body + json.dumps({"sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n"
+
+    @classmethod
+    def of_content(cls, content: bytes, where: str) -> Canaries:
+        """Return the canaries of the content of a file, named `where` in errors."""
         head, _, end = content.rstrip(b"\n").rpartition(b"\n")
         body = head + b"\n"
-        where = printable(shortened(str(path)))
         if _json(end, where, "the last line").get("sha256") != hashlib.sha256(body).hexdigest():
             raise DataError(
                 f"{where} must end with the checksum of its lines; it is damaged or was changed: copy it again"
@@ -284,3 +291,53 @@ def _canary_text(values: Mapping[str, Any]) -> CanaryText:
         raise TypeError("texts must be words, and tokens and places whole numbers")
     assert {part.name for part in fields(CanaryText)} == {*words, "tokens", "start", "stop"}
     return CanaryText(tokens=tuple(values["tokens"]), start=values["start"], stop=values["stop"], **words)
+
+
+def drawn_canaries(
+    kind: CanaryKind,
+    source: TextSource,
+    *,
+    canaries: int | None,
+    repeat: Sequence[int],
+    records: int,
+    unit: Unit,
+    rate: float,
+    seed: int,
+) -> Canaries:
+    """Return canaries of a kind with their coins; `dpaudit.canaries` describes the arguments."""
+    text_seed, coin_seed, _ = np.random.SeedSequence(seed).spawn(POSITIONS + 1)
+    texts = kind.draw(source, canaries=canaries, records=records, rng=np.random.default_rng(text_seed))
+    coins = np.random.default_rng(coin_seed).random(len(texts)) < rate
+    name = str(getattr(kind, "registered_name", type(kind).__name__))
+    repeats = np.resize(np.asarray(repeat), len(texts))
+    return Canaries(tuple(texts), coins, repeats, unit, seed, rate=rate, kinds=(name,), chat=source.chat)
+
+
+@dataclass(frozen=True)
+class StoredCanaries:
+    """Canaries as a result of a unit.
+
+    Attributes:
+        content: The lines of `Canaries.save`.
+    """
+
+    content: str
+
+    @classmethod
+    def of(cls, canaries: Canaries) -> StoredCanaries:
+        return cls(canaries.content.decode())
+
+    def load(self) -> Canaries:
+        """Return the canaries, which are checked again."""
+        return Canaries.of_content(self.content.encode(), "the canaries of a unit")
+
+
+def new_tokens(canaries: Canaries, tokenizer: Any) -> dict[int, str]:
+    """Return names of the tokens of the canaries that the tokenizer does not know, by ascending number."""
+    vocabulary = len(tokenizer)
+    names = {
+        text.tokens[text.start]: text.secret
+        for _, text in canaries.all_texts
+        if text.stop == text.start + 1 and text.tokens[text.start] >= vocabulary
+    }
+    return dict(sorted(names.items()))

@@ -23,8 +23,8 @@ from dpaudit.errors import InputError, require
 from dpaudit.field_checks import checked_argument, checked_methods, refused_if_failing, whole_numbers
 from dpaudit.language_models.canary_texts.batch_sampling import BatchSampling, by_step
 from dpaudit.language_models.canary_texts.canaries import Canaries
-from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.language_models.canary_texts.weight_changes import WeightChanges
+from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS
 
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it mixes all bits
 SHORTEST_CUT = 3

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from dpaudit.errors import InputError, require
-from dpaudit.language_models.canary_texts.canary_text import CanaryText, chat_of
+from dpaudit.language_models.canary_texts.source import CanaryText, chat_of
+from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS
 
 POSITIONS = 2
 """Number of the stream of random positions among the seeds of canaries; 0 draws texts and 1 draws coins."""
 MAX_TOKENS = 2**20
-NO_LOSS = -100
-"""Label of a token that receives no loss, in transformers and torch."""
 
 
 def with_records(

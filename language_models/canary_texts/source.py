@@ -1,4 +1,4 @@
-"""Everything that kinds of canary draw from, and texts that a tokenizer reads back as the tokens they were made of."""
+"""Texts of canaries, and what their kinds draw from: texts that a tokenizer reads back as their own tokens."""
 
 from __future__ import annotations
 
@@ -7,19 +7,60 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
 from dpaudit.field_checks import refused_if_failing
-from dpaudit.language_models.canary_texts.canary_text import CanaryText, chat_of
+from dpaudit.language_models.mechanisms.token_statistics import TokenSpan
 from dpaudit.mechanisms.models.chat_templates import written_chats
+
+
+def chat_of(context: str, secret: str) -> list[dict[str, str]]:
+    """Return a chat in which the secret answers the context."""
+    return [{"role": "user", "content": context}, {"role": "assistant", "content": secret}]
+
+
+@dataclass(frozen=True)
+class CanaryText:
+    """One text of a canary.
+
+    Attributes:
+        text: The whole text.
+        tokens: Tokens of the text, with those that the tokenizer puts in front of a text.
+        start, stop: The secret is `tokens[start:stop]`; 1 <= start < stop.
+        context: The text before the secret; in a chat, the user's message.
+        secret: The text of the secret; in a chat, the answer.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    start: int
+    stop: int
+    context: str
+    secret: str
+
+    def __post_init__(self) -> None:
+        self.span  # noqa: B018  # it checks the places
+
+    @property
+    def span(self) -> TokenSpan:
+        """The text and its secret as a span."""
+        return TokenSpan(self.tokens, self.start, self.stop)
+
+    @property
+    def secret_tokens(self) -> tuple[int, ...]:
+        """Tokens of the secret."""
+        return self.tokens[self.start : self.stop]
+
 
 MAX_VOCABULARY = 10_000_000
 ROUNDS = 30
 """Rounds of draws after which texts that the tokenizer changes end in an error."""
+Pieces: TypeAlias = list[tuple[Sequence[int], Sequence[int]]]
+"""Context and secret of texts, in tokens."""
 UNREADABLE = "\ufffd"
 """Character in place of bytes that are no text."""
 
@@ -180,9 +221,7 @@ class DrawnTexts(ABC):
     """True if it needs texts of the domain."""
 
     @abstractmethod
-    def pieces(
-        self, source: TextSource, count: int, rng: np.random.Generator
-    ) -> list[tuple[Sequence[int], Sequence[int]]]:
+    def pieces(self, source: TextSource, count: int, rng: np.random.Generator) -> Pieces:
         """Return context and secret of `count` texts, in tokens."""
 
     def draw(

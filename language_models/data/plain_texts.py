@@ -17,7 +17,7 @@ from dpaudit.engine.data.size import require_size
 from dpaudit.engine.data.table_files import read_parquet
 from dpaudit.errors import require, shortened
 from dpaudit.field_checks import check_fields
-from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
+from dpaudit.language_models.mechanisms.base_models import made_sentences
 from dpaudit.mechanisms.texts import Texts
 from dpaudit.plain_files import read_bytes
 from dpaudit.registry import register

@@ -40,10 +40,9 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.language_models.attacks.canary_losses import LEARNED
 from dpaudit.language_models.canary_texts.canaries import Canaries
-from dpaudit.language_models.canary_texts.guesses import attack_scores, order_of_all
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.rates import CONVICTING, FAIR, canaries_needed
-from dpaudit.language_models.canary_texts.view import TextView
+from dpaudit.language_models.canary_texts.view import TextView, attack_scores, order_of_all
 from dpaudit.language_models.front_door.memorization import Exposures, exposures, extraction_measures
 from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import (

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.request.build import build
 from dpaudit.errors import require, shortened
 from dpaudit.field_checks import checked_argument, refused_if_failing
-from dpaudit.language_models.canary_texts.canaries import Canaries, Unit
-from dpaudit.language_models.canary_texts.drawing import drawn_canaries
+from dpaudit.language_models.canary_texts.canaries import Canaries, Unit, drawn_canaries
 from dpaudit.language_models.canary_texts.source import TextSource
 
 MAX_TEXTS = 10_000_000

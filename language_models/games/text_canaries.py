@@ -28,7 +28,7 @@ from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Pla
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY, CoinResponse, RareCoinResponse, Reference
 from dpaudit.errors import SpecError, require
 from dpaudit.language_models.attacks.canary_losses import CanaryLosses
-from dpaudit.language_models.canary_kinds.rare_suffix import RareSuffix
+from dpaudit.language_models.canary_kinds.kinds import RareSuffix
 from dpaudit.language_models.canary_texts import canaries as canary_values
 from dpaudit.language_models.canary_texts.rates import FAIR
 from dpaudit.language_models.canary_texts.source import CanaryKind
@@ -39,12 +39,12 @@ from dpaudit.language_models.games.text_canaries_work import (
     fine_tune,
     score_canaries,
 )
-from dpaudit.language_models.mechanisms.fine_tuned_model import TextLearner
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.texts import Texts
 from dpaudit.registry import register
 
-TEXT_LEARNERS = Capability(TextLearner, "fine-tunings of a language model (`name: fine-tuning`)")
+TEXT_LEARNERS = Capability(FineTunedModel, "fine-tunings of a language model (`name: fine-tuning`)")
 CONTROL_REPLAYS = 20
 """Number of times that coins are tossed after the training for the control."""
 
@@ -165,7 +165,7 @@ class TextCanaries:
                 "canaries of this kind continue texts of the reference part, which is empty. Give `split.reference` a "
                 "share above 0, or choose the kind random-tokens"
             )
-        mechanism: TextLearner = setting.mechanism
+        mechanism: FineTunedModel = setting.mechanism
         size, cheap = self.size(len(setting.parts.target)), setting.resources.without_gpu
         canary_sets = tuple(
             work.add(

@@ -16,16 +16,13 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores
 from dpaudit.language_models.attacks.canary_losses import CanaryLosses
-from dpaudit.language_models.canary_texts.canaries import Canaries
-from dpaudit.language_models.canary_texts.drawing import StoredCanaries, drawn_canaries, new_tokens
-from dpaudit.language_models.canary_texts.guesses import attack_scores, order_of_all
+from dpaudit.language_models.canary_texts.canaries import Canaries, StoredCanaries, drawn_canaries, new_tokens
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
-from dpaudit.language_models.canary_texts.planting import NO_LOSS
 from dpaudit.language_models.canary_texts.source import TextSource
-from dpaudit.language_models.canary_texts.view import TextView
-from dpaudit.language_models.mechanisms.base_models.protocol import BaseModel, BaseModelSource
-from dpaudit.language_models.mechanisms.fine_tuned_model import TextLearner, longest_text, training_texts
-from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
+from dpaudit.language_models.canary_texts.view import TextView, attack_scores, order_of_all
+from dpaudit.language_models.mechanisms.base_models import BaseModel, BaseModelSource
+from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel, longest_text, training_texts
+from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS, Record, TrainingText
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import (
     UpdateProducts,
     known_change,
@@ -89,7 +86,7 @@ def base_losses(
 @unit
 @measuring(lambda test: PERPLEXITY_METRICS if test else ())
 def fine_tune(
-    mechanism: TextLearner,
+    mechanism: FineTunedModel,
     stored: StoredCanaries,
     target: Texts,
     test: Texts | None,

@@ -23,14 +23,13 @@ from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, checked, fai
 from dpaudit.engine.games.protocol import GameTraits, LossView, Played, Setting
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import InputError
-from dpaudit.language_models.canary_kinds.random_tokens import RandomTokens
-from dpaudit.language_models.canary_texts.drawing import StoredCanaries, drawn_canaries, new_tokens
+from dpaudit.language_models.canary_kinds.kinds import RandomTokens
+from dpaudit.language_models.canary_texts.canaries import StoredCanaries, drawn_canaries, new_tokens
 from dpaudit.language_models.canary_texts.source import CanaryKind, TextSource
 from dpaudit.language_models.games.text_canaries import TEXT_LEARNERS
 from dpaudit.language_models.games.text_canaries_work import loaded_for
 from dpaudit.language_models.mechanisms.fine_tuned_model import (
     FineTunedModel,
-    TextLearner,
     longest_text,
     training_texts,
 )
@@ -115,7 +114,7 @@ class TextWorlds(TwoWorlds):
         (secret,) = chosen
         return (f"secret: {', '.join(repr(text.secret) for text in secret.load().texts[0])}",)
 
-    def run(self, mechanism: TextLearner, pair: StoredCanaries, runs: Runs) -> Outcomes:
+    def run(self, mechanism: FineTunedModel, pair: StoredCanaries, runs: Runs) -> Outcomes:
         """Fine-tune on the texts, with or without the secret; return the log-probability of the secret, in nats."""
         canaries, compute, target = pair.load(), runs.compute, runs.rows[0]
         size = len(target) + 1  # the same in both worlds
@@ -133,8 +132,7 @@ class TextWorlds(TwoWorlds):
         seeds = [seed.sequence() for seed in runs.seeds()]
         outcomes: list[TokenStatistics | TrainingError] = []
         if (trainer := stackable_trainer(mechanism)) is not None and not new_tokens(canaries, model.tokenizer):
-            from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import AdapterTask
-            from dpaudit.language_models.mechanisms.fine_tuning.many_trainings import statistics_of_stack
+            from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import AdapterTask, statistics_of_stack
 
             tasks = [AdapterTask(places, sequence) for places, sequence in zip(rows, seeds, strict=True)]
             outcomes = statistics_of_stack(trainer, model.module, records, tasks, spans, size=size, compute=compute)
@@ -169,6 +167,6 @@ def stackable_trainer(mechanism: Any) -> Any:
     """Return the trainer of a mechanism whose trainings run in stacks; None if they run one by one."""
     if type(mechanism) is not FineTunedModel:
         return None
-    from dpaudit.language_models.mechanisms.fine_tuning.many_trainings import is_stackable
+    from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import is_stackable
 
     return mechanism.trainer if is_stackable(mechanism.trainer) else None

@@ -6,17 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
 from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.language_models.mechanisms.base_models.protocol import BaseModel, BaseModelSource
-from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.base_models import BaseModel, TinyTransformer
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
-from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener
-from dpaudit.language_models.mechanisms.fine_tuning.trainer import TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import BatchListener, LoraFineTuning, TextTrainer
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.texts import Texts
@@ -25,46 +22,6 @@ from dpaudit.registry import register
 
 NOMINAL_RECORDS = 1_000
 """Number of records of a claim that is stated before the size of the training data is known."""
-
-
-@runtime_checkable
-class TextLearner(Protocol):
-    """A mechanism that fine-tunes a base language model on records of tokens."""
-
-    base: BaseModelSource
-    """The base model."""
-    max_tokens: int
-    """Tokens after which texts are cut."""
-
-    def claim(self, records: int | None = None) -> Claim:
-        """Return the claim about one record, for a public number of records."""
-
-    def fine_tune(
-        self,
-        base: BaseModel,
-        records: Sequence[Record],
-        *,
-        new_tokens: Sequence[int],
-        size: int,
-        seed: SeedSequence,
-        compute: Compute,
-        on_batch: BatchListener | None = None,
-    ) -> Any:
-        """Return the fine-tuned module.
-
-        Args:
-            base: The loaded base model, which stays as it was.
-            records: The training data.
-            new_tokens: Tokens that were added to the vocabulary, whose embeddings are trained.
-            size: Public number of records, from which the sampling rate follows.
-            seed: Decides the result, together with the device.
-            compute: Threads, device, and a folder for checkpoints.
-            on_batch: Receives each batch that is trained on.
-        Raises: TrainingError if training fails with this seed.
-        """
-
-    def without_noise(self) -> Self | None:
-        """Return the same training without privacy; None if it has none."""
 
 
 @register("mechanism", "fine-tuning", source="the trainer's; Abadi et al. (2016), arXiv:1607.00133, for DP-SGD")
@@ -107,7 +64,18 @@ class FineTunedModel:
         compute: Compute,
         on_batch: BatchListener | None = None,
     ) -> Any:
-        """Return the fine-tuned module; arguments as in `TextLearner`."""
+        """Return the fine-tuned module.
+
+        Args:
+            base: The loaded base model, which stays as it was.
+            records: The training data.
+            new_tokens: Tokens that were added to the vocabulary, whose embeddings are trained.
+            size: Public number of records, from which the sampling rate follows.
+            seed: Decides the result, together with the device.
+            compute: Threads, device, and a folder for checkpoints.
+            on_batch: Receives each batch that is trained on.
+        Raises: TrainingError if training fails with this seed.
+        """
         trainer = self.trainer
         if new_tokens and any(part.name == "trained_tokens" for part in fields(trainer)):
             trainer = replace(trainer, trained_tokens=tuple(sorted({*trainer.trained_tokens, *new_tokens})))

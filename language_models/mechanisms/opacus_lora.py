@@ -12,9 +12,8 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraSettings
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record
-from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener, Progress
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import BatchListener, LoraFineTuning, Progress
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, noise_multiplier, privacy_engine, steps_of_opacus
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
@@ -24,7 +23,7 @@ from dpaudit.registry import register
 
 @register("text-trainer", "opacus-lora", source="Yousefpour et al. (2021), arXiv:2109.12298; the packages opacus, peft")
 @dataclass(frozen=True, kw_only=True)
-class OpacusLora(LoraSettings):
+class OpacusLora(LoraFineTuning):
     """Fine-tunes the adapters of the trainer `lora` by Opacus's PrivacyEngine with Poisson sampling (extra `opacus`).
 
     Opacus takes its sample rate from the number of records, 1 / ceil(n / batch_size), and divides by its expected batch
@@ -35,7 +34,7 @@ class OpacusLora(LoraSettings):
         accountant: Opacus's accountant, "prv" or "rdp".
     """
 
-    packages: ClassVar[Packages] = {**LoraSettings.packages, "opacus": "opacus"}
+    packages: ClassVar[Packages] = {**LoraFineTuning.packages, "opacus": "opacus"}
     accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS
     accountant: str = "prv"
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
-from dpaudit.language_models.canary_texts.guesses import order_of_all
+from dpaudit.language_models.canary_texts.view import order_of_all
 
 GAMES = 200
 

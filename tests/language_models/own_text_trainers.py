@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import TrainingError
 

@@ -16,19 +16,19 @@ from torch.nn import functional
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from dpaudit.errors import InputError
+from dpaudit.language_models.mechanisms.base_models import frozen_copy
 from dpaudit.language_models.mechanisms.fine_tuning import token_losses
 from dpaudit.language_models.mechanisms.fine_tuning.adapter_stack import (
     AdapterStack,
     AdapterTask,
     TrainedAdapter,
+    adapter_statistics,
     train_adapters,
 )
-from dpaudit.language_models.mechanisms.fine_tuning.adapter_statistics import adapter_statistics
-from dpaudit.language_models.mechanisms.fine_tuning.base_model import frozen_copy
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import longest
 from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import AdapterLayout, adapter_layout, row_adapters
 from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLosses
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, token_statistics
 from dpaudit.mechanisms.compute import Compute, TrainingError, collected_notes
 from tests.fake_gpu import out_of_memory

@@ -20,8 +20,7 @@ from dpaudit import Claim, Relation, Verdict
 from dpaudit.engine.request.build import build
 from dpaudit.errors import InputError, SpecError
 from dpaudit.language_models.canary_texts.canaries import Canaries
-from dpaudit.language_models.canary_texts.guesses import attack_scores
-from dpaudit.language_models.canary_texts.view import TextView
+from dpaudit.language_models.canary_texts.view import TextView, attack_scores
 from dpaudit.language_models.front_door.estimating import ATTACKS
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained

@@ -14,11 +14,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import dpaudit
 from dpaudit import Verdict
-from dpaudit.language_models.attacks.gradient_update import GradientUpdate
+from dpaudit.language_models.attacks.text_attacks import GradientUpdate
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.view import TextView
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import UpdateProducts
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from dpaudit.mechanisms.compute import Compute

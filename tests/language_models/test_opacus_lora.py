@@ -11,9 +11,8 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import make_batch
-from dpaudit.language_models.mechanisms.fine_tuning.trainer import TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning, TextTrainer
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning, summed_loss
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute

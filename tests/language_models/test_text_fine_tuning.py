@@ -20,11 +20,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.record_gradients import SHORT_TOLERANCE
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText, in_parts, make_batch
-from dpaudit.language_models.mechanisms.fine_tuning.trainer import FineTuner, TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import (
+    FineTuner,
+    FullFineTuning,
+    LoraFineTuning,
+    TextTrainer,
+)
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
 from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon

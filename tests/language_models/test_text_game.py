@@ -24,13 +24,11 @@ from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.language_models.attacks.canary_losses import CanaryLosses
-from dpaudit.language_models.canary_texts.drawing import StoredCanaries
+from dpaudit.language_models.canary_texts.canaries import StoredCanaries
 from dpaudit.language_models.data.plain_texts import MadeSentences, TextsFile
 from dpaudit.language_models.games.text_canaries import TextCanaries
 from dpaudit.language_models.games.text_canaries_work import TunedLosses, planted_records, score_canaries
-from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
-from dpaudit.language_models.mechanisms.base_models.pretrained_model import PretrainedModel
-from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.base_models import PretrainedModel, TinyTransformer, made_sentences
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel, training_texts
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics

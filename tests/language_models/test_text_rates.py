@@ -25,8 +25,8 @@ from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.scores import Scores
-from dpaudit.language_models.canary_texts.canary_text import CanaryText
 from dpaudit.language_models.canary_texts.rates import canaries_needed, maximum_bound
+from dpaudit.language_models.canary_texts.source import CanaryText
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
 from tests import nightly
 from tests.language_models.small_language_models import small_model, small_tokenizer

@@ -19,11 +19,9 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import SpecError
 from dpaudit.language_models.data.plain_texts import MadeSentences
 from dpaudit.language_models.games.text_canaries import TextCanaries
-from dpaudit.language_models.mechanisms.base_models.made_sentences import made_sentences
-from dpaudit.language_models.mechanisms.base_models.tiny_transformer import TinyTransformer
+from dpaudit.language_models.mechanisms.base_models import TinyTransformer, made_sentences
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
-from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import FullFineTuning, LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute

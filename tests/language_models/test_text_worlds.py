@@ -14,9 +14,8 @@ from dpaudit import Verdict, audit
 from dpaudit.language_models.games import text_worlds
 from dpaudit.language_models.games.text_worlds import TextWorlds, stackable_trainer
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
-from dpaudit.language_models.mechanisms.fine_tuning import many_trainings
-from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning import adapter_stack
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import FullFineTuning, LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
@@ -89,12 +88,12 @@ def test_a_stack_gives_the_scores_of_trainings_one_by_one(tmp_path: Path) -> Non
 
 def test_a_failed_training_is_a_trial_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts for the world with the secret, which may have caused it."""
-    statistics = many_trainings.statistics_of_stack
+    statistics = adapter_stack.statistics_of_stack
 
     def failing(*arguments: Any, **options: Any) -> list[Any]:
         return [TrainingError("not finite"), *statistics(*arguments, **options)[1:]]
 
-    monkeypatch.setattr(many_trainings, "statistics_of_stack", failing)
+    monkeypatch.setattr(adapter_stack, "statistics_of_stack", failing)
     result = result_of(tmp_path, "lora", {"trials": 4, "stack": 4}, epochs=1)
     (failed,) = result.failed_trials
     assert "not finite" in failed

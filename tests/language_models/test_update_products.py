@@ -14,10 +14,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dpaudit.errors import InputError
-from dpaudit.language_models.mechanisms.fine_tuning.full import FullFineTuning
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
-from dpaudit.language_models.mechanisms.fine_tuning.trainer import FineTuner
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import FineTuner, FullFineTuning, LoraFineTuning
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import known_change, update_products
 from dpaudit.mechanisms.compute import Compute
 from tests.loops import Cases

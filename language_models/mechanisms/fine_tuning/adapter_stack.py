@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.language_models.mechanisms.fine_tuning.base_model import frozen_copy
-from dpaudit.language_models.mechanisms.fine_tuning.lora import LoraSettings
+from dpaudit.language_models.mechanisms.base_models import frozen_copy
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, longest, make_batch
 from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import (
     AdapterLayout,
@@ -28,7 +27,15 @@ from dpaudit.language_models.mechanisms.fine_tuning.row_adapters import (
     row_adapters,
 )
 from dpaudit.language_models.mechanisms.fine_tuning.token_losses import TokenLosses
-from dpaudit.language_models.mechanisms.fine_tuning.training import SEEDS, make_optimizer
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
+from dpaudit.language_models.mechanisms.fine_tuning.training import SEEDS, FineTuning, make_optimizer
+from dpaudit.language_models.mechanisms.token_statistics import (
+    BATCH_TOKENS,
+    TokenSpan,
+    TokenStatistics,
+    batched_statistics,
+    joined_statistics,
+)
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, leave_note, spawned, torch_generator
 from dpaudit.mechanisms.gpu_memory import NO_ROOM_FOR_A_MODEL, is_out_of_memory, release_resident
 from dpaudit.mechanisms.training.kernels import clip_factors
@@ -52,7 +59,7 @@ class AdapterStack:
         self,
         adapters: RowAdapters,
         losses: TokenLosses,
-        settings: LoraSettings,
+        settings: LoraFineTuning,
         records: Sequence[Record],
         tasks: Sequence[AdapterTask],
         *,
@@ -198,7 +205,7 @@ class TrainedAdapter:
 
 
 def train_adapters(
-    settings: LoraSettings,
+    settings: LoraFineTuning,
     base: Any,
     records: Sequence[Record],
     tasks: Sequence[AdapterTask],
@@ -281,3 +288,72 @@ def _trained_if_it_fits(
         if not is_out_of_memory(error):
             raise
         return None
+
+
+def adapter_statistics(
+    base: Any,
+    adapters: Sequence[TrainedAdapter],
+    spans: Sequence[TokenSpan],
+    *,
+    compute: Compute,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[TokenStatistics]:
+    """Return the statistics of the spans under each adapter, as `token_statistics` of its model does.
+
+    A batch holds texts of similar length under several adapters. `token_statistics(base, spans)` returns those of the
+    base model, once for all adapters.
+
+    Args:
+        base: The base model, as in `TextTrainer.train`.
+        adapters: Adapters of one layout.
+        batch_tokens: Tokens in a batch, padding included.
+    Raises: InputError for adapters of several layouts, or log-probabilities that are not finite.
+    """
+    if not adapters:
+        return []
+    layout = adapters[0].layout
+    require(all(adapter.layout == layout for adapter in adapters), "stacked adapters must have one layout")
+    torch.set_num_threads(compute.threads)
+    module = frozen_copy(base, device=compute.device).eval()
+    changes = row_adapters(module, layout)
+    weights = torch.from_numpy(np.stack([adapter.weights for adapter in adapters])).to(compute.device, changes.dtype)
+
+    def before(rows: list[int]) -> None:
+        changes.use(weights[torch.tensor(rows, device=weights.device) // len(spans)])
+
+    moments = batched_statistics(module, list(spans) * len(adapters), batch_tokens, before=before)
+    by_row = dict(moments)
+    rows = range(len(spans))
+    return [
+        joined_statistics(spans, ((row, by_row[place * len(spans) + row]) for row in rows))
+        for place in range(len(adapters))
+    ]
+
+
+def is_stackable(trainer: Any) -> bool:
+    """True if a stack of adapters gives the same numbers as trainings one by one.
+
+    That is LoRA without trained tokens whose steps are our own: code that overrides them must run as it is.
+    """
+    is_lora = isinstance(trainer, LoraFineTuning) and not trainer.trained_tokens
+    return is_lora and type(trainer).train is LoraFineTuning.train and trainer.training_type() is FineTuning
+
+
+def statistics_of_stack(
+    trainer: LoraFineTuning,
+    base: Any,
+    records: Sequence[Record],
+    tasks: Sequence[AdapterTask],
+    spans: Sequence[TokenSpan],
+    *,
+    size: int,
+    compute: Compute,
+) -> list[TokenStatistics | TrainingError]:
+    """Return the log-probabilities of the spans under the model of each task, or the error of its training.
+
+    Arguments as in `train_adapters`. Raises: TrainingError if the GPU has too little memory.
+    """
+    outcomes = train_adapters(trainer, base, records, tasks, size=size, compute=compute)
+    trained = [outcome for outcome in outcomes if isinstance(outcome, TrainedAdapter)]
+    statistics = iter(adapter_statistics(base, trained, spans, compute=compute))
+    return [outcome if isinstance(outcome, TrainingError) else next(statistics) for outcome in outcomes]

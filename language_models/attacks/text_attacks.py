@@ -1,0 +1,157 @@
+"""Attacks on canary texts: what one training says about each text, from losses or from the change of the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats
+from dpaudit.language_models.canary_texts.view import TextAttack, TextView
+from dpaudit.registry import register
+
+
+@register("text-attack", "calibrated-loss", source="a regression form of arXiv:2012.07805")
+@dataclass(frozen=True)
+class CalibratedLoss(TextAttack):
+    """Log-probability of the secret beyond its prediction from the base model, and a reference model if there is one.
+
+    The prediction is a least-squares fit over all texts, planted or not, so no coin is used. Its slope is near 1 if the
+    base model knows how likely each secret is, as with `loss-difference`. It is near 0 if the base model does not, as
+    with tokens that it has never seen. Without a base model, secrets are compared with the mean log-probability of
+    tokens.
+    """
+
+    def score(self, view: TextView) -> Floats:
+        log_probability = view.trained.log_probability
+        tokens = np.isfinite(log_probability).sum(axis=1).astype(np.float64)
+        others = [model.log_probability for model in (view.base, view.reference) if model is not None]
+        predictors = [tokens, *(np.nansum(other, axis=1) for other in others)]
+        inputs, target = np.column_stack(predictors), np.nansum(log_probability, axis=1)
+        slopes = np.linalg.lstsq(inputs, target, rcond=None)[0]
+        return np.asarray(target - inputs @ slopes)
+
+
+@register("text-attack", "loss-difference", source="Panda et al. (2025), arXiv:2503.06808")
+@dataclass(frozen=True)
+class LossDifference(TextAttack):
+    """Loss of the secret under the base model minus that under the audited model: the log-likelihood ratio."""
+
+    needs: ClassVar[tuple[str, ...]] = ("base",)
+
+    def score(self, view: TextView) -> Floats:
+        assert view.base is not None
+        return np.asarray(np.nansum(view.trained.log_probability - view.base.log_probability, axis=1))
+
+
+@register("text-attack", "reference-ratio", source="Carlini et al. (2021), arXiv:2012.07805")
+@dataclass(frozen=True)
+class ReferenceRatio(TextAttack):
+    """Loss of the secret under a reference model minus that under the audited model.
+
+    A reference that was trained on the same data without any canary cancels what the domain alone teaches.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("reference",)
+
+    def score(self, view: TextView) -> Floats:
+        assert view.reference is not None
+        return np.asarray(np.nansum(view.trained.log_probability - view.reference.log_probability, axis=1))
+
+
+@register("text-attack", "largest-token", source="the largest term of the loss difference")
+@dataclass(frozen=True)
+class LargestToken(TextAttack):
+    """Largest loss difference to the base model of one token of the secret: a leak may show in a single token."""
+
+    needs: ClassVar[tuple[str, ...]] = ("base",)
+
+    def score(self, view: TextView) -> Floats:
+        assert view.base is not None
+        return np.asarray(np.nanmax(view.trained.log_probability - view.base.log_probability, axis=1))
+
+
+SMALLEST_DEVIATION = 1e-3  # nats; a distribution that is all but certain has no scale
+
+
+@register("text-attack", "min-k-plus-plus", source="Zhang et al. (2024), arXiv:2404.02936")
+@dataclass(frozen=True)
+class MinKPlusPlus(TextAttack):
+    """Mean of the smallest standardised log-probabilities of the secret's tokens.
+
+    A log-probability is standardised by its mean and deviation over the vocabulary at the same place.
+
+    Attributes:
+        share: Share of the tokens that count, in (0, 1]; at least one counts.
+    """
+
+    share: float = 0.2
+    needs_moments: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(0 < self.share <= 1, "share must be in (0, 1]", share=self.share)
+
+    def score(self, view: TextView) -> Floats:
+        trained = view.trained
+        deviation = np.maximum(trained.deviation, SMALLEST_DEVIATION)
+        standardised = np.sort((trained.log_probability - trained.mean) / deviation, axis=1)  # NaN last
+        counts = np.isfinite(standardised).sum(axis=1)
+        smallest = [row[: math.ceil(self.share * count)] for row, count in zip(standardised, counts, strict=True)]
+        return np.array([row.mean() for row in smallest])
+
+
+SHARES = np.logspace(-3, 3, 25)
+"""Ratios of noise to signal that are tried."""
+SMALLEST = 1e-3
+"""Smallest eigenvalue of the cosines, relative to the largest, whose direction counts."""
+
+
+@register("text-attack", "gradient-update", source="Nasr et al. (2023), arXiv:2302.07956, on the sum of all steps")
+@dataclass(frozen=True)
+class GradientUpdate(TextAttack):
+    """Inner product of a text's unit gradient with the change of the weights, less what other texts explain.
+
+    DP-SGD adds the clipped gradient of each record and noise, so this shows most of its signal. If gradients are not
+    orthogonal, the product also holds the gradients of other texts. The score is then the best linear predictor of a
+    text's own coefficient, if every text has one with equal variance and the noise is isotropic. Mean and ratio of
+    noise to signal are those of the largest likelihood of all products. No coin is used.
+
+    Attributes:
+        separate: False for the product itself.
+    """
+
+    separate: bool = True
+    needs: ClassVar[tuple[str, ...]] = ("update",)
+
+    def score(self, view: TextView) -> Floats:
+        update = view.update
+        assert update is not None
+        products = update.product / np.maximum(update.norm, np.finfo(np.float64).tiny)
+        if not self.separate or update.cosine is None:
+            return products
+        return _separated(products, update.cosine)
+
+
+def _separated(products: Floats, cosine: Floats) -> Floats:
+    """Return the predicted coefficient of each text.
+
+    The model is products = cosine (mean + coefficients) + noise, where coefficients are independent with variance 1 and
+    the noise has covariance ratio * cosine. In the eigenvectors of `cosine` all terms are independent.
+    """
+    eigenvalues, vectors = np.linalg.eigh(cosine)
+    is_large = eigenvalues > SMALLEST * eigenvalues[-1]
+    eigenvalues, vectors = eigenvalues[is_large], vectors[:, is_large]
+    values, ones = vectors.T @ products, eigenvalues * vectors.sum(axis=0)
+    best, score = -np.inf, products
+    for ratio in SHARES:
+        variances = eigenvalues * (eigenvalues + ratio)
+        mean = (values * ones / variances).sum() / (ones**2 / variances).sum()
+        rest = values - mean * ones
+        scale = max(float((rest**2 / variances).mean()), np.finfo(np.float64).tiny)
+        likelihood = -eigenvalues.size * np.log(scale) - np.log(variances).sum()
+        if likelihood > best:
+            best, score = likelihood, vectors @ (rest / (eigenvalues + ratio))
+    return np.asarray(score)
