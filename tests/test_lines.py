@@ -36,7 +36,7 @@ LIMITS = {
     "language_models/data": 112,
     "language_models/front_door": 1182,
     "language_models/games": 669,
-    "language_models/mechanisms": 2969,
+    "language_models/mechanisms": 2990,
     "mechanisms": 14628,
     "papers": 6618,
     "synthetic_tables": 1,

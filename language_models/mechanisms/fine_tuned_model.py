@@ -13,7 +13,8 @@ from numpy.random import SeedSequence
 from dpaudit.claims import Claim, Relation
 from dpaudit.language_models.mechanisms.base_models import BaseModel, TinyTransformer
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
-from dpaudit.language_models.mechanisms.fine_tuning.trainers import BatchListener, LoraFineTuning, TextTrainer
+from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning, TextTrainer
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.texts import Texts

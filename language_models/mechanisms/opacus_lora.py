@@ -13,7 +13,8 @@ from numpy.random import SeedSequence
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record
-from dpaudit.language_models.mechanisms.fine_tuning.trainers import BatchListener, LoraFineTuning, Progress
+from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener, Progress
+from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, noise_multiplier, privacy_engine, steps_of_opacus
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary

@@ -36,7 +36,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.records import (
     longest,
     make_batch,
 )
-from dpaudit.language_models.mechanisms.fine_tuning.trainers import BatchListener, FineTuner, Progress
+from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener, FineTuningSettings, Progress
 from dpaudit.language_models.mechanisms.token_statistics import logits_of
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, spawned, torch_generator
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint
@@ -79,7 +79,7 @@ class FineTuning:
 
     def __init__(
         self,
-        settings: FineTuner,
+        settings: FineTuningSettings,
         module: Any,
         records: Sequence[Record],
         *,
@@ -234,7 +234,7 @@ class FineTuning:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
-def make_optimizer(settings: FineTuner, parameters: list[Any]) -> torch.optim.Optimizer:
+def make_optimizer(settings: FineTuningSettings, parameters: list[Any]) -> torch.optim.Optimizer:
     """Return the optimizer of the settings."""
     rates: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adamw":
