@@ -187,12 +187,6 @@ def test_a_p_value_is_printed_only_if_nothing_but_a_violation_explains_it() -> N
     assert "rows are independent trials" in guessed.line("p-value")
 
 
-def test_an_answer_is_immutable() -> None:
-    answer = decide(alone(rejected()))
-    with pytest.raises(AttributeError):
-        answer.verdict = Verdict.NO_VIOLATION  # type: ignore[misc]
-
-
 # No other code makes a verdict
 
 

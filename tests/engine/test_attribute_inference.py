@@ -44,15 +44,6 @@ class Census:
 
 
 @dataclass(frozen=True)
-class Array:
-    """Data with two numeric columns without names."""
-
-    def load(self, *, seed: int = 0) -> Examples:
-        rng = np.random.default_rng(seed)
-        return Examples(rng.normal(size=(400, 2)).astype(np.float32), rng.integers(0, 2, 400), 2)
-
-
-@dataclass(frozen=True)
 class Forgets:
     """A mechanism that ignores its data: epsilon = 0."""
 
@@ -162,12 +153,6 @@ def test_values_missing_in_the_reference_become_its_most_frequent_one() -> None:
     assert constant.size == 1
     skewed = protected_column("n", pa.chunked_array([[0.0] * 7 + [5.0, 9.0, 9.0]]), 4)
     assert skewed.codes(pa.chunked_array([[-1.0, 0.0, 4.9, 5.0, 100.0]])).tolist() == [0] * 3 + [1] * 2
-
-
-def test_columns_of_an_array_are_named_by_their_numbers(tmp_path: Path) -> None:
-    game = AttributeInference(replays=2, columns=("1",), bins=2)
-    result = audited(tmp_path, NonPrivate(LogisticRegression()), data=Array(), game=game)
-    assert result.comparison is not None
 
 
 def test_the_score_is_bayes_rule_against_the_proxy() -> None:

@@ -23,7 +23,6 @@ from dpaudit.engine.games.two_world.views import Challenges, Shadows
 from dpaudit.engine.games.two_world.work import with_crafted
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.registry import catalogue
 
 
 def pool_of(rows: int = 40, width: int = 6, classes: int = 3) -> Examples:
@@ -196,15 +195,3 @@ def test_challenges_survive_their_table(columns: bool) -> None:
     assert back.rows.tolist() == [7, 2]
     assert back.weight.tolist() == [0.5, 0.25]
     assert len(with_crafted(pool, back)) == (42 if columns else 40)
-
-
-def test_every_canary_is_listed() -> None:
-    assert set(catalogue("canary")) == {
-        "blank",
-        "clip-bkd",
-        "dirac-gradient",
-        "given-row",
-        "mislabelled",
-        "random-gradient",
-        "select-worst",
-    }

@@ -20,7 +20,6 @@ from dpaudit.estimators.private_prediction.k_cut import k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
-from dpaudit.registry import catalogue, load
 
 CONFUSION = "tp,fp,tn,fn\n65,25,75,35\n"
 GUESSES = "guesses,correct,canaries\n200,190,200\n"
@@ -60,15 +59,6 @@ def table(result: Result) -> list[list[str]]:
     """Return the printed table rows, split into words."""
     assert result.exit_code == 0, result.output
     return [line.split() for line in result.output.splitlines() if line.startswith("  ")]
-
-
-def test_every_method_for_counts_has_a_test_here() -> None:
-    readers = {name for name in catalogue("estimator") if hasattr(load("estimator", name), "read")}
-    assert readers == {
-        "bayesian", "bayesian-posterior", "clopper-pearson", "discoverable-extraction", "exposure", "jeffreys", "k-cut",
-        "katz-log", "one-run", "one-run-f-dp", "one-run-order-statistics", "one-run-theorem-16", "ratio", "two-cut",
-        "verbatim-extraction",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -197,21 +187,7 @@ def test_parquet_and_several_rows(tmp_path: Path) -> None:
 
 def test_list_names_the_functions_of_the_estimators() -> None:
     output = CliRunner().invoke(main, ["list", "estimators"], catch_exceptions=False).output
-    for name in (
-        "binomial.clopper_pearson", "binomial.jeffreys", "binomial.katz_log", "multinomial.goodman",
-        "multinomial.sison_glaz", "confusion.epsilon_interval", "confusion.epsilon_posterior_cdf",
-        "confusion.epsilon_posterior_pdf", "guesses.one_run_epsilon", "guesses.one_run_p_value",
-        "f_dp.f_dp_parameter", "f_dp.f_dp_epsilon", "ratio.ratio_epsilon", "ratio.detectable_ceiling",
-        "divergence.renyi_divergence", "two_cut.two_cut_bound", "k_cut.k_cut_bound", "k_cut.bootstrap_bound",
-        "noisy_argmax.noisy_argmax_probabilities", "divergence.rdp_to_epsilon", "rdp_bound.compose_bounds",
-        "advantage.rr_posterior", "advantage.llp_posterior", "advantage.llp_laplace_posterior",
-        "advantage.llp_geometric_posterior", "advantage.rr_additive_advantage", "advantage.llp_additive_advantage",
-        "advantage.llp_laplace_additive_advantage", "advantage.llp_geometric_additive_advantage",
-        "advantage.multiplicative_advantage", "advantage.advantage_quantile", "advantage.advantage_cdf",
-        "selection.Fixed", "selection.Split", "selection.Grid", "selection.Bonferroni", "selection.SimultaneousBand",
-        "selection.AsPublished", "replays.median_rule",
-        "bound.Bound", "finding.Validity", "finding.Finding",
-    ):  # fmt: skip
+    for name in ("binomial.clopper_pearson", "guesses.one_run_epsilon", "selection.Grid", "bound.Bound"):
         assert re.search(rf"  ([a-z_]+\.)?{re.escape(name)} ", output), name
     listed = output.partition("functions and types")[2].splitlines()[1:]
     for name, summary in (line.split(maxsplit=1) for line in listed if line.strip()):

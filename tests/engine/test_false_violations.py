@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.campaign import finished
 from benchmarks.exact_mechanisms import Drifting, Forgets
-from benchmarks.false_violations import SCENES, main
+from benchmarks.false_violations import SCENES
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.answer.verdict import Verdict
@@ -32,7 +31,6 @@ from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import ConstantModel
 from tests.engine.observational_audits import Observed, fitted, powered
 from tests.nightly import by_day
-from tools.rows import Row
 
 AUDITS = 20
 
@@ -168,32 +166,6 @@ def test_without_a_control_the_audit_is_undecided(tmp_path: Path) -> None:
     assert result.verdict is Verdict.UNDECIDED
     again = audited(tmp_path / "with", NonPrivate(Recall()), LabelInference(replays=3), split, **fields)
     assert again.verdict is Verdict.VIOLATION
-
-
-def test_an_interrupted_simulation_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two scenes of honest mechanisms, with the games' default estimators. The seeds are fixed."""
-    for name in SCENES.keys() - {"planted labels", "members"}:
-        monkeypatch.delitem(SCENES, name)
-    out = tmp_path / "played.jsonl"
-    main([str(out), "--seeds", "1"])
-    with out.open("a") as file:
-        file.write('\n{"scene": "members", "se')  # as if killed here
-    main([str(out), "--seeds", "2"])
-    assert [(line["scene"], line["seed"]) for line in finished(out)] == [
-        ("planted labels", 0),
-        ("members", 0),
-        ("planted labels", 1),
-        ("members", 1),
-    ]
-    capsys.readouterr()
-    main([str(out), "--seeds", "2"])
-    rows = capsys.readouterr().out.splitlines()
-    assert all(row.startswith("Row(") for row in rows), "nothing runs again"
-    limit = "at most 77.6 %"  # 1 - 0.05 ** (1 / 2)
-    for cell in ("game=label-canaries; claim=1; proxy=any", "game=membership; claim=1 at 1e-5; proxy=any"):
-        assert str(Row(cell, "VIOLATION", "0", limit, "2")) in rows
 
 
 @pytest.mark.parametrize(("scene", "real"), [("leaking", True), ("fresh points", False)])

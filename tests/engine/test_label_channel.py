@@ -146,14 +146,6 @@ def test_state_of_a_mechanism_is_reset_between_releases(tmp_path: Path) -> None:
     assert "one object" not in str(honest)
 
 
-def test_custom_class_is_run_and_resumed(tmp_path: Path) -> None:
-    first = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
-    again = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
-    assert first.results[0].verdict is Verdict.VIOLATION
-    assert (first.executed, again.executed) == (4, 0)
-    assert again.results[0].epsilon == first.results[0].epsilon
-
-
 def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
     """Return a small game on binary randomised response, without the engine."""
     rows, search, fresh, classes = 300, 4, 2, 2
@@ -185,11 +177,6 @@ def exceeded(epsilon: float, truth: float) -> int:
 def test_bounds_hold_with_their_stated_probability() -> None:
     """False failure < 1e-4: the limit is the 1 - 1e-4 quantile of Binomial(GAMES, 0.05)."""
     assert exceeded(1.0, 1.0) <= binom.ppf(1 - 1e-4, GAMES, 0.05)
-
-
-def test_claim_of_half_the_truth_is_detected() -> None:
-    """Nearly all games exceed a claim of half the truth; the count misses this with probability < 1e-6."""
-    assert exceeded(2.0, 1.0) > binom.ppf(1 - 1e-4, GAMES, 0.05)
 
 
 def test_lags_of_related_noise_are_found_without_false_lags() -> None:
@@ -227,13 +214,12 @@ class FailsAtRandom(RandomizedResponse):
         return symbols.astype(np.int8) if chance < 0.5 else symbols
 
 
-@pytest.mark.parametrize("game", ["label-channel", REPEATS], ids=["label-channel", "label-repeats"])
-def test_releases_that_fail_at_random_cost_their_share_without_false_violations(tmp_path: Path, game: Any) -> None:
+def test_releases_that_fail_at_random_cost_their_share_without_false_violations(tmp_path: Path) -> None:
     """The seed is fixed; with another seed a rejection has probability <= 0.05."""
-    (result,) = played(FailsAtRandom(1.0), game, tmp_path).results
+    (result,) = played(FailsAtRandom(1.0), "label-channel", tmp_path).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert 0 < result.epsilon < 1
-    (half,) = played(FailsAtRandom(4.0), game, tmp_path / "loud").results
+    (half,) = played(FailsAtRandom(4.0), "label-channel", tmp_path / "loud").results
     assert half.epsilon > 2  # other releases still count
 
 

@@ -151,21 +151,6 @@ def test_symbol_of_a_model_is_its_class_and_confidence() -> None:
     assert Design(4).release_by(Says(), train, Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
 
 
-@pytest.mark.nightly
-def test_bound_on_randomised_response_of_few_rows_is_near_the_truth() -> None:
-    """In 6 games for each size the 95 % bound exceeds the truth at most twice; more have probability 1 in 150."""
-    rng = np.random.default_rng(5)
-    for rows in (1, 2, 3):
-        bounds = []
-        for _ in range(6):
-            planted = rng.integers(0, 2, (600, rows))
-            released = np.stack([RandomizedResponse(2.0).release(labels, classes=2, rng=rng) for labels in planted])
-            releases = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
-            bounds.append(design_evidence(LearnedChannel(), releases)[0])
-        assert sum(bound > 2.0 for bound in bounds) <= 2
-        assert np.median(bounds) > 1.2
-
-
 def test_noise_shared_by_two_rows_is_detected_with_two_rows(tmp_path: Path) -> None:
     """The seed of the honest mechanism is fixed; with another seed a rejection has probability <= 0.05."""
     few = {"search": 90, "releases": 100, "canaries": 300}
@@ -281,14 +266,6 @@ class LabelsOfOneKind(RandomizedResponse):
         symbols = super().release(labels, classes=classes, rng=rng)
         if self.kind == "raises at 0" and not labels.all():
             raise ValueError("labels start at 1")
-        if self.kind == "large":
-            louder = RandomizedResponse(2 * self.epsilon)
-            return louder.release(labels, classes=classes, rng=rng) if len(labels) > 5_000 else symbols
-        if self.kind == "rare":
-            shares = np.bincount(labels, minlength=classes) / len(labels)
-            return np.where(shares[labels] < 0.01, labels, symbols)
-        if self.kind == "checksum":
-            symbols[-1] = labels.sum() % classes
         if self.kind == "sorted":
             return super().release(np.sort(labels), classes=classes, rng=rng)
         if self.kind == "first row again":
@@ -298,19 +275,10 @@ class LabelsOfOneKind(RandomizedResponse):
         return symbols
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "raises at 0",
-        pytest.param("large", marks=pytest.mark.nightly),
-        pytest.param("rare", marks=pytest.mark.nightly),
-        pytest.param("checksum", marks=pytest.mark.nightly),
-    ],
-)
-def test_leaks_by_failures_many_rows_rare_labels_or_other_rows_are_detected(tmp_path: Path, kind: str) -> None:
-    """Each bound is at least 1.5 for a claim of 1; false failure below 1e-3. Fixed seed."""
+def test_leaks_by_failures_are_detected(tmp_path: Path) -> None:
+    """The bound is at least 1.5 for a claim of 1; false failure below 1e-3. Fixed seed."""
     game = {"search": 1_200, "releases": 600, "canaries": 4_000}
-    result = played(LabelsOfOneKind(1.0, kind), tmp_path, data=TEN, **game)
+    result = played(LabelsOfOneKind(1.0, "raises at 0"), tmp_path, data=TEN, **game)
     assert result.verdict is Verdict.VIOLATION
     assert result.epsilon > 1.4
 

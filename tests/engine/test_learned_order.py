@@ -39,18 +39,6 @@ def test_bound_holds_at_the_truth_with_its_stated_probability() -> None:
         assert misses <= limit, epsilon
 
 
-def test_an_order_that_looks_at_its_own_coin_is_caught_by_the_same_test() -> None:
-    """A model fitted on all coins, whose own guesses it then orders, exceeds the truth far too often."""
-    rng = np.random.default_rng(1)
-    misses = 0
-    for _ in range(60):
-        coins = rng.random(100) < 0.5
-        features = rng.normal(size=(100, 30))
-        weights = np.linalg.lstsq(features, np.where(coins, 1.0, -1.0), rcond=None)[0]
-        misses += bound(Scores(features @ weights, coins)) > 0
-    assert misses > binom.ppf(1 - 1e-6, 60, 0.05)
-
-
 def test_the_attack_that_works_is_followed_although_another_one_leads_first() -> None:
     rng = np.random.default_rng(3)
     first, learned, best = [], [], []

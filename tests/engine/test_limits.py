@@ -15,7 +15,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.engine.data import size
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, read_idx
-from dpaudit.engine.data.labelled_files import Csv, Parquet
+from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import make_plan, planning_announcement
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
@@ -108,28 +108,11 @@ def test_more_rows_than_the_file_holds_reads_all_rows(tmp_path: Path) -> None:
     assert len(Csv(str(tmp_path / "x.csv"), "y", rows=10**18).load()) == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "place"),
-    [(b"\xe4,y\n1,0\n2,1\n", "line 1"), (b"a,y\n1,0\n\xe4,1\n", "line 3")],
-)
-def test_text_that_is_not_utf_8_is_refused_with_its_line(content: bytes, place: str, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(DataError, match=f"{place}.*must be UTF-8 text"):
-        Csv(str(tmp_path / "x.csv"), "y").load()
-
-
 def test_unusual_column_names_are_printed_on_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b'a,b\x01,"x\n\x1b[2Jy",z\n1,2,3,0\n')
     with pytest.raises(DataError) as caught:
         Csv(str(tmp_path / "x.csv"), "y").load()
     assert str(caught.value).endswith(r"its columns are a, b\x01, x\n\x1b[2Jy, z")
-
-
-def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
-    for content in (b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", b"PAR1" + bytes(90) + b"\xff\xff\xff\x7fPAR1"):
-        (tmp_path / "x.parquet").write_bytes(content)
-        with pytest.raises(DataError, match="is not a whole Parquet file"):
-            Parquet(str(tmp_path / "x.parquet"), "y").load()
 
 
 def test_names_of_variables_are_stored_but_not_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

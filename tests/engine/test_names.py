@@ -28,11 +28,6 @@ def dpaudit(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
 
 
-def test_python_m_dpaudit_is_the_command() -> None:
-    process = subprocess.run([sys.executable, "-m", "dpaudit", "--version"], capture_output=True, text=True, check=True)
-    assert process.stdout.startswith("dpaudit, version")
-
-
 def test_show_names_every_field_with_type_default_and_meaning() -> None:
     output = dpaudit("show", "catboost").output
     fields = described_fields(CatBoost)

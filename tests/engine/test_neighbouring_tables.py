@@ -97,21 +97,6 @@ def test_every_pair_is_of_neighbours_and_says_whether_it_goes_beyond(name: str, 
     assert [pair.name for pair in inside] == [pair.name for pair in table_pairs if not pair.beyond]
 
 
-def test_the_slow_looks_can_say_no() -> None:
-    zero, large, minus = {"x": 0.0}, {"x": 1.0}, {"x": -0.0}
-    assert are_neighbours([zero], [zero, minus], Relation.ADD_REMOVE, 1)
-    assert not are_neighbours([zero], [zero, minus], Relation.ADD_REMOVE, 2)
-    assert not are_neighbours([zero], [minus, zero], Relation.ADD_REMOVE, 1)
-    assert not are_neighbours([zero], [large, large], Relation.ADD_REMOVE, 1)
-    assert are_neighbours([zero, zero], [zero, minus], Relation.REPLACE, 1)
-    assert not are_neighbours([zero, zero], [zero, zero], Relation.REPLACE, 1)
-    assert not are_neighbours([zero, zero], [large, large], Relation.REPLACE, 1)
-    assert not are_neighbours([zero, large, zero], [large, large, large], Relation.REPLACE, 2)
-    schema = Schema.of({"x": (0.0, 0.5)})
-    assert goes_beyond([large], schema)
-    assert not goes_beyond([zero, minus], schema)
-
-
 @pytest.mark.parametrize("relation", BOTH)
 def test_the_list_is_short_and_the_same_for_a_seed(relation: Relation) -> None:
     """The nightly run includes the schema with a hundred columns."""

@@ -14,7 +14,6 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.actors.values import decode, encode
@@ -23,20 +22,15 @@ from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Surrogate
-from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove
-from dpaudit.engine.games.protocol import StopRule
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, Remove
 from dpaudit.engine.report.charts import DetectedLine, detected, draw_detected, lines_of
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import catalogue, load
-from tests import nightly
 
 CONFIDENCE = 1 - 1e-6
 """Confidence of the bounds in this file: a bound exceeds the truth less often than once in 10^6."""
@@ -58,27 +52,6 @@ class NoisyCount:
         noise = np.random.default_rng(seed).laplace(0, 1 / self.truth, (count, 1))
         summaries: NDArray[np.float64] = (train.labels == 1).sum() + noise
         return summaries
-
-
-@dataclass(frozen=True)
-class OneByOne(NoisyCount):
-    """NoisyCount one training at a time, with failures of user code."""
-
-    raises: float = 0.0
-    lengthens: float = 0.0
-    forgets: float = 0.0
-    sample_summaries = None  # type: ignore[assignment]
-
-    def summarise(
-        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
-    ) -> NDArray[np.float64]:
-        rng = np.random.default_rng(seed)
-        z, value = rng.random(), (train.labels == 1).sum() + rng.laplace(0, 1 / self.truth)
-        if z < self.raises:
-            raise ZeroDivisionError("no luck")
-        if z < self.raises + self.lengthens:
-            return np.array([value, value])
-        return np.array([math.nan if z < self.raises + self.lengthens + self.forgets else value])
 
 
 def audited(folder: Path, mechanism: Any, *, trials: int = 4_000, stack: int = 2_000, **fields: Any) -> Any:
@@ -122,59 +95,6 @@ def test_group_privacy_with_delta(tmp_path: Path) -> None:
         replace(game.traits, records=3).compared(claim)
 
 
-def test_random_failures_are_outcomes_and_are_named(tmp_path: Path) -> None:
-    """A tenth raises, a tenth returns NaN, a tenth returns another length; the audit continues. Fixed seed."""
-    few = {"trials": 1_000, "search": 400}
-    honest = audited(tmp_path / "honest", OneByOne(truth=3.0, claimed=3.0), **few)
-    poor = audited(tmp_path / "poor", OneByOne(truth=3.0, claimed=3.0, raises=0.1, lengthens=0.1, forgets=0.1), **few)
-    assert 0.8 * honest.finding.lower < poor.finding.lower < 3.0
-    assert any("ZeroDivisionError: no luck" in note for note in poor.failed_trials)
-    assert any("not finite" in note for note in poor.failed_trials)
-    assert any("seed 5" in note and "it returned 2 numbers, most runs 1 numbers" in note for note in poor.failed_trials)
-    scores = poor.scores()
-    assert 0.25 < len(poor.failed_trials) / len(scores) < 0.35
-    assert scores["score"].nunique() > 500  # trials that did not fail are told apart as ever
-    assert "trainings failed" in str(poor)
-
-
-@dataclass(frozen=True)
-class FailsWith(OneByOne):
-    """Learner with an uninformative number, whose failures depend on the number of records of class 1."""
-
-    rate: float = 1.0
-    other: bool = False
-
-    def summarise(
-        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
-    ) -> NDArray[np.float64]:
-        is_odd = (train.labels == 1).sum() % 2 == 1  # a flipped label changes that
-        if np.random.default_rng(seed).random() < self.rate and (is_odd or self.other):
-            raise (KeyError if is_odd else ValueError)("a record of class 1")
-        return np.array([0.0])
-
-
-@pytest.mark.parametrize(
-    ("rate", "other"),
-    [
-        pytest.param(1.0, False, marks=pytest.mark.nightly),
-        (1.0, True),
-        (0.4, False),
-        pytest.param(0.4, True, marks=pytest.mark.nightly),
-    ],
-)
-def test_record_that_makes_trainings_fail_is_detected(rate: float, other: bool, tmp_path: Path) -> None:
-    """All or some trainings fail in one world, or all fail with different exceptions. Fixed seed."""
-    result = audited(tmp_path, FailsWith(rate=rate, other=other), trials=2_000)
-    assert result.verdict is Verdict.VIOLATION
-    assert any("KeyError" in note for note in result.failed_trials)
-
-
-def test_code_that_never_runs_is_an_error_not_evidence(tmp_path: Path) -> None:
-    result = audited(tmp_path, OneByOne(raises=1.0), trials=500, search=200)
-    assert result.verdict is Verdict.FAILED
-    assert any("ZeroDivisionError: no luck" in failure.error for failure in result.failures)
-
-
 def test_learner_without_summaries_predicts_at_the_points(tmp_path: Path) -> None:
     """A regression without privacy: models trained on different labels predict differently."""
     mechanism = NonPrivate(LogisticRegression())
@@ -189,14 +109,6 @@ def test_learner_without_summaries_predicts_at_the_points(tmp_path: Path) -> Non
     result = audit(AuditSpec((entry,), seed=5, run=run), output=tmp_path).results[0]
     assert result.verdict is Verdict.VIOLATION
     assert result.finding.lower > 1.5
-
-
-def test_bound_on_naive_bayes_with_eight_records(tmp_path: Path) -> None:
-    """The bound reaches half of the epsilon of eight flips; the claim holds. Fixed seed for the lower side."""
-    mechanism = GaussianNaiveBayes(0.5, relation=Relation.REPLACE)
-    result = audited(tmp_path, mechanism, poisoning=CornerFlip(), copies=8)
-    assert result.verdict is Verdict.NO_VIOLATION
-    assert result.finding.lower > 0.5
 
 
 @pytest.mark.parametrize("name", sorted(set(catalogue("poisoning")) - {"automatic"}))
@@ -363,6 +275,7 @@ def test_user_function_that_raises_hangs_or_returns_odd_vectors(tmp_path: Path) 
     assert "SystemExit: enough" in failures
     assert "still running after 60 s" in failures
     assert "not finite" in failures
+    assert "it returned 2 numbers, most runs 1 numbers" in failures
     assert 0.025 < len(result.failed_trials) / 600 < 0.08
 
 
@@ -394,44 +307,3 @@ def test_influence_record_moves_a_regression_more_than_any_row() -> None:
 
     crafted = influence(poisoned.features[0], int(poisoned.labels[0]))
     assert crafted > max(influence(row, int(label)) for row, label in zip(data.features, data.labels, strict=True))
-
-
-def test_false_positive_rate_on_an_honest_learner() -> None:
-    """200 audits (60 by day) at 95 % confidence of a mechanism with exactly the claimed epsilon; fails 1e-6."""
-    flagged, audits = 0, 200 if nightly.on() else 60
-    data = as_numbers(Iris().load(), "box")
-    worlds = ClassFlip().worlds(data, 1, np.random.default_rng(0))
-    for number in range(audits):
-        seeds = iter(SeedSequence([11, number]).spawn(6))
-        parts = []
-        for count in (60, 240):
-            truth = np.random.default_rng(next(seeds)).random(count) < 0.5
-            summaries = np.empty((count, 1))
-            for world in (False, True):
-                of_world = truth == world
-                summaries[of_world] = NoisyCount().sample_summaries(
-                    worlds.world(world), worlds.points, int(of_world.sum()), seed=next(seeds), compute=Compute()
-                )
-            parts.append((summaries, truth))
-        (search, search_truth), (fresh, coins) = parts
-        scores = OutputSet(("linear",)).score(SummaryView(search, search_truth, fresh))
-        estimator = FairCoins()
-        flagged += estimator.bound([estimator.tally(Scores(scores, coins))]).lower > 1.0
-    assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)
-
-
-def test_sequential_audit_stops_when_the_claim_is_rejected(tmp_path: Path) -> None:
-    """Four times the claimed epsilon: a part of the planned trainings suffices. Fixed seed."""
-    entry = Audit(
-        NoisyCount(truth=4.0, claimed=1.0),
-        Iris(),
-        game=Neighbours(trials=4_000, search=400, stack=200, poisoning=ClassFlip()),
-        attack=OutputSet(("linear",)),
-        estimator="betting",
-        stop=StopRule(),
-    )
-    run = RunOptions(runner="in-process", figures=False, repeats=0)
-    result = audit(AuditSpec((entry,), seed=5, run=run), output=tmp_path).results[0]
-    assert result.verdict is Verdict.VIOLATION
-    assert result.stopped is not None
-    assert result.stopped.trainings < result.stopped.planned / 2

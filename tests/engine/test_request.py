@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
-from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
-from dpaudit.engine.answer.record import Record, Test
-from dpaudit.engine.answer.verdict import Verdict, decide
+from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -113,29 +109,6 @@ def test_an_invalid_spec_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1")
     with pytest.raises(SpecError, match="must be YAML"):
         load_spec(tmp_path / "broken.yaml")
-
-
-def verdict_of(bound: Bound | None, claim: Claim) -> Verdict:
-    """Return the verdict of one test of a claim."""
-    return decide(Record("run", (Test("test", claim, ConvertedClaim(claim), bound),))).verdict
-
-
-def test_verdicts() -> None:
-    bound = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert verdict_of(bound, Claim(1.0)) is Verdict.VIOLATION
-    assert verdict_of(bound, Claim(1.5)) is Verdict.NO_VIOLATION
-    assert verdict_of(bound, Claim(float("inf"))) is Verdict.NO_CLAIM
-    assert verdict_of(None, Claim(1.0)) is Verdict.FAILED
-
-
-def test_a_published_bound_rejects_no_claim() -> None:
-    published = Bound(1.5, 0.0, 0.95, "one-run", Validity.AS_PUBLISHED)
-    assert verdict_of(published, Claim(1.0)) is Verdict.NO_VIOLATION
-    assert published.violation_point(Claim(1.0).curve) is None
-    valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert valid.violation_point(Claim(1.0).curve) == Comparison(
-        "epsilon", "delta = 0", 1.5, 1.0, "epsilon >= 1.500 at delta=0"
-    )
 
 
 @pytest.mark.parametrize(

@@ -118,13 +118,6 @@ def test_units_that_use_no_device_hold_no_gpu() -> None:
     assert {"train_model", "make_runs", "train_and_ask", "proxy_predictions"} <= holders
 
 
-def test_all_units_of_an_audit_have_equal_cpus() -> None:
-    """Workers with other threads cannot run them: they would wait for CPUs that idle workers hold."""
-    entry = {**SPEC["audits"][0], "resources": {"cpus": 4}}
-    plan = make_plan(load_spec({**SPEC, "audits": [entry]}))
-    assert {unit.resources.cpus for unit in plan.units} == {4}
-
-
 def test_a_request_next_to_a_mechanism_replaces_the_fields_that_it_states() -> None:
     of_run = ResourceRequest(cpus=4, gpus=1.0, memory="2 GiB", custom={H100: 1.0})
     mechanism_request = ResourceRequest(gpus=0.0, custom={})

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import dpaudit
-from dpaudit import Audit, AuditError, AuditSpec, Claim, Relation, Report, RunOptions, Verdict, check
+from dpaudit import AuditError, Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
@@ -32,7 +32,6 @@ from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.check import (
-    TARGET_ONLY,
     CheckOptions,
     CheckRequest,
     PlannedTest,
@@ -82,22 +81,6 @@ def scaled_by_the_private_n(rows: Any, rng: np.random.Generator) -> float:
     return float(ages.mean() + rng.laplace(0, 100 / len(ages))) if len(ages) else 0.0
 
 
-def fails_on_nan(rows: Any, rng: np.random.Generator) -> int:
-    ages = rows["age"].to_numpy(dtype=float)
-    if np.isnan(ages).any():
-        raise ValueError("ages must be known")
-    return int(np.ceil(np.clip(ages, 0, 100)).sum()) + _geometric(rng, 100)
-
-
-def keeps_the_categories(rows: Any, rng: np.random.Generator) -> dict[str, int]:
-    return {str(word): int(count) + _geometric(rng, 1) for word, count in rows["sex"].value_counts().items()}
-
-
-def floats_on_zero(rows: Any, rng: np.random.Generator) -> float:
-    """Correct except for the low bits of the sum."""
-    return float(_ages(rows).sum() / 100 + rng.laplace())
-
-
 def warns_of_one_row(rows: Any, rng: np.random.Generator) -> int:
     if (rows["age"] == 100).any():
         warnings.warn("somebody is very old", stacklevel=2)
@@ -136,20 +119,12 @@ def test_an_honest_function_is_not_convicted(of_an_honest_one: Report) -> None:
     assert all(result.epsilon <= 1 for result in of_an_honest_one.results)
 
 
-@pytest.mark.nightly
-def test_another_honest_function_is_not_convicted(tmp_path: Path) -> None:
-    report = checked(right_sum, tmp_path)
-    assert joint(report) is Verdict.NO_VIOLATION, report.text()
-    assert all(result.epsilon <= 1 for result in report.results)
-
-
 @pytest.mark.parametrize(
     ("function", "phrase"),
     [
         (half_the_noise, ""),
         (scaled_by_the_private_n, ""),
         (warns_of_one_row, "warns"),
-        *too((keeps_the_categories, "")),
     ],
 )
 def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], phrase: str, tmp_path: Path) -> None:
@@ -180,41 +155,6 @@ def test_a_function_that_never_runs_has_failed_and_is_not_private(tmp_path: Path
     assert "no such column" in report.text(verbose=True)
 
 
-def sides(report: Report) -> tuple[Scope, ...]:
-    assert report.joint is not None
-    return report.joint.answer.side
-
-
-@pytest.mark.parametrize(
-    ("function", "scope", "words"),
-    [
-        *too((fails_on_nan, Scope.BEYOND_SCHEMA, "ValueError")),
-        *too((floats_on_zero, Scope.FLOATING_POINT, "low bits")),
-    ],
-)
-def test_a_side_finding_counts_only_if_strict_names_it(
-    function: Callable[..., Any], scope: Scope, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if scope is Scope.FLOATING_POINT:  # low bits show in some thousand calls
-        calls_cost(monkeypatch, 0.04)
-    report = checked(function, tmp_path / "usual")
-    assert report.joint is not None
-    assert joint(report) is Verdict.NO_VIOLATION, report.text()
-    assert sides(report) == (scope,)
-    assert words in report.joint.answer.line(scope.value)
-    assert report.joint.answer.line(scope.value) in " ".join(str(report).split())
-    verdicts = {result.name: result.verdict for result in report.results}
-    assert verdicts["row-function"] is Verdict.NO_VIOLATION
-    assert verdicts[f"row-function, {scope}"] is Verdict.VIOLATION
-    assert report.violations == ()
-    report.raise_for_verdict()
-    strict = checked(function, tmp_path / "strict", strict=scope.value)
-    assert joint(strict) is Verdict.VIOLATION, strict.text()
-    assert sides(strict) == ()
-    with pytest.raises(AssertionError, match="VIOLATION"):
-        strict.raise_for_verdict()
-
-
 def test_each_scope_has_an_error_of_its_own_unless_strict_names_it() -> None:
     mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
     usual, strict = (
@@ -228,15 +168,6 @@ def test_each_scope_has_an_error_of_its_own_unless_strict_names_it() -> None:
     assert strict.together.side == {}
     assert [audit.estimator.confidence for audit in usual.audits] == pytest.approx([0.95] * 3)
     assert [audit.estimator.confidence for audit in strict.audits] == pytest.approx([1 - 0.05 / 3] * 3)
-
-
-def test_missing_values_that_the_schema_allows_belong_to_the_claim(tmp_path: Path) -> None:
-    schema = {"age": {"range": (0, 100), "nullable": True}, "sex": ["f", "m"]}
-    report = check(fails_on_nan, claim=1.0, schema=schema, output=tmp_path, quiet=True, run=HERE)
-    assert joint(report) is Verdict.VIOLATION, report.text()
-    assert report.joint is not None
-    assert report.joint.deciding is not None
-    assert report.joint.deciding.name == "row-function"
 
 
 def noisy(rows: Any, rng: np.random.Generator, *, scale: float = 1.0, exact: bool = False) -> Any:
@@ -259,34 +190,6 @@ def dies(rows, rng):
         os._exit(7)
     return rng.random() < 0.5
 """
-
-
-@pytest.mark.nightly
-def test_a_function_in_another_python_and_one_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that ends its process gets few calls, since each call costs a start."""
-    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
-    monkeypatch.chdir(tmp_path)
-    mechanism, data = function_on_rows(
-        "elsewhere:dies", {"age": (0, 100)}, claim=1.0, form="records", python=sys.executable
-    )
-    assert "elsewhere" in mechanism.code
-    game = RowFunctionGame(trials=50, search=100)
-    report = dpaudit.audit(
-        AuditSpec((Audit(mechanism, data, game, split=TARGET_ONLY),), run=HERE), output=tmp_path / "dies", quiet=True
-    )
-    assert any("exit code 7" in message for message in report.results[0].failed_trials)
-    assert not report.remarks, "the pipes of a process that ended are no files that the code closed"
-    counted = check(
-        "elsewhere:count",
-        claim=1.0,
-        schema=SCHEMA,
-        form="records",
-        python=sys.executable,
-        output=tmp_path / "count",
-        quiet=True,
-        run=HERE,
-    )
-    assert joint(counted) is Verdict.VIOLATION
 
 
 def test_a_resumed_check_runs_nothing_again(of_an_honest_one: Report) -> None:

@@ -67,14 +67,6 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.nightly
-@pytest.mark.ray
-def test_scores_are_the_same_on_a_worker(ray_cluster: None, in_process: Path, tmp_path: Path) -> None:
-    audit(spec_on("ray", 1), output=tmp_path)
-    assert digests(tmp_path) == digests(in_process)
-    assert len(digests(tmp_path)) == 6
-
-
 @pytest.mark.nightly  # by day a lost worker is replaced in tests/actors/test_schedule.py
 @pytest.mark.ray
 def test_scores_are_the_same_on_two_workers_after_they_were_killed(
@@ -298,14 +290,6 @@ def test_outputs_are_stored_unchanged() -> None:
         assert same.probabilities.tolist() == released.probabilities.tolist()
     assert LabelRelease.revealing(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
     assert LabelRelease.uninformative(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
-
-
-def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished run can be read after an upgrade."""
-    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
-    again = report_again(in_process)
-    assert all(result.comparison is not None for result in again.results)
-    assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
 
 
 def test_a_leak_is_found_despite_a_proxy_with_a_large_error(tmp_path: Path) -> None:

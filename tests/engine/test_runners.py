@@ -21,7 +21,7 @@ from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.runners import AutoBackend, ray_pays
-from dpaudit.errors import InputError, RunError
+from dpaudit.errors import RunError
 from tests.actors.tasks import Add, FailsFirst
 
 pytestmark = pytest.mark.usefixtures("code_read_once")
@@ -197,11 +197,6 @@ def test_auto_is_ray_for_a_gpu_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     assert RunOptions().runner_if_settled() == "ray"
     assert RunOptions(runner="in-process").runner_if_settled() == "in-process"
-
-
-def test_processes_do_not_share_gpus() -> None:
-    with pytest.raises(InputError, match="a unit with a GPU must run on Ray or in-process, got 'processes'"):
-        RunOptions(runner="processes", resources=ResourceRequest(gpus=0.5))
 
 
 def test_the_command_line_has_the_runners_of_the_spec() -> None:

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
-from scipy.stats import beta, binom
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, restore_sweep
 from dpaudit.actors.events import Event, EventKind, read_events
@@ -26,7 +25,6 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.charts import frontier
-from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.loading import load_spec, spec_parts
 from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.space import configurations, normalized_space
@@ -292,23 +290,6 @@ def test_every_unit_that_returns_metrics_declares_their_names() -> None:
                 assert any("measuring(" in ast.unparse(each) for each in function.decorator_list), function.name
 
 
-def test_a_stop_rule_is_allowed_with_a_share_of_the_error(tmp_path: Path) -> None:
-    spec_fields = base(
-        game={"name": "ind-mia", "trials": 128, "stack": 8, "shadows": 16},
-        attack="lira-online",
-        estimator="betting",
-        stop={"refuted": False, "epsilon": 0.5},
-        split={"target": 0.85, "reference": 0.0, "test": 0.15},
-        mechanism={"name": "non-private", "model": {"name": "mlp", "hidden": [8], "epochs": 1}},
-        grid={"mechanism.model.epochs": [1, 40]},
-        data={"name": "gaussian-mixture", "rows": 60, "classes": 2},
-    )
-    request = read_request(spec_fields)
-    spec = request.spec(request.configurations)
-    assert [audit.estimator.confidence for audit in spec.audits] == [pytest.approx(0.975)] * 2
-    assert spec.audits[0].stop is not None
-
-
 class TestSpace:
     def test_lists_are_a_grid_and_other_axes_are_random(self) -> None:
         space = normalized_space({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
@@ -500,30 +481,6 @@ def test_the_frontier_chart_has_lines_from_audited_to_claimed_epsilon() -> None:
     assert "middle" in {text.get_text() for text in axes.texts}
     lines = [tuple(line.get_xdata()) for line in axes.lines]
     assert (0.4, 2.0) in [tuple(map(float, line)) for line in lines if len(line) == 2]
-
-
-def test_the_largest_of_many_bounds_holds_only_if_the_error_is_split() -> None:
-    """Twelve mechanisms of epsilon = 1, 4,000 sweeps; false failure < 1e-6 by the quantile of Binomial(4000, 0.05).
-
-    The bound uses that the two rates of randomised response determine each other, so it spends almost all its error.
-    The largest bound without a split fails in far more than one of twenty sweeps, so this test can fail.
-    """
-    rng, sweeps, count, trials, keep = np.random.default_rng(11), 4000, 12, 400, math.e / (1 + math.e)
-    right = rng.binomial(trials, keep, size=(sweeps, count))
-
-    def largest_bound(confidence: float, right: NDArray[np.int64]) -> NDArray[np.float64]:
-        rate = beta.ppf(1 - confidence, right, trials - right + 1)
-        return np.asarray(np.log(rate / (1 - rate)).max(axis=1))
-
-    most = binom.ppf(1 - 1e-6, sweeps, 0.05)
-    assert (largest_bound(0.95, right) > 1).sum() > 4 * most
-    assert (largest_bound(ErrorBudget(0.95, count).first_pass, right) > 1).sum() <= most
-    fresh = rng.binomial(trials, keep, size=(sweeps, 1))  # the best configuration, audited again
-    assert (largest_bound(0.95, fresh) > 1).sum() <= most
-    same_seed = np.take_along_axis(
-        right, right.argmax(axis=1)[:, None], axis=1
-    )  # with the same seed, the second audit is not independent
-    assert (largest_bound(0.95, same_seed) > 1).sum() > 4 * most
 
 
 RUNNERS = [pytest.param("ray", marks=pytest.mark.ray), "in-process"]
@@ -741,14 +698,6 @@ def test_columns_that_a_model_cannot_use_are_refused_before_anything_runs(
         sweep({**spec_fields, "sweep": {}}, output=tmp_path / "run", quiet=True)
     assert words in str(refused.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_network_for_images_refuses_columns(tmp_path: Path) -> None:
-    spec_fields = base(
-        mechanism={"name": "lp-1st", "epsilon": 1.0, "model": "small-cnn"}, grid={"mechanism.epsilon": [1.0]}
-    )
-    with pytest.raises(SpecError, match="a convolutional network takes images"):
-        sweep({**spec_fields, "sweep": {}}, output=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize(

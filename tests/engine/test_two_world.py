@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import shutil
-import signal
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +18,11 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit import AuditSpec, Examples, Verdict, audit, load_spec
-from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.outcomes import Observed, Outcomes
 from dpaudit.engine.games.trials import TrainingRun
-from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
 from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
@@ -41,12 +36,10 @@ from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Model
-from tests.processes import own_workers
-from tests.warm import python
 
 SPEC: dict[str, Any] = {
     "name": "worlds",
@@ -128,48 +121,6 @@ def test_more_trials_reuse_the_finished_stacks(finished: Path, tmp_path: Path) -
     assert report.executed == 3, "one more stack, the scores, the counts"
     before, after = scores_in(finished).to_pylist(), scores_in(folder).to_pylist()
     assert [row["score"] for row in after[:24]] == [row["score"] for row in before]
-
-
-@pytest.mark.nightly
-def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: Path) -> None:
-    spec = spec_with()
-    (tmp_path / "spec.yaml").write_text(spec.to_yaml())
-    folder = tmp_path / "run"
-    code = (
-        "import os, signal\n"
-        "from dpaudit import audit\n"
-        "from dpaudit.actors.events import EventKind\n"
-        "def stop(event):\n"
-        "    if event.kind is EventKind.UNIT_DONE and event.label == 'fresh runs 9-16':\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"audit({str(tmp_path / 'spec.yaml')!r}, output={str(folder)!r}, listeners=[stop])\n"
-    )
-    assert python(code, cwd=tmp_path).code == -signal.SIGKILL
-    report = audit(spec, output=folder)
-    assert report.executed == 3, "the last stack, the scores, the counts"
-    assert digests(folder) == digests(finished)
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
-def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: Path, tmp_path: Path) -> None:
-    """The worker is killed while the first stack of trials runs: finished units are not repeated."""
-    killed = threading.Event()
-
-    def kill(event: Event) -> None:
-        if event.kind is EventKind.UNIT_STARTED and event.label == "fresh runs 1-8" and not killed.is_set():
-            killed.set()
-            for pid in own_workers():
-                os.kill(pid, signal.SIGKILL)
-
-    audit(spec_with(run={"runner": "ray", "workers": 1, "repeats": 0}), output=tmp_path, listeners=[kill])
-    events = list(read_events(tmp_path / "events.jsonl"))
-    assert any(event.kind is EventKind.WORKER_LOST for event in events)
-    finished_labels = [event.label for event in events if event.kind is EventKind.UNIT_DONE]
-    assert len(finished_labels) == len(set(finished_labels)), "nothing was finished twice"
-    started = [event.label for event in events if event.kind is EventKind.UNIT_STARTED]
-    assert started.count("shadow models 1-8") == 1
-    assert digests(tmp_path) == digests(finished)
 
 
 def challenges_at(rows: list[int], crafted: bool) -> Challenges:
@@ -320,35 +271,6 @@ def test_bound_of_a_known_mechanism_is_below_its_epsilon(tmp_path: Path, keep_sc
     assert result.compared.claim.relation is Relation.ADD_REMOVE
 
 
-def test_planted_defect_of_a_known_mechanism_is_detected(tmp_path: Path) -> None:
-    (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
-    assert result.verdict is Verdict.VIOLATION
-    assert result.comparison is not None
-    assert result.comparison.observed <= 2.8
-
-
-@dataclass(frozen=True)
-class FailsOften(CountOnly):
-    """A learner whose training fails for a fifth of the seeds."""
-
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        if np.random.default_rng(seed).random() < 0.2:
-            raise TrainingError("the loss became NaN")
-        return super().fit(train, seed=seed, compute=compute)
-
-
-def test_failed_trainings_count_for_world_1(tmp_path: Path) -> None:
-    (result,) = audit(counting(FailsOften(2.0), trials=100, stack=50), output=tmp_path).results
-    table = scores_in(tmp_path)
-    infinite = np.isinf(table["score"].to_numpy())
-    assert 0 < infinite.sum() < 60
-    assert (table["score"].to_numpy()[infinite] > 0).all()
-    assert result.metrics["failed_share"] == pytest.approx(infinite.mean())
-    assert table.num_rows == 100
-
-
 def test_one_score_for_each_trial_or_an_error() -> None:
     @dataclass(frozen=True)
     class Broken:
@@ -483,11 +405,3 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
 def test_invalid_combinations_are_refused_before_the_run(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make_plan(spec_with(**changes))
-
-
-def test_the_spec_of_a_run_folder_is_the_spec(finished: Path) -> None:
-    spec = spec_with()
-    again = load_spec(finished / "spec.yaml")
-    assert [unit.key for unit in make_plan(again).units] == [unit.key for unit in make_plan(spec).units]
-    assert spec.audits[0].proxy is None
-    assert isinstance(spec_with(attack="loss").audits[0].attack, LossThreshold)

@@ -7,16 +7,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from numpy.random import SeedSequence
 
 import dpaudit
-from dpaudit import Claim, Examples, Relation, from_predictor
+from dpaudit import Claim, Examples, Relation, from_predictor, from_summary
 from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_repeats import LabelRepeats
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
+from dpaudit.engine.games.run_scores import log_odds_of_endings
 from dpaudit.engine.games.search import FIRST_RUNS, rounds
+from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.games.two_world.canaries import Blank
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -116,6 +122,26 @@ class TestTables(PairSourceKit):
     )
 
 
+def count_of_ones(X: Any, y: Any, seed: int, fails: str = "") -> list[float]:
+    """Return a noisy number of records of class 1, or fail; a flipped label changes whether the number is odd."""
+    rng, ones = np.random.default_rng(seed), int((y == 1).sum())
+    if {"always": True, "at random": rng.random() < 0.25, "by record": ones % 2 == 1}.get(fails, False):
+        raise OSError("the disk is busy")
+    return [ones + (0 if fails == "leaks" else rng.laplace(0, 2.0))]
+
+
+def counted_ones(fails: str) -> Any:
+    return from_summary(count_of_ones, Claim(1.0, relation=Relation.LABEL), fails=fails)
+
+
+class TestSummaries(PairSourceKit):
+    game = Neighbours(trials=300, search=200, stack=100, poisoning=ClassFlip())
+    data, attack = Iris(), OutputSet(("linear",))
+    leaks, always_fails, fails_at_random, fails_by_record = map(
+        counted_ones, ("leaks", "always", "at random", "by record")
+    )
+
+
 @dataclass(frozen=True)
 class Count:
     """Learner whose model shows the number of rows with a large feature, with noise; it may fail."""
@@ -159,3 +185,21 @@ def test_rounds_halve_the_pairs() -> None:
     assert all(runs % 2 == 0 and runs >= FIRST_RUNS for _, runs, _ in plan)
     assert sum(size * runs for size, runs, _ in plan) <= 7_000
     assert rounds(64, 105, 2)[0][0] == 4, "few runs try few pairs"
+
+
+def test_a_failed_trial_counts_for_world_1_or_the_learned_world() -> None:
+    class Sees:
+        def score(self, view: Any) -> Any:
+            return np.array([0.5, -0.5])
+
+    truth, failed = np.array([True, True, False, False]), np.array([False, True, False, True])
+    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed)
+    assert scores.score.tolist() == [0.5, np.inf, -0.5, np.inf]
+    errors = np.array(["ValueError", "ValueError", "3 numbers", "KeyError"])
+    learned = log_odds_of_endings(
+        np.array(["ValueError", "new", "KeyError"]), errors, np.array([True, True, True, False])
+    )
+    assert learned.tolist() == pytest.approx([np.log(2.5 / 0.5), 0.0, np.log(0.5 / 1.5)])
+    of_failed = np.array([9.0, 0.1, 9.0, -0.1])
+    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed, failed_score=of_failed)
+    assert scores.score.tolist() == pytest.approx([0.5, 0.1, -0.5, -0.1])

@@ -339,6 +339,8 @@ def test_the_content_tells_the_format_and_not_the_name(tmp_path: Path, kind: str
     for ending in (".csv", ".tsv", ".txt", ".csv.gz", ".PARQUET", ".npz", ""):
         (tmp_path / f"a{ending}").write_bytes(READ[kind]())
         assert estimate(tmp_path / f"a{ending}").output.splitlines()[0] == expected
+    piped = CliRunner().invoke(main, ["estimate", "-"], input=READ[kind]())
+    assert piped.output.splitlines()[0] == expected
     (tmp_path / "a.pkl").write_bytes(READ[kind]())
     refused(estimate(tmp_path / "a.pkl"), "its ending is that of a pickle")
 

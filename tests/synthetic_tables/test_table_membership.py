@@ -264,18 +264,3 @@ def test_check_plays_it_with_rows_of_the_user_only() -> None:
     assert membership.TABLE_GENERATORS.protocol in {
         test.capability.protocol for test in TableMembershipGame.traits.check_tests
     }
-
-
-def test_a_sweep_finds_the_table_closest_to_real_rows(tmp_path: Path) -> None:
-    audit = Audit(
-        mechanism=IndependentMarginals(1.0, SCHEMA),
-        data=dpaudit.rows(pool(150).cells, SCHEMA),
-        game=TableMembershipGame(trials=40, search=40, rows=20),
-        attack=OutputSet(("linear",)),
-        split=Partition(target=0.8, reference=0.0, test=0.2),
-    )
-    space = {"mechanism.epsilon": [0.05, 20.0]}
-    result = dpaudit.sweep(audit, space, minimise="mean two way distance", output=tmp_path / "run", quiet=True)
-    assert result.get_best_result().config == {"mechanism.epsilon": 20.0}
-    distances = result.get_dataframe()["mean_two_way_distance"]
-    assert distances.max() > distances.min() + 0.1
