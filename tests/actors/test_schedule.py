@@ -71,22 +71,6 @@ def in_children(
         yield backend
 
 
-@pytest.fixture(
-    params=[
-        "in-process",
-        pytest.param("processes", marks=pytest.mark.nightly),
-        pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly)),
-    ]
-)
-def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
-    if request.param == "processes":
-        return in_children
-    if request.param == "ray":
-        request.getfixturevalue("ray_cluster")
-        return on_ray
-    return in_process
-
-
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start children by fork, for tests that do not depend on their start."""
@@ -118,9 +102,9 @@ def diamond() -> list[Unit]:
     return [first, first_side, second_side, last]
 
 
-def test_results_flow_from_unit_to_unit_and_are_stored(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_results_flow_from_unit_to_unit_and_are_stored(tmp_path: Path) -> None:
     units = diamond()
-    outcome, store, emitted = run(make_backend, units, tmp_path, ten=10)
+    outcome, store, emitted = run(in_process, units, tmp_path, ten=10)
     assert totals(store, units) == [11, 111, 211, 322]
     assert outcome.ran == 4
     assert len(of_kind(emitted, EventKind.UNIT_DONE)) == 4
@@ -141,28 +125,28 @@ def test_units_that_a_longer_chain_of_gpu_units_waits_for_go_first(tmp_path: Pat
     assert labels(Resources(), tmp_path / "cpu") == ["alone 0", "alone 1", "teacher", "answers", "student"]
 
 
-def test_finished_units_are_not_run_again(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_finished_units_are_not_run_again(tmp_path: Path) -> None:
     units = diamond()
     run(in_process, units[:2], tmp_path, ten=10)
-    outcome, store, emitted = run(make_backend, units, tmp_path, ten=10)
+    outcome, store, emitted = run(in_process, units, tmp_path, ten=10)
     assert outcome.ran == 2
     assert totals(store, [units[3]]) == [322]
     assert [event.count for event in of_kind(emitted, EventKind.UNITS_CACHED)] == [2]
 
 
-def test_a_failed_training_is_retried(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_a_failed_training_is_retried(tmp_path: Path) -> None:
     unit = Unit(FailsFirst(str(tmp_path), "a", 1, "training"), "flaky")
-    outcome, _, emitted = run(make_backend, [unit], tmp_path)
+    outcome, _, emitted = run(in_process, [unit], tmp_path)
     assert outcome.finished == {unit.key}
     (retried,) = of_kind(emitted, EventKind.UNIT_RETRIED)
     assert "loss is NaN" in retried.detail
 
 
-def test_a_failure_is_recorded_and_its_dependents_are_skipped(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_a_failure_is_recorded_and_its_dependents_are_skipped(tmp_path: Path) -> None:
     bug = Unit(FailsFirst(str(tmp_path), "b", 9, "bug"), "buggy")
     after = Unit(Add(1), "after", needs=(bug.key,))
     independent = Unit(Add(5), "independent")
-    outcome, store, _ = run(make_backend, [bug, after, independent], tmp_path)
+    outcome, store, _ = run(in_process, [bug, after, independent], tmp_path)
     assert outcome.finished == {independent.key}
     assert "ValueError: a bug" in store.failures()[bug.key]
     assert "needs 'buggy'" in outcome.failed[after.key]
@@ -210,7 +194,7 @@ def test_two_workers_run_all_units_despite_losses_and_failures(
 ) -> None:
     """Flow of results, a killed worker, a failed training, a bug, code that exits or writes into its input.
 
-    All in one pool, to save time; the nightly tests use one pool for each.
+    All in one pool, to save time; the other tests run in this process.
     """
     if where == "ray":
         request.getfixturevalue("ray_cluster")
@@ -235,25 +219,6 @@ def test_two_workers_run_all_units_despite_losses_and_failures(
     assert [event.label for event in of_kind(emitted, EventKind.UNIT_RETRIED)] == ["flaky"]
     assert of_kind(emitted, EventKind.WORKER_LOST)
     assert array.sum() == 1000
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
-def test_units_of_a_killed_worker_run_on_another_worker(ray_cluster: None, tmp_path: Path) -> None:
-    dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
-    others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
-    outcome, store, emitted = run(partial(on_ray, workers=2), [dying, *others], tmp_path)
-    assert outcome.finished == {unit.key for unit in (dying, *others)}
-    assert totals(store, others) == list(range(12))
-    assert of_kind(emitted, EventKind.WORKER_LOST)
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
-def test_a_unit_that_always_kills_its_worker_fails(ray_cluster: None, tmp_path: Path) -> None:
-    deadly = Unit(FailsFirst(str(tmp_path), "e", 99, "die"), "deadly")
-    outcome, _, _ = run(on_ray, [deadly], tmp_path)
-    assert "workers died while they ran this unit" in outcome.failed[deadly.key]
 
 
 @pytest.mark.usefixtures("forked")
@@ -411,22 +376,22 @@ def test_a_key_depends_on_everything_that_determines_the_result() -> None:
     assert len({unit.key for unit in (same, *others)}) == 5
 
 
-def test_units_cannot_write_to_shared_inputs(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_units_cannot_write_to_shared_inputs(tmp_path: Path) -> None:
     array = np.ones(1000)
     writing, reading = Unit(WritesToItsInput(), "writes", shared=("array",)), Unit(Add(0), "reads", shared=("one",))
-    outcome, _, _ = run(make_backend, [writing, reading], tmp_path, array=array, one=1)
+    outcome, _, _ = run(in_process, [writing, reading], tmp_path, array=array, one=1)
     assert "ValueError" in outcome.failed[writing.key]
     assert outcome.finished == {reading.key}
     assert array.sum() == 1000
 
 
-def test_code_that_exits_fails_only_its_unit(make_backend: MakeBackend, tmp_path: Path) -> None:
+def test_code_that_exits_fails_only_its_unit(tmp_path: Path) -> None:
     exiting = {
         error: Unit(Exits(how), how)
         for how, error in {"exit": "SystemExit", "generator": "GeneratorExit", "interrupt": "KeyboardInterrupt"}.items()
     }
     other = Unit(Add(5), "")
-    outcome, _, _ = run(make_backend, [*exiting.values(), other], tmp_path)
+    outcome, _, _ = run(in_process, [*exiting.values(), other], tmp_path)
     assert outcome.finished == {other.key}
     assert all(error in outcome.failed[unit.key] for error, unit in exiting.items())
 

@@ -28,7 +28,6 @@ from dpaudit.cluster.jobs import Job, Jobs
 from dpaudit.engine.cli import remote
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.remote import job_of
-from dpaudit.engine.run.run_status import fetch
 from dpaudit.errors import RunError, SpecError
 from tests.cluster.head import Head, another_node, head_node
 from tests.waiting import until
@@ -214,41 +213,6 @@ def test_a_job_places_each_audit_as_asked_and_gives_the_scores_of_this_process(
 
 def _most_workers(events: Path) -> int:
     return max((event.count for event in read_events(events) if event.kind is EventKind.WORKER_STARTED), default=0)
-
-
-FOUR = """
-name: four ways
-seed: 5
-data: {name: gaussian-mixture, rows: 600}
-game: {name: label-inference, replays: 6, trainings: 2}
-mechanism: {name: lp-1st, epsilon: 1.0, model: recall}
-run: {figures: false, repeats: 0}
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.cluster
-def test_scores_do_not_depend_on_where_a_run_runs(head: Head, bucket: str, tmp_path: Path) -> None:
-    """In this process, with the run folder on an S3 server, on a cluster of two nodes, and as a job."""
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "spec.yaml").write_text(FOUR)
-    laptop, place = RunOptions(runner="in-process", figures=False, repeats=0), bucket.format("runs/four")
-    spec = replace(load_spec(tmp_path / "work" / "spec.yaml"), run=laptop)
-    audit(spec, output=tmp_path / "laptop", quiet=True)
-    audit(spec, output=place, quiet=True)
-    fetch(place, tmp_path / "store")
-    submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".", "--address", head.dashboard)
-    submitted = with_token(head.token, "dpaudit", *submit, folder=tmp_path / "work")
-    assert submitted.returncode == 0, submitted.stderr
-    with another_node(head):
-        (tmp_path / "joined.yaml").write_text(FOUR.replace("{figures", f"{{address: '{head.address}', figures"))
-        run = ("run", "joined.yaml", "-o", str(tmp_path / "cluster"), "--quiet")
-        joined = with_token(head.token, "dpaudit", *run, folder=tmp_path)
-        assert joined.returncode == 0, joined.stderr
-    until((tmp_path / "job" / "report.html").exists, "the job has written its report")
-    tables = [scores(tmp_path / way) for way in ("laptop", "store", "cluster", "job")]
-    assert len(tables[0]) == 4
-    assert all(table == tables[0] for table in tables), tables
 
 
 def scores(folder: Path) -> dict[str, str]:

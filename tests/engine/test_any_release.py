@@ -102,7 +102,3 @@ def test_rows_of_another_class_are_refused() -> None:
         make_plan(load_spec({"mechanism": {"name": "lp-1st", "epsilon": 1.0}, "data": TABLE["data"]}))
     with pytest.raises(DataError, match=r"must return dpaudit.Examples, or rows with `name`, `digest`, `take`"):
         make_plan(load_spec({**TABLE, "data": f"{HERE}.audited:NoRows"}))
-
-
-def test_the_games_are_listed() -> None:
-    assert PARTS["game"].keys() <= catalogue("game").keys()

@@ -276,13 +276,6 @@ class Answering:
         return int(rng.integers(2))
 
 
-def test_a_predictor_is_timed_without_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A standard check has 10 minutes: of runs of 0.1 s, both tests get some."""
-    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 0.1)
-    spec = check_spec(CheckRequest(from_predictor(Answering, Claim(1.0, relation=Relation.ADD_REMOVE))))
-    assert [audit.game.trials + audit.game.search for audit in spec.audits] == pytest.approx([1_000, 750], abs=1)
-
-
 def test_half_of_a_budget_of_trainings_is_reserved_for_a_confirmatory_run() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (audit,) = spec.audits

@@ -28,17 +28,6 @@ TWO_CUT = "k1,n1,k2,n2\n4200,10000,3100,10000\n"
 K_CUT = "c1_cat,c1_dog,c1_owl,c2_owl,c2_dog,c2_cat\n500,300,200,250,350,400\n"
 
 
-@pytest.fixture
-def estimate(tmp_path: Path) -> Callable[..., Result]:
-    def run(text: str, *options: object) -> Result:
-        path = tmp_path / "table.csv"
-        path.write_text(text)
-        words = ["estimate", str(path), *(str(option) for option in options)]
-        return CliRunner().invoke(main, words, catch_exceptions=False)
-
-    return run
-
-
 def options(*settings: str) -> list[str]:
     return [word for option in settings for word in ("--option", option)]
 

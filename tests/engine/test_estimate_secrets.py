@@ -8,26 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import dpaudit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.cli.main import main
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.extraction.exposure import SecretRanks, rank_epsilon
-
-
-@pytest.fixture
-def estimate(tmp_path: Path) -> Callable[..., Result]:
-    def run(text: str, *options: object) -> Result:
-        path = tmp_path / "table.csv"
-        path.write_text(text)
-        words = ["estimate", str(path), *(str(option) for option in options)]
-        return CliRunner().invoke(main, words, catch_exceptions=False)
-
-    return run
 
 
 def rank_rows(right: int, secrets: int, candidates: int = 1000) -> list[tuple[int, int]]:

@@ -136,13 +136,6 @@ def test_a_defect_spends_more_on_a_pair_that_is_searched(name: str, monkeypatch:
         assert cost == pytest.approx(case.true)
 
 
-def test_groups_that_one_row_makes_are_seldom_shown() -> None:
-    """A word of only one row is released with probability below delta; the defect releases it far more often."""
-    probability = math.exp(-(bank.ENOUGH - 1)) / (1 + math.exp(-1))  # that two-sided geometric noise reaches ENOUGH - 1
-    assert 1e-6 < probability < bank.APPROXIMATE.delta
-    assert math.exp(-2) / (1 + math.exp(-1)) > 1_000 * bank.APPROXIMATE.delta
-
-
 def test_the_noise_is_what_the_primitives_say() -> None:
     """False failure < 1e-6 each: five deviations of a share of 200,000 draws."""
     draws = bank.laplace(np.zeros(200_000), 1.0, RNG(1))

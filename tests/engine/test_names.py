@@ -73,17 +73,6 @@ def test_an_unknown_name_suggests_the_nearest(words: list[str], nearest: str, tm
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_an_unknown_field_suggests_the_nearest(tmp_path: Path) -> None:
-    spec = tmp_path / "spec.yaml"
-    for text, nearest in (
-        ("data: iris\nmechansim: randomized-response\n", "mechanism"),
-        ("data: iris\nmechanism: {name: randomized-response, epsilom: 1}\n", "epsilon"),
-        ("data: iris\nmechanism: {name: randomised-response, epsilon: 1}\n", "randomized-response"),
-    ):
-        spec.write_text(text)
-        assert f"did you mean {nearest!r}?" in dpaudit("plan", spec).output
-
-
 @pytest.mark.parametrize(
     ("words", "position", "expected"),
     [

@@ -138,9 +138,3 @@ def test_a_class_is_given_the_number_of_the_one_it_is_confused_with() -> None:
     votes = np.array([[9, 1, 0], [9, 0, 2], [8, 0, 3], [0, 9, 3], [5, 6, 1]], np.float64)
     target = Target(None, replace(data, classes=3), data, votes, 1, Compute())
     assert wrong_numbers(target) == [2, 0, 0]
-
-
-@pytest.mark.parametrize("name", ["prompt-pate", "prompt-pate-endpoint", "prediction-endpoint"])
-def test_the_examples_are_specs(name: str) -> None:
-    audit_spec = load_spec(Path(__file__).parents[2] / "examples" / f"{name}.yaml")
-    assert all(entry.game.registered_name == "private-prediction" for entry in audit_spec.audits)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, load_spec
+from dpaudit import Examples, load_spec
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.checkpoint import Checkpoint
 from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError
@@ -104,23 +101,3 @@ def test_a_spec_can_name_a_checkpoint() -> None:
         Checkpoint(share=0)
     with pytest.raises(InputError, match="must train a model"):
         Checkpoint(RandomizedResponse(1.0))  # type: ignore[arg-type]
-
-
-def test_an_audit_of_newer_rows_against_a_checkpoint(tmp_path: Path) -> None:
-    """A learner that recalls its labels is rejected; the checkpoint never saw the rows and recalls none of them."""
-    audits = tuple(
-        Audit(
-            mechanism=NonPrivate(Recall()),
-            data=GaussianMixture(classes=2, rows=1_500),
-            game=LabelInference(replays=5),
-            proxy=Checkpoint(NonPrivate(LogisticRegression()), share=share),
-            split=Partition(target=0.4, reference=0.4, test=0.2, order="given"),
-            name=f"share {share}",
-        )
-        for share in (1.0, 0.5)
-    )
-    spec = replace(AuditSpec(audits, seed=2), run=RunOptions(runner="in-process"))
-    for result in audit(spec, output=tmp_path).results:
-        assert result.comparison is not None
-        assert result.comparison.observed > 0
-        assert result.observational

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 from scipy.stats import binom
 
-from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.data.text.labelled_texts import Sst2, word_numbers
 from dpaudit.engine.data.text.made_phrases import MEAN_WORDS, MadePhrases
 from dpaudit.engine.data.text.text_features import CountedWords
@@ -111,34 +109,6 @@ def test_made_phrases_follow_their_law() -> None:
     assert 1.8 < most < 2.2  # shares 1/2 and 1/4, 1,000s of each
     assert data.digest == MadePhrases(rows=20_000, length=40).load(seed=1).digest
     assert data.digest != MadePhrases(rows=20_000, length=40).load(seed=2).digest
-
-
-def test_a_text_classifier_is_audited_in_two_worlds(tmp_path: Path) -> None:
-    """Mislabelled phrases give themselves away to LiRA: 40 models, bound above 0."""
-    spec = load_spec(
-        {
-            "data": {"name": "made-phrases", "rows": 120, "vocabulary": 300, "length": 16},
-            "mechanism": {
-                "name": "non-private",
-                "model": {"name": "bag-of-embeddings", "vocabulary": 300, "epochs": 30, "learning_rate": 1.0},
-            },
-            "game": {
-                "name": "ind-mia",
-                "trials": 40,
-                "stack": 20,
-                "shadows": 8,
-                "population": 0,
-                "canary": "mislabelled",
-            },
-            "attack": "lira-online",
-            "split": {"target": 0.8, "reference": 0.0, "test": 0.2},
-        }
-    )
-    report = audit(replace(spec, run=RunOptions("in-process")), output=tmp_path)
-    assert not report.failed
-    bound = report.results[0].finding
-    assert bound is not None
-    assert report.results[0].comparison.observed > 0.2
 
 
 def test_made_phrases_are_texts_of_the_same_words() -> None:

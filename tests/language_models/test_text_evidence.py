@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm
+from scipy.stats import norm
 
 import dpaudit
-from benchmarks import text_defects, text_honest, text_peers
+from benchmarks import text_peers
 from benchmarks.text_defects import CASES, HONEST, play, remarks_in
-from benchmarks.text_pitfalls import SIDE, ignored_controls
 
 CLAIM = dpaudit.Claim(1.0, 1e-5)
 SMALL: dict[str, Any] = {"claim": CLAIM, "canaries": 80, "hidden": 32, "epochs": 14}
@@ -54,31 +53,6 @@ def test_opacus_and_the_own_engine_agree() -> None:
         assert np.allclose(scores, opacus.attack_scores[name], atol=1e-2), name
 
 
-def test_rows_count_verdicts_and_remarks() -> None:
-    line = {"kind": "sampling", "case": "batches of one size", "bound": 0.5, "verdict": "VIOLATION", "remarks": ["a"]}
-    lines = [line, {**line, "bound": 0.0, "verdict": "NO VIOLATION FOUND", "remarks": []}]
-    assert text_defects.columns(lines) == {
-        "VIOLATION": "1 of 2",
-        "UNDECIDED": "0 of 2",
-        "INCONCLUSIVE": "0 of 2",
-        "mean bound": "0.25",
-        "remarks": "a (1)",
-    }
-    assert text_honest.columns([{"truth": 0.0, "bound": number / 2} for number in range(4)]) == {
-        "bound above the truth": "3 of 4",
-        "bound above 0.1": "3 of 4",
-        "bound above 1": "1 of 4",
-        "bound above 0, 99.9 %": "",
-        "largest bound": "1.50",
-    }
-
-
-def test_audits_by_new_tokens_that_were_never_planted() -> None:
-    """False failure < 1e-6: the limit is a quantile of Binomial(8, 0.05)."""
-    bounds = [text_honest.never_planted("new-token", number)["bound"] for number in range(8)]
-    assert np.count_nonzero(bounds) <= binom.ppf(1 - 1e-6, 8, 0.05)
-
-
 def test_the_truth_of_the_known_leaks() -> None:
     """Delta at the stated epsilon, from the laws themselves."""
     laws = text_peers.leaks()
@@ -94,13 +68,3 @@ def test_the_truth_of_the_known_leaks() -> None:
     coins = rng.random(20_000) < 0.5
     answers = laws["randomised response, epsilon 1"].score(coins, rng)
     assert np.mean(answers == coins) == pytest.approx(keep, abs=0.02)
-
-
-def test_an_interval_that_ignores_its_controls_errs_more_than_it_states() -> None:
-    """The exact error agrees with a simulation to five standard errors."""
-    rng = np.random.default_rng(0)
-    members, controls = rng.binomial(100, 0.2, 20_000), rng.binomial(100, 0.2, 20_000)
-    lower = np.where(members > 0, beta.ppf(SIDE, members, 101 - members), 0.0)
-    exact = ignored_controls(100, 100, 0.2)
-    assert np.mean(controls / 100 < lower) == pytest.approx(exact, abs=5 * math.sqrt(exact / 20_000))
-    assert exact > 2 * SIDE

@@ -304,12 +304,6 @@ def test_new_tokens_get_rows_of_the_embeddings(tmp_path: Path) -> None:
     assert result.verdict is Verdict.VIOLATION
 
 
-def test_check_plays_the_game() -> None:
-    checked = load_spec({"check": {"mechanism": FineTunedModel(trainer=ByHeart()), "data": MadeSentences(100)}})
-    assert [type(entry.game) for entry in checked.audits] == [TextCanaries]
-    assert checked.confirmatory(checked.audits[0]).game.canaries == 1_000
-
-
 def test_check_confirms_a_violation_with_fresh_canaries(tmp_path: Path) -> None:
     mechanism = FineTunedModel(base=TinyTransformer(hidden=32, layers=1, steps=0), trainer=ByHeart())
     run = dpaudit.RunOptions("in-process", figures=False, repeats=0)

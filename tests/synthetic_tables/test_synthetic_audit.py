@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from dpaudit.engine.answer.record import Confirmation, Record, Verb
 from dpaudit.engine.answer.verdict import decide
 from dpaudit.engine.cli.main import main
 from dpaudit.errors import AuditError, DataError
-from dpaudit.estimators.scores import Scores
 from dpaudit.registry import catalogue, load
 from dpaudit.synthetic_tables.front_door import auditing, limits
 from dpaudit.synthetic_tables.front_door.result import GuessedPairs
@@ -333,25 +331,6 @@ def test_forms_of_tables_lead_to_one_result(tmp_path: Path) -> None:
                 assert lines == wanted.get(name, [])
 
 
-def odd(frame: pd.DataFrame, place: int) -> pd.DataFrame:
-    """Return a table with constants, dates, truth values, mixed cells and other formats of the same numbers."""
-    age = frame["age"].map("{:.3f}".format) if place == 2 else frame["age"]
-    return frame.assign(
-        age=age,
-        constant=1,
-        empty=None,
-        day=pd.Timestamp("2024-01-01") + pd.to_timedelta(frame["age"], unit="D"),
-        flag=frame["sex"] == "f",
-        mixed=[1 if value > 40 else "x" for value in frame["age"]],
-        unknown=[" ? " if value > 45 else "no" for value in frame["age"]],
-    )
-
-
-def test_odd_columns_are_read() -> None:
-    audit = dpaudit.synthetic(*(odd(frame, place) for place, frame in enumerate(tables(copied=0.6))), claim=0.5)
-    assert audit.verdict is Verdict.VIOLATION
-
-
 def test_bad_input_gets_a_sentence(tmp_path: Path) -> None:
     train, holdout, synth = tables(count=20)
     (tmp_path / "empty.csv").write_text("")
@@ -391,14 +370,6 @@ def test_a_doubted_split_is_said_without_a_claim(monkeypatch: pytest.MonkeyPatch
     audit = dpaudit.synthetic(*tables(copied=0.6))
     assert audit.verdict is Verdict.NO_CLAIM
     assert "column age tells training from holdout rows" in audit.answer.line("caution")
-
-
-def test_scores_of_guesses_are_in_order() -> None:
-    audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
-    scores = audit.guessed[0].scores
-    assert isinstance(scores, Scores)
-    assert np.array_equal(scores.truth, audit.first_trained[scores.canary])
-    assert replace(scores).score.size == 150
 
 
 # The command line
