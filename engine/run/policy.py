@@ -197,10 +197,14 @@ class Policy:
         return _union(pair.keys for pair in self.pairs) - first - confirmatory
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
-        # The first pass may need a confirmatory unit too, if the unit has no seed, as for a ceiling.
-        waiting = _union(
+        # A unit without a seed, as of a ceiling, may serve a first pass too, or the confirmatory run of a read pair.
+        unread = _union(
             pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.UNREAD
-        ) - _union(pair.first.keys for pair in self.pairs)
+        )
+        waiting = unread - _union(
+            pair.first.keys if stage is Stage.UNREAD else pair.keys
+            for pair, stage in zip(self.pairs, stages, strict=True)
+        )
         rejecting = [
             index for index, stage in enumerate(stages) if stage is Stage.TO_CONFIRM and self._is_in_verdict(index)
         ]

@@ -59,7 +59,7 @@ from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.request.timing import training_seconds
 from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again, resume
-from dpaudit.engine.run.policy import Policy
+from dpaudit.engine.run.policy import Policy, Stage
 from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.compute import Compute
@@ -71,6 +71,7 @@ from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, Recall
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.protocols import Model
+from tests.bank import loops
 from tests.mechanisms import user_code
 
 pytestmark = pytest.mark.usefixtures("few_releases")
@@ -430,6 +431,15 @@ def test_later_tests_wait_for_a_confirmatory_run(tmp_path: Path, leak: Report) -
     both = finished_keys | store.finished(first.confirmation.keys)
     assert reader.waiting(both, nothing) <= second.keys | third.keys | fourth.keys
     assert reader.skippable(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
+
+
+def test_a_confirmatory_run_does_not_wait_for_a_later_one_that_shares_its_units(tmp_path: Path) -> None:
+    plan = make_plan(check_spec(CheckRequest(loops.BANK["sigma halved half-way"].defect())))
+    reader = Policy(plan, UnitStore(tmp_path), lambda: 0.0)
+    first, *later = reader.pairs
+    shared = first.confirmation_keys & frozenset().union(*(pair.confirmation_keys for pair in later))
+    assert shared - frozenset().union(*(pair.first.keys for pair in reader.pairs)), "the test needs such a unit"
+    assert reader._keys_waiting([Stage.TO_CONFIRM, *(Stage.UNREAD for _ in later)]).isdisjoint(first.keys)
 
 
 def test_two_world_games_stop_when_the_claim_is_rejected(tmp_path: Path) -> None:
