@@ -205,12 +205,12 @@ def _release_function(mechanism: Any, compute: Compute) -> Callable[[Any, Seed],
 
 
 def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np.int64]:
-    from dpaudit.engine.games.labels.label_releases import release_labels
+    from dpaudit.engine.games.labels.label_releases import form_code, release_labels
 
     release = release_labels(mechanism, data.labels, data.classes, seed)
-    if release.failure:
-        raise RunError(release.failure)
-    return np.append(release.symbols, release.form)
+    if release.fault:
+        raise RunError(release.fault)
+    return np.append(release.numbers, form_code(release.ending)).astype(np.int64)
 
 
 def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:

@@ -19,7 +19,6 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_channel import GivenRows, release_known
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
-    LabelOutcome,
     LabelReleases,
     hide_half,
     release_labels,
@@ -33,6 +32,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from tests.bank.planted_learners import ConstantSeedResponse, OneDrawPerLabelResponse
 from tests.nightly import by_day
 
@@ -249,17 +249,17 @@ def test_failures_are_outcomes_with_a_symbol_and_a_form() -> None:
                 raise self.output("no")
             return self.output
 
-    def outcome(output: Any) -> LabelOutcome:
+    def outcome(output: Any) -> CallOutcome:
         return release_labels(Says(output), train.labels, train.classes, Seed(0))
 
-    assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]
-    assert outcome(np.array([-1, np.nan, 7.0])).symbols.tolist() == [4, 6, 5]
-    assert outcome([1, 0.5, np.inf]).symbols.tolist() == [1, 6, 5]
+    assert outcome(np.array([0, 2, 1])).numbers.tolist() == [0, 2, 1]
+    assert outcome(np.array([-1, np.nan, 7.0])).numbers.tolist() == [4, 6, 5]
+    assert outcome([1, 0.5, np.inf]).numbers.tolist() == [1, 6, 5]
     for failed in (ValueError, np.array([1, 2]), "no labels", None):
-        assert outcome(failed).symbols.tolist() == [3, 3, 3], failed
-        assert outcome(failed).failure
+        assert outcome(failed).numbers.tolist() == [3, 3, 3], failed
+        assert outcome(failed).fault
     forms = [ValueError, KeyError, np.array([1, 2]), np.array([1]), np.zeros(3), np.zeros(3, np.int8), [0, 0, 0]]
-    assert len({outcome(output).form for output in forms}) == len(forms)
+    assert len({outcome(output).ending for output in forms}) == len(forms)
 
 
 def test_release_that_always_fails_is_not_an_outcome() -> None:

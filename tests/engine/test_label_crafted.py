@@ -145,10 +145,10 @@ def test_symbol_of_a_model_is_its_class_and_confidence() -> None:
 
     train = Examples(features, np.zeros(4, np.int64), 3)
     outcome = design.release_by(Says(), train, Compute())(train.labels, Seed(0))
-    assert outcome.symbols.tolist() == [0, 8, 3, 9]
+    assert outcome.numbers.tolist() == [0, 8, 3, 9]
     assert design.symbols(Says(), 3) == 10
     assert design.symbols(RandomizedResponse(1.0), 3) == 3
-    assert Design(4).release_by(Says(), train, Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
+    assert Design(4).release_by(Says(), train, Compute())(train.labels, Seed(0)).numbers.tolist() == [0, 0, 1, 1]
 
 
 def test_noise_shared_by_two_rows_is_detected_with_two_rows(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
     labels = design.planted(10, np.random.default_rng(0))
     assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
     outcome = design.release_by(Places(), TARGET, Compute())(labels, Seed(0))
-    assert outcome.symbols.tolist() == [9, *labels[1:]]
+    assert outcome.numbers.tolist() == [9, *labels[1:]]
 
 
 def test_rare_canary_labels_are_the_first_and_last_class() -> None:
@@ -314,7 +314,7 @@ def test_rare_canary_labels_are_the_first_and_last_class() -> None:
         np.array([1, 1, 2, 9]), Seed(0)
     )
     assert received == [[9, 9, 2, 1]]
-    assert outcome.symbols.tolist() == [1, 1, 2, 9]
+    assert outcome.numbers.tolist() == [1, 1, 2, 9]
 
 
 def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> Searched:

@@ -19,7 +19,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.label_coins import LabelCoins, Searched, failures_of, known_releases
+from dpaudit.engine.games.labels.label_coins import LabelCoins, Searched, known_releases
 from dpaudit.engine.games.labels.label_designs import Design
 from dpaudit.engine.games.labels.label_releases import ChannelView, Ints, LabelDraw, hide_half
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
@@ -127,11 +127,10 @@ def release_known(
 ) -> Outcome[Iterator[Searched]]:
     """Make the search releases. Raises: RunError if all of them failed."""
     releases, outcomes = known_releases(design, mechanism, target, compute, range(count), seed)
-    failures = failures_of(outcomes, range(count), seed)
-    if len(failures) == count:
-        raise RunError(f"each of {count} releases failed, the first with {outcomes[0].failure}")
+    if len(outcomes.failures) == count:
+        raise RunError(f"each of {count} releases failed, the first with {outcomes.fault[0]}")
     note = _kept_noise_note(mechanism, target, seed.child("again"))
-    return Outcome(iter((Searched(0, releases),)), notes=(note,) if note else (), failures=failures)
+    return Outcome(iter((Searched(0, releases),)), notes=(note,) if note else (), failures=outcomes.failures)
 
 
 def _kept_noise_note(mechanism: Any, train: Examples, seed: Seed) -> str:

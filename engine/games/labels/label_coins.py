@@ -10,7 +10,8 @@ Source: pairs of labels as in Malek et al. (2021), arXiv:2106.03408, but the cha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,16 +26,17 @@ from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     ChannelView,
     Ints,
-    LabelOutcome,
     LabelReleases,
     PairedReleases,
     symbols_and_forms,
 )
+from dpaudit.engine.games.outcomes import Outcomes
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, GameTraits, Played, Setting
 from dpaudit.engine.games.reference import Reference
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 
 TRAINING_UNITS = 8
 """Number of units that train a learner for fresh releases; label mechanisms are fast and need one unit."""
@@ -138,32 +140,32 @@ def known_releases(
     mechanism: Any,
     target: Examples,
     compute: Compute,
-    numbers: Iterable[int],
+    numbers: Sequence[int],
     seed: Seed,
-    patience: int | None = None,
-) -> tuple[LabelReleases, list[LabelOutcome]]:
+    patience: int = sys.maxsize,
+) -> tuple[LabelReleases, Outcomes]:
     """Make search releases with these numbers; return them together, and what each one gave.
 
     There are no more after the first `patience` releases if all of them failed.
     """
-    release, planted, outcomes = design.release_by(mechanism, target, compute), list[Ints](), list[LabelOutcome]()
-    for number in numbers:
-        planted.append(design.planted(target.classes, seed.child(number, "labels").rng(), number))
-        outcomes.append(release(planted[-1], seed.child(number, "noise")))
-        if len(outcomes) == patience and all(outcome.failure for outcome in outcomes):
-            break
+    planted = [design.planted(target.classes, seed.child(number, "labels").rng(), number) for number in numbers]
+    release = design.release_by(mechanism, target, compute)
+    outcomes = releases_of(release, planted[:patience], numbers[:patience], seed)
+    if len(numbers) > patience and (outcomes.fault == "").any():
+        more = releases_of(release, planted[patience:], numbers[patience:], seed)
+        outcomes = Outcomes.joined([outcomes, more])
     symbols, form = symbols_and_forms(outcomes, design.size)
-    facts, count = design.facts(target.classes, len(outcomes)), design.symbols(mechanism, target.classes)
-    return LabelReleases(symbols, np.stack(planted), count, form, **facts), outcomes
+    facts, count = design.facts(target.classes, len(form)), design.symbols(mechanism, target.classes)
+    return LabelReleases(symbols, np.stack(planted[: len(form)]), count, form, **facts), outcomes
 
 
-def failures_of(outcomes: Sequence[LabelOutcome], numbers: Iterable[int], seed: Seed) -> tuple[str, ...]:
-    """Return a sentence for each failed release."""
-    return tuple(
-        f"release {number} (seed {seed.child(number)}): {outcome.failure}"
-        for number, outcome in zip(numbers, outcomes, strict=True)
-        if outcome.failure
-    )
+def releases_of(
+    release: Callable[[Ints, Seed], CallOutcome], labels: Sequence[Ints], numbers: Sequence[int], seed: Seed
+) -> Outcomes:
+    """Return a release of each labels, by the number of each."""
+    results = [release(of, seed.child(number, "noise")) for of, number in zip(labels, numbers, strict=True)]
+    names = [f"release {number} (seed {seed.child(number)})" for number in numbers]
+    return Outcomes.of(results, np.zeros(len(results), np.bool_), name=names)
 
 
 @unit
@@ -186,17 +188,13 @@ def release_fresh(
     There are at most `most` releases, and no more than `canaries` canaries need.
     """
     if place >= len(chosen):
-        return Outcome(PairedReleases.of(*symbols_and_forms([], 0)))
+        return Outcome(PairedReleases.of(np.empty((0, 0), np.int64), np.empty(0, np.int64)))
     design = designs[chosen[place].number]
     numbers = range(part, min(most, -(-canaries // design.canaries), design.most_releases), parts)
     draws = [design.pairs(target.classes, seed.child(number, "labels").rng(), number) for number in numbers]
-    release = design.release_by(mechanism, target, compute)
-    outcomes = [
-        release(np.where(coin, first, second), seed.child(number, "noise"))
-        for number, (_, first, second, coin) in zip(numbers, draws, strict=True)
-    ]
-    releases = PairedReleases.of(*symbols_and_forms(outcomes, design.size), draws)
-    return Outcome(releases, failures=failures_of(outcomes, numbers, seed))
+    labels = [np.where(coin, first, second) for _, first, second, coin in draws]
+    outcomes = releases_of(design.release_by(mechanism, target, compute), labels, numbers, seed)
+    return Outcome(PairedReleases.of(*symbols_and_forms(outcomes, design.size), draws), failures=outcomes.failures)
 
 
 @unit

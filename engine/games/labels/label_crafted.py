@@ -178,8 +178,7 @@ def try_once(
     """Release each design once, or up to `MIN_DESIGN_RELEASES` times until a release succeeds."""
 
     def succeeds(number: int, design: Design, release: int) -> bool:
-        _, (outcome,) = known_releases(design, mechanism, target, compute, [release], seed.child(number))
-        return not outcome.failure
+        return not known_releases(design, mechanism, target, compute, [release], seed.child(number))[1].failures
 
     attempts = range(MIN_DESIGN_RELEASES)
     return AcceptedDesigns(
@@ -206,8 +205,8 @@ def try_design(
     """
     count = min(search // max(1, int(accepted.taken.sum())) if accepted.taken[number] else MIN_DESIGN_RELEASES, enough)
     releases, outcomes = known_releases(design, mechanism, target, compute, range(count), seed, MAX_FAILURES)
-    if all(outcome.failure for outcome in outcomes):
-        return Searched(number, None, outcomes[0].failure)
+    if (outcomes.fault != "").all():
+        return Searched(number, None, str(outcomes.fault[0]))
     return Searched(number, releases)
 
 

@@ -10,20 +10,20 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.labels.label_releases import (
     NOT_LABELS,
     Ints,
     LabelDraw,
-    LabelOutcome,
+    failed_release,
     hide_half,
     release_labels,
 )
-from dpaudit.errors import described, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LabelMechanism
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 
 MAX_FRESH_ROWS = 1_000_000
 """Largest number of rows of all fresh releases together."""
@@ -109,7 +109,7 @@ class Design:
             symbols[[1, classes - 1]] = symbols[[classes - 1, 1]]
         return symbols
 
-    def release_by(self, mechanism: Any, target: Examples, compute: Compute) -> Callable[[Ints, Seed], LabelOutcome]:
+    def release_by(self, mechanism: Any, target: Examples, compute: Compute) -> Callable[[Ints, Seed], CallOutcome]:
         """Return a function from labels, canary rows first, to a release by a fresh copy of the mechanism.
 
         The symbols of a label mechanism are classes. The symbols of a learner are the most likely class of each row, or
@@ -120,20 +120,19 @@ class Design:
             swapped, rows = self.swapped(k), np.arange(self.size)
             order, inverse = np.roll(rows, self.place), np.roll(rows, -self.place)
 
-            def of_labels(labels: Ints, seed: Seed) -> LabelOutcome:
+            def of_labels(labels: Ints, seed: Seed) -> CallOutcome:
                 outcome = release_labels(mechanism, swapped[labels[order]], k, seed)
-                return replace(outcome, symbols=swapped[outcome.symbols[inverse]])
+                return replace(outcome, numbers=swapped[outcome.numbers[inverse].astype(np.int64)].astype(np.float64))
 
             return of_labels
         train = target.with_(features=crafted_features(target.features, self), labels=np.zeros(self.size, np.int64))
 
-        def of_model(labels: Ints, seed: Seed) -> LabelOutcome:
+        def of_model(labels: Ints, seed: Seed) -> CallOutcome:
             try:
-                return LabelOutcome(_model_symbols(mechanism, train.with_(labels=labels), self, seed, compute), 0)
+                symbols = _model_symbols(mechanism, train.with_(labels=labels), self, seed, compute)
+                return CallOutcome("", symbols.astype(np.float64))
             except BaseException as err:  # any exception may depend on the labels
-                if raised_externally(err):
-                    raise
-                return LabelOutcome.failed(self.size, self.symbols(mechanism, k), type(err).__name__, described(err))
+                return failed_release(err, self.size, self.symbols(mechanism, k))
 
         return of_model
 

@@ -11,9 +11,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
-from dpaudit.errors import described, require
+from dpaudit.engine.games.outcomes import Outcomes, failure
+from dpaudit.errors import require
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 
 HIDDEN = -1
 """Placeholder for an unknown label."""
@@ -28,48 +29,39 @@ ARRAYS = ("released", "planted", "form")
 """Fields of `LabelReleases` with one entry for each release."""
 
 
-@dataclass(frozen=True, eq=False)
-class LabelOutcome:
-    """Outcome of one call: symbols and their form. A failure is an outcome too."""
-
-    symbols: Ints  # labels in 0 .. K - 1, else K .. K + NOT_LABELS - 1, shape (n,)
-    form: int  # code of the type and shape of the release, or of the class of the exception
-    failure: str = ""  # exception, or error of the shape; "" if each row has a number
-
-    @classmethod
-    def failed(cls, rows: int, classes: int, form: str, failure: str) -> LabelOutcome:
-        return cls(np.full(rows, classes), form_code(form), failure)
-
-
 def form_code(form: str) -> int:
     return crc32(form.encode())
 
 
-def release_labels(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> LabelOutcome:
-    """Return the release of the labels by a fresh copy of the mechanism."""
+def release_labels(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> CallOutcome:
+    """Return the release of the labels by a fresh copy of the mechanism: its form, and the symbol of each row.
+
+    Symbols are labels in 0 .. K - 1, else K .. K + `NOT_LABELS` - 1. A release without a number for each row failed.
+    """
     rng, rows = noise.rng(), len(labels)
     try:
         released = copy.deepcopy(mechanism).release(labels.copy(), classes=classes, rng=rng)
         array = np.asarray(released)
         values = array.astype(np.float64)
     except BaseException as err:  # any exception may depend on the labels
-        if raised_externally(err):
-            raise
-        return LabelOutcome.failed(rows, classes, type(err).__name__, described(err))
+        return failed_release(err, rows, classes)
     form = f"{type(released).__name__} {array.dtype}"
     if values.shape != (rows,):
-        return LabelOutcome.failed(
-            rows, classes, f"{form} {values.shape}", f"shape {values.shape} instead of ({rows},)"
-        )
+        fault = f"shape {values.shape} instead of ({rows},)"
+        return CallOutcome(f"{form} {values.shape}", np.full(rows, float(classes)), fault)
     symbols = np.where(values < 0, classes + 1, np.where(values >= classes, classes + 2, values))
-    symbols = np.where(np.floor(values) == values, symbols, classes + 3)
-    return LabelOutcome(symbols.astype(np.int64), form_code(form))
+    return CallOutcome(form, np.where(np.floor(values) == values, symbols, classes + 3))
 
 
-def symbols_and_forms(outcomes: Sequence[LabelOutcome], rows: int) -> tuple[Ints, Ints]:
+def failed_release(err: BaseException, rows: int, classes: int) -> CallOutcome:
+    """Return the release of a call that raised; an exception from outside, such as an interrupt, is raised again."""
+    return replace(failure(err), numbers=np.full(rows, float(classes)))
+
+
+def symbols_and_forms(outcomes: Outcomes, rows: int) -> tuple[Ints, Ints]:
     """Return the symbols of releases of `rows` rows, shape (releases, rows), and the codes of their forms."""
-    symbols = np.array([outcome.symbols for outcome in outcomes], np.int64).reshape(len(outcomes), rows)
-    return symbols, np.array([outcome.form for outcome in outcomes], np.int64)
+    symbols = outcomes.vector.reshape(len(outcomes.ending), rows).astype(np.int64)
+    return symbols, np.array([form_code(form) for form in outcomes.ending], np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import SummaryView
-from dpaudit.engine.games.labels.label_releases import release_labels
+from dpaudit.engine.games.labels.label_releases import form_code, release_labels
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
 from dpaudit.engine.games.reference import PairedLabels
@@ -100,10 +100,11 @@ class LabelRepeats(TwoWorlds):
 
         def release(world: bool, seed: Seed) -> CallOutcome:
             released = release_labels(mechanism, pair.of(world), runs.rows[0].classes, seed)
-            if released.failure:
-                return CallOutcome(f"form {released.form}", np.empty(0), released.failure)
-            label = released.symbols[pair.canary]
-            codes = released.form % CODES, zlib.crc32(released.symbols.tobytes()) % CODES
+            if released.fault:
+                return CallOutcome(f"form {form_code(released.ending)}", np.empty(0), released.fault)
+            symbols = released.numbers.astype(np.int64)
+            label = symbols[pair.canary]
+            codes = form_code(released.ending) % CODES, zlib.crc32(symbols.tobytes()) % CODES
             return CallOutcome("a release", np.array([label == pair.label_0, label == pair.label_1, *codes]))
 
         return runs.each(release)
