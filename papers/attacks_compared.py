@@ -27,7 +27,7 @@ from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidence, LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
-from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower

@@ -11,7 +11,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.lp_mst import LP1ST

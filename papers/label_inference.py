@@ -32,9 +32,8 @@ from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
-from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
-from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.games.proxies.model import TruePosterior
+from dpaudit.engine.games.label_advantage import LabelAdvantage, Utility
+from dpaudit.engine.games.proxies import CalibratedModel, TruePosterior
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.label_reconstruction.advantage import (

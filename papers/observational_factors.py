@@ -24,7 +24,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
+from dpaudit.engine.games.proxies import ModelProxy, TruePosterior
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan

@@ -17,7 +17,7 @@ from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore, LikelihoodRatio
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
+from dpaudit.engine.games.proxies import ModelProxy, TruePosterior
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.one_run.signed_scores import OneRun

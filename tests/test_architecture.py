@@ -138,7 +138,7 @@ GAMES = Rooms(
             "functions",
             "steps",
             "predictions",
-            "advantages",
+            "label_advantage",
         ),
     ),
 )

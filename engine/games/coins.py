@@ -10,8 +10,9 @@ Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, inlined, unit
+from dpaudit.engine.attacks.learn import Folds, learn
 from dpaudit.engine.games.protocol import Candidates, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
 from dpaudit.errors import SpecError, require
@@ -28,6 +30,10 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Rows
 
 RowsT = TypeVar("RowsT", bound=Rows)
+FOLDS = 5
+"""Number of folds of a learned control; each is scored by a model trained on the others."""
+LEARNED_ROUNDS = 8
+"""Number of replays from which a control learns: fresh bits and draws on the same rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,13 +305,20 @@ def play_replays(
     seed: Seed,
     first: int,
     last: int,
+    learns: bool = False,
 ) -> Iterator[Scores]:
     """Yield the scores of replays `first` to `last` - 1 of one training.
 
-    Each replay draws from a child of `seed`; the training data were drawn from `design_seed`.
+    Each replay draws from a child of `seed`; the training data were drawn from `design_seed`. If it `learns`, a
+    classifier scores them that trains on further replays of other rows: the attack may miss errors of a proxy.
     """
+    score: Callable[[ScoredReplay], NDArray[np.float64]] = attrgetter("score")
+    if learns:
+        learning = seed.child("learning")
+        rounds = scored_replays(game, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
+        score = learned_by_folds([played for _, played in rounds], learning.child("parts").rng())
     for replay, played in scored_replays(game, attack, replayed, design_seed, seed, range(first, last)):
-        yield scored(replay, played.bits, played.score)
+        yield scored(replay, played.bits, score(played))
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,6 +328,11 @@ class ScoredReplay:
     view: Any
     score: NDArray[np.float64]  # scores of m canaries
     bits: NDArray[np.bool_]  # the secret bits
+
+    @property
+    def columns(self) -> NDArray[np.float64]:
+        """Features of each canary from which a control learns, shape (m, columns)."""
+        return np.column_stack([self.score, *self.view.columns()])
 
 
 def scored_replays(
@@ -330,3 +348,16 @@ def scored_replays(
         draw = game.draw(replayed.setup, design, seed.child(number).rng())
         view = game.view(replayed, game.hint(replayed.setup, design, draw))
         yield number, ScoredReplay(view, attack.score(copy.deepcopy(view)), draw.bits)
+
+
+def learned_by_folds(
+    rounds: Sequence[ScoredReplay], rng: np.random.Generator
+) -> Callable[[ScoredReplay], NDArray[np.float64]]:
+    """Learn from replays of the same m rows; return the log-odds of world 1 of the rows of another replay, shape (m,).
+
+    `rng` assigns the folds. Log-odds are 0 if a fold had no training rows.
+    """
+    fold = rng.permutation(len(rounds[0].bits)) % FOLDS
+    columns = np.concatenate([played.columns for played in rounds])
+    odds = learn(columns, np.concatenate([played.bits for played in rounds]), Folds(fold, rng))
+    return lambda played: odds(played.columns)

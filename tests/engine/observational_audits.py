@@ -17,10 +17,16 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.answer.shift import ShiftCorrected, bound_beyond_shift, shift_control
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.coins import CanarySetup, Replayed, ScoredReplay, scored_replays
+from dpaudit.engine.games.coins import (
+    LEARNED_ROUNDS,
+    CanarySetup,
+    Replayed,
+    ScoredReplay,
+    learned_by_folds,
+    scored_replays,
+)
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
-from dpaudit.engine.games.one_run.distinguisher import LEARNED_ROUNDS, learned_by_folds
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.labelled import cumulative
 from dpaudit.estimators.one_run.right_guesses import OneRunTally

@@ -17,7 +17,7 @@ from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import AttributeInferenceScore
 from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, protected_column
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
-from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute

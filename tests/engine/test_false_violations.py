@@ -24,7 +24,7 @@ from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.protocol import Game
-from dpaudit.engine.games.proxies.model import TruePosterior
+from dpaudit.engine.games.proxies import TruePosterior
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.recalled_labels import Recall

@@ -22,8 +22,8 @@ from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit, from_callable, f
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView, ShadowAnswers
+from dpaudit.engine.games.one_run.attacks import LearnedMembership, means_by_world
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.one_run.learned_membership import LearnedMembership, means_by_world
 from dpaudit.engine.games.one_run.membership import Membership
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.planning.plan import make_plan

@@ -11,8 +11,7 @@ from dpaudit import Examples, load_spec
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.proxies.checkpoint import Checkpoint
-from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
+from dpaudit.engine.games.proxies import Checkpoint, ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -22,7 +22,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies.model import Predictor, TruePosterior
+from dpaudit.engine.games.proxies import Predictor, TruePosterior
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity

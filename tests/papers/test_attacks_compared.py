@@ -19,7 +19,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import CanaryConfidence
-from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_mst import LP1ST

@@ -11,13 +11,13 @@ import pytest
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.advantages.game import (
+from dpaudit.engine.games.label_advantage import (
     Utility,
     auc,
     members_by_size,
     padded,
 )
-from dpaudit.engine.games.proxies.calibrated import CalibratedModel
+from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit

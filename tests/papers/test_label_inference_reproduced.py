@@ -12,7 +12,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from scipy.stats import binom
 
-from dpaudit.engine.games.proxies.calibrated import CalibratedModel
+from dpaudit.engine.games.proxies import CalibratedModel
 from dpaudit.engine.request.audit_spec import AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from dpaudit.engine.games.protocol import LossView
 
 SMALLEST_PROBABILITY = 1e-30
 """Probabilities are clipped here before a logarithm is taken."""
+SMALLEST_SHARE = 1e-9
+"""Probabilities in the columns of a control are clipped here."""
+MAX_CLASSES = 20
+"""Largest number of classes with a column for each class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,38 @@ class CanaryView(LossView):
         """Log-probability of the shown label, relative to the median canary, so that its sign is a guess; in nats."""
         of_labels = log_probability_of(self.labels, self.target)
         return np.asarray(of_labels - np.median(of_labels))
+
+    def shown(self, answers: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what answers, shape (m, classes), say of the shown labels, shape (m,)."""
+        return answers[np.arange(len(self.labels)), self.labels].astype(np.float64)
+
+    def columns(self) -> list[NDArray[np.float64]]:
+        """Return features of each shown value from both models, for a control that learns, each of shape (m,).
+
+        They include sums of powers of probabilities: for a proxy whose log-probabilities are wrong by a factor, the
+        log-ratio to the truth is c log q(v) + log sum_y q(y)^(1 + c).
+        """
+        columns = []
+        for probabilities in (self.reference, self.target):
+            total = np.maximum(probabilities.sum(axis=1, keepdims=True, dtype=np.float64), SMALLEST_SHARE)
+            p = np.maximum(probabilities / total, SMALLEST_SHARE)
+            log_shown = np.log(self.shown(p))
+            columns += [
+                np.log(np.maximum(self.shown(probabilities), SMALLEST_SHARE)),
+                log_shown,
+                log_shown**2,
+                self.shown(p),
+                np.log(p).max(axis=1),
+                -(p * np.log(p)).sum(axis=1),
+                np.log(np.sqrt(p).sum(axis=1)),
+                np.log((p**2).sum(axis=1)),
+            ]
+            if p.shape[1] <= MAX_CLASSES:
+                columns += list(p.T)
+        classes = self.reference.shape[1]
+        if classes <= MAX_CLASSES:
+            columns += [(self.labels == value).astype(np.float64) for value in range(classes)]
+        return columns
 
 
 def log_probability_of(labels: NDArray[np.int64], answers: NDArray[np.float32]) -> NDArray[np.float64]:

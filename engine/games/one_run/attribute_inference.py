@@ -16,7 +16,7 @@ from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.labelled import Prepared
 from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
-from dpaudit.engine.games.proxies.model import Predictor
+from dpaudit.engine.games.proxies import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register

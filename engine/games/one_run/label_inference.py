@@ -13,7 +13,7 @@ from dpaudit.engine.games.coins import CanarySetup, Design, Reveal, TrialRandomn
 from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
 from dpaudit.engine.games.one_run.labelled import LabelledCoins
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, GameTraits, Setting, every_row
-from dpaudit.engine.games.proxies.model import KnownLaw
+from dpaudit.engine.games.proxies import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register

@@ -14,7 +14,7 @@ from dpaudit.actors.work import Outcome, Work, inlined, measuring, unit
 from dpaudit.engine.games.coins import CanarySetup, Coins, Design, Replayed, Reveal, play_replays
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions, ShadowAnswers
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting
-from dpaudit.engine.games.proxies.model import Predictor
+from dpaudit.engine.games.proxies import Predictor
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
 from dpaudit.engine.games.taught import add_teachers
 from dpaudit.errors import SpecError, require
@@ -238,18 +238,12 @@ class LabelledCoins(Coins[Examples]):
     def _control(self, setting: Setting, work: Work, prepared: Prepared, trained: Unit) -> tuple[Unit, ...]:
         """Return the control units: each control with the attack, and the best informed one also with a classifier."""
         replayed_inputs = self.control_replays(setting, prepared, trained)
-        if not replayed_inputs:
-            return ()
-        from dpaudit.engine.games.one_run.distinguisher import replay_with_classifier  # few games have a control
-
-        units = [(play_replays, what, replayed) for what, replayed in replayed_inputs]
-        units += [
-            (replay_with_classifier, f"a classifier, {what}", replayed) for what, replayed in replayed_inputs[-1:]
-        ]
-        count = min(self.replays, MAX_REPLAYS)
+        units = [(False, f"control, {what}", replayed) for what, replayed in replayed_inputs]
+        units += [(True, f"control, a classifier, {what}", replayed) for what, replayed in replayed_inputs[-1:]]
+        count, seed = min(self.replays, MAX_REPLAYS), setting.seed.child("held-out")
         return tuple(
-            self._replays(setting, work, play_unit, replayed, count, setting.seed.child("held-out"), f"control, {what}")
-            for play_unit, what, replayed in units
+            self._replays(setting, work, replayed, count, seed, label, learns=learns)
+            for learns, label, replayed in units
         )
 
     def _ceiling(self, setting: Setting, work: Work, prepared: Prepared) -> tuple[Unit, ...]:
@@ -269,14 +263,22 @@ class LabelledCoins(Coins[Examples]):
             return ()
         replayed, count = self.replayed(setting, prepared, revealing), min(self.replays * self.trainings, MAX_REPLAYS)
         seed, label = setting.seed.child("replays"), "what a mechanism without privacy would show"
-        return (self._replays(setting, work, play_replays, replayed, count, seed, label),)
+        return (self._replays(setting, work, replayed, count, seed, label),)
 
     def _replays(
-        self, setting: Setting, work: Work, play_unit: Any, replayed: Any, count: int, seed: Seed, label: str
+        self,
+        setting: Setting,
+        work: Work,
+        replayed: Any,
+        count: int,
+        seed: Seed,
+        label: str,
+        *,
+        learns: bool = False,
     ) -> Unit:
         """Return the unit of `count` replays of the first training with other inputs."""
         return work.add(
-            play_unit,
+            play_replays,
             self.without_counts(),
             setting.informed_attack,
             replayed,
@@ -286,6 +288,7 @@ class LabelledCoins(Coins[Examples]):
             last=count,
             label=label,
             resources=setting.resources.without_gpu,
+            learns=learns,
         )
 
     def _plays_releases(self, setting: Setting) -> bool:

@@ -23,7 +23,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
-from dpaudit.engine.games.proxies.model import KnownLaw
+from dpaudit.engine.games.proxies import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
     bag_log_ratio,
