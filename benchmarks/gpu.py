@@ -53,11 +53,10 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.gpu_memory import hold_share, release_resident, unit_bytes
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.training.inputs import scaling_of
-from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack import NetworkModel, Stack, stack_logits
 from dpaudit.mechanisms.training.train import bytes_per_model, train_stack
 from tools.rows import DATA, Row, measured_here, note_origin, setting, write
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 import dpaudit
 from benchmarks.campaign import campaign
 from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS
-from dpaudit.mechanisms.training.private.accounting import dp_sgd_noise_multiplier
+from dpaudit.mechanisms.training.private.private_steps import dp_sgd_noise_multiplier
 from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 
 TOKENIZER = small_tokenizer()

@@ -26,8 +26,8 @@ from dpaudit import AuditResult, Claim, Relation, Verdict, from_summary
 from dpaudit.engine.request.build import build
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack
+from dpaudit.mechanisms.training.private.private_steps import dp_sgd_epsilon
 
 EXAMPLES = SPECS.parent
 Run = Callable[[float, int], tuple[Verdict, AuditResult | None]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -81,3 +83,16 @@ def torch_generator(seed: SeedSequence, device: torch.device | str = "cpu") -> t
     import torch
 
     return torch.Generator(device).manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+
+
+def limited_threads(threads: int) -> AbstractContextManager[object]:
+    """Return a context manager that limits BLAS and OpenMP to `threads` threads."""
+    # Finding the libraries takes as long as a small training, so repeat it only after further modules were imported.
+    return cast(AbstractContextManager[object], _libraries(len(sys.modules)).limit(limits=threads))
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> Any:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()

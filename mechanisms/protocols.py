@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.labels.bags import Bags
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.texts import Texts
+    from dpaudit.mechanisms.examples import Texts
+    from dpaudit.mechanisms.labels.proportions import Bags
     from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
     from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 

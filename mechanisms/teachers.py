@@ -178,7 +178,7 @@ def trained_teachers(
 
 def predicted_classes(models: Sequence[Model], queries: Features, *, compute: Compute) -> Ints:
     """Return the most likely class of each query by each model, shape (models, q); networks predict in a stack."""
-    from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
+    from dpaudit.mechanisms.training.stack import NetworkModel, stack_logits
 
     networks = [model for model in models if isinstance(model, NetworkModel)]
     if len(networks) == len(models):

@@ -10,8 +10,7 @@ from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies import ModelProxy
-from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STDomainPrior, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.tables import CatBoost

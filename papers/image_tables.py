@@ -13,8 +13,7 @@ from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
-from dpaudit.mechanisms.learners.lp_mst import LP1ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4

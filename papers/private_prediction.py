@@ -38,10 +38,9 @@ from dpaudit.estimators.private_prediction.answers_estimator import AnswersFindi
 from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, Network, WideResNet16x4
 from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
-from dpaudit.mechanisms.predictors.local import LocalTransformer
+from dpaudit.mechanisms.predictors.local import LocalTransformer, StandIn
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.stand_in import StandIn
 from dpaudit.registry import register
 from papers.data.encoded_sentences import EncodedSentences, middle_layer
 from papers.data.picture_strips import cifar10

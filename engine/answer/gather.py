@@ -36,7 +36,7 @@ from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
+from dpaudit.mechanisms.queries.row_function import UNREADABLE, is_unreadable
 
 MOST_FOR_P = 50_000  # score rows of all replays up to which a p-value is computed, in about a second
 SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which needs several bounds

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, limited_threads
 from dpaudit.mechanisms.protocols import StatedLaw
-from dpaudit.mechanisms.threads import limited_threads
 
 Floats = NDArray[np.float64]
 StatedOdds = Callable[[Floats], Floats]

@@ -35,8 +35,13 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
-from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.proportions import (
+    LEFT_OUT,
+    Bags,
+    GeometricProportions,
+    LabelProportions,
+    LaplaceProportions,
+)
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.models.tables import tabular_input

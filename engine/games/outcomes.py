@@ -17,7 +17,7 @@ from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally,
 from dpaudit.actors.seed import Seed
 from dpaudit.errors import described
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 MAX_NUMBER = float(np.finfo(np.float32).max)
 """Largest absolute number of a stored result."""

@@ -18,8 +18,7 @@ from dpaudit.engine.games.residues import separating_residues
 from dpaudit.engine.games.rounding import Rounding
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms.compute import Compute, limited_threads
 
 
 @runtime_checkable

@@ -48,8 +48,7 @@ from dpaudit.engine.games.search import (
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import InputError, RunError, require
 from dpaudit.estimators.scores import Scores, scored
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms.compute import Compute, limited_threads
 
 T = TypeVar("T")
 

@@ -50,8 +50,7 @@ from dpaudit.mechanisms.protocols import (
     StackLearner,
     WithDefaultData,
 )
-from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
+from dpaudit.mechanisms.queries.row_function import RowFunction, TableGenerator, TableRows
 from dpaudit.packages import require_packages
 from dpaudit.registry import catalogue, load
 

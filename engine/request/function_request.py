@@ -17,7 +17,7 @@ from dpaudit.engine.data.table_files import ENDINGS
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.registry import load
 
 SUFFIXES = (*ENDINGS, *PACKED)

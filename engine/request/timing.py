@@ -20,8 +20,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.protocols import Learner, StackLearner, SummarisedLearner
-from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableGenerator, TableRows
 
 TIMED_TRAININGS = 16
 """Number of trainings that are timed together if a training is fast."""

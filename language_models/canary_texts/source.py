@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import InputError, require
 from dpaudit.field_checks import refused_if_failing
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan
-from dpaudit.mechanisms.models.chat_templates import written_chats
+from dpaudit.mechanisms.models.pretrained import written_chats
 
 
 def chat_of(context: str, secret: str) -> list[dict[str, str]]:

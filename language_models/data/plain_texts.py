@@ -18,7 +18,7 @@ from dpaudit.engine.data.table_files import read_parquet
 from dpaudit.errors import require, shortened
 from dpaudit.field_checks import check_fields
 from dpaudit.language_models.mechanisms.base_models import made_sentences
-from dpaudit.mechanisms.texts import Texts
+from dpaudit.mechanisms.examples import Texts
 from dpaudit.plain_files import read_bytes
 from dpaudit.registry import register
 

@@ -41,7 +41,6 @@ from dpaudit.language_models.games.text_canaries_work import (
 )
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
 from dpaudit.mechanisms.ranges import require_at_least
-from dpaudit.mechanisms.texts import Texts
 from dpaudit.registry import register
 
 TEXT_LEARNERS = Capability(FineTunedModel, "fine-tunings of a language model (`name: fine-tuning`)")

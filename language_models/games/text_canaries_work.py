@@ -30,7 +30,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.update_products import (
 )
 from dpaudit.language_models.mechanisms.token_statistics import TokenSpan, TokenStatistics, token_statistics
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.texts import Texts
+from dpaudit.mechanisms.examples import Texts
 
 MAX_TEST_TEXTS = 1_000
 """Largest number of test texts on which perplexity is measured."""

@@ -16,8 +16,8 @@ from dpaudit.language_models.mechanisms.fine_tuning.records import Record, Train
 from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener
 from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning, TextTrainer
 from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.examples import Texts
 from dpaudit.mechanisms.ranges import require_at_least
-from dpaudit.mechanisms.texts import Texts
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 

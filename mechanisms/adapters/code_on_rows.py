@@ -13,13 +13,15 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from dpaudit.claims import Claim
 from dpaudit.consent import PATH, require_code
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.field_checks import check_fields
+from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, imported
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
+from dpaudit.registry import register
 
 Form = Literal["frame", "arrow", "array", "records", "list"]
 MAX_ALTERNATIVES = 64  # combinations of settings
@@ -149,3 +151,35 @@ def identity_elsewhere(python: str, source: str, folder: str) -> str:
 def _as_tuple(value: Any) -> Any:
     """Turn a list inside a list of alternatives, as YAML writes a pair of bounds, into a tuple."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+@register("mechanism", "function", source="one's own code, or a library's")
+@dataclass(frozen=True)
+class OwnFunction(CodeOnRows):
+    """A function `f(rows, rng, **settings)` on a table of rows, such as a query, a statistic or a model.
+
+    It may return a number, an array, a mapping, a data frame or an object with a `summary`, or raise an exception. The
+    audit examines the numbers, the form of the result and how the call ended. `rng` is a numpy.random.Generator; the
+    global generators of Python and NumPy are seeded as well.
+
+    Attributes:
+        function: The function, a `functools.partial` with keywords, or a callable object; or its import path
+            "module:function".
+        claimed: The claim about neighbouring tables.
+    """
+
+    function: Any
+    claimed: Claim | None = None
+
+    made_by = "dpaudit.check(function, schema=...)"
+    role = "function"
+
+    def _checked(self, source: Any) -> Any:
+        if callable(source) and not has_location(source):  # an object
+            source = type(source).__call__.__get__(source)
+        return code_of(source, field="function", arguments=("rows", "rng"), parameters=self.settings)
+
+    def outcomes(
+        self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
+    ) -> Sequence[CallOutcome]:
+        return self.calls(rows, seeds, settings, limits)

@@ -25,7 +25,7 @@ from dpaudit.mechanisms.adapters.other_python.calls import OtherPython
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register

@@ -108,8 +108,8 @@ class OpacusDpSgd:
 
         from dpaudit.mechanisms.compute import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
-        from dpaudit.mechanisms.training.network_model import NetworkModel
-        from dpaudit.mechanisms.training.parameters import draw_weights
+        from dpaudit.mechanisms.training.kernels import draw_weights
+        from dpaudit.mechanisms.training.stack import NetworkModel
 
         torch.set_num_threads(compute.threads)
         weights, order, noise = spawned(seed, 3)

@@ -17,9 +17,9 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, global_randomness, take_code, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
-from dpaudit.mechanisms.predictors.prompts import UNREAD, read_class
-from dpaudit.mechanisms.predictors.releases import GaussianArgmax
+from dpaudit.mechanisms.predictors.language_model import UNREAD, read_class
 from dpaudit.mechanisms.predictors.transport import HttpService, RequestFailure
+from dpaudit.mechanisms.predictors.vote_laws import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 from dpaudit.tensors import numpy_of

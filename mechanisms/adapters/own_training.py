@@ -16,12 +16,11 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, global_randomness, take_code
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import tabular_input
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_positive
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register

@@ -26,11 +26,10 @@ from dpaudit.mechanisms.adapters.user_code import (
     take_code,
     whole_number,
 )
-from dpaudit.mechanisms.compute import Compute, spawned
+from dpaudit.mechanisms.compute import Compute, limited_threads, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import constant_model, tabular_input
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")

@@ -9,11 +9,10 @@ import numpy as np
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import spawned
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace
+from dpaudit.mechanisms.models.networks import Network, SmallCnn, StackTrainer, require_network
 from dpaudit.mechanisms.ranges import require_finite_epsilon
 from dpaudit.mechanisms.training.recipe import TrainingTask
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.models.networks import Mlp, Network, StackTrainer, require_network
+from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_delta, require_epsilon
-from dpaudit.mechanisms.training.private.accounting import ACCOUNTANTS, dp_sgd_noise_multiplier
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.private.private_steps import (
+    ACCOUNTANTS,
+    ClaimedSteps,
+    Observer,
+    PrivateSteps,
+    StepCanary,
+    dp_sgd_noise_multiplier,
+)
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, require_one_of
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.network_model import NetworkModel
     from dpaudit.mechanisms.training.private.private_stack import PrivateStack
+    from dpaudit.mechanisms.training.stack import NetworkModel
 
 
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
@@ -121,3 +130,45 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
 
         steps, stack_class = self.private_steps(), self.stack_type()
         return train_private_stack(self.model, steps, features, tasks, stack_type=stack_class, **settings)
+
+
+@register("mechanism", "released-model", source="Lu et al. (2022), section 4.1: ClipBKD with more in the summary")
+@dataclass(frozen=True)
+class ReleasedModel:
+    """A learner of networks (`opacus-dp-sgd`, `dp-sgd`, `non-private`), summarised for the game `neighbours`.
+
+    The vector holds all trained weights, and the logits at the points of the poisoning: for `clip-bkd`, the inserted
+    point, zero and some rows of the data.
+
+    Attributes:
+        learner: The learner, whose claim is audited.
+    """
+
+    learner: Learner = field(default=DpSgd(1.0), metadata={"kind": "mechanism"})
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.learner, Learner), "learner must train models", learner=type(self.learner).__name__)
+
+    def claim(self) -> Claim:
+        return self.learner.claim()
+
+    def without_noise(self) -> ReleasedModel | None:
+        """Return the mechanism without noise, or None if the learner has no such version."""
+        noiseless = getattr(self.learner, "without_noise", lambda: None)()
+        return None if noiseless is None else replace(self, learner=noiseless)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        return self.learner.fit(train, seed=seed, compute=compute, validation=validation)
+
+    def summarise(
+        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """Return weights and logits, shape (P + m K,). Raises: InputError if the learner trains no network."""
+        from dpaudit.mechanisms.training.stack import NetworkModel
+
+        model = self.learner.fit(train, seed=seed, compute=compute)
+        require(isinstance(model, NetworkModel), "learner must train a network", model=type(model).__name__)
+        assert isinstance(model, NetworkModel)
+        return np.concatenate([model.parameters.astype(np.float64), model.logits(points).ravel()])

@@ -38,11 +38,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

@@ -42,7 +42,7 @@ from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.stack import NetworkModel
 
 Choice = Literal["sampled", "argmax"]
 Accounting = Literal["exact", "moments"]

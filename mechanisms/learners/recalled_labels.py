@@ -14,9 +14,8 @@ from dpaudit.claims import Claim
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.labels.bags import LEFT_OUT
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.proportions import GeometricProportions
+from dpaudit.mechanisms.labels.proportions import LEFT_OUT, GeometricProportions
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace
 from dpaudit.mechanisms.protocols import BagMechanism, Model
 from dpaudit.registry import register
 

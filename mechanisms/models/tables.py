@@ -11,11 +11,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

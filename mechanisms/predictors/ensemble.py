@@ -23,14 +23,16 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.language_model import PublicData
 from dpaudit.mechanisms.predictors.protocol import AddedRecords
-from dpaudit.mechanisms.predictors.releases import (
+from dpaudit.mechanisms.predictors.vote_laws import (
+    AlikeTeachers,
+    ApartTeachers,
     ConfidentArgmax,
     GaussianArgmax,
     InteractiveArgmax,
     LaplaceArgmax,
     Release,
+    VoteLaw,
 )
-from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_positive
 from dpaudit.mechanisms.teachers import (

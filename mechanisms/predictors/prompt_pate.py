@@ -16,8 +16,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.pretrained import texts_of
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
-from dpaudit.mechanisms.predictors.language_model import Expected, LanguageModel
-from dpaudit.mechanisms.predictors.prompts import UNREAD, Task, Teacher, read_class
+from dpaudit.mechanisms.predictors.language_model import UNREAD, Expected, LanguageModel, Task, Teacher, read_class
 from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
 from dpaudit.mechanisms.ranges import require_at_least

@@ -24,8 +24,7 @@ from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.language_model import Expected
-from dpaudit.mechanisms.predictors.releases import Release
-from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
+from dpaudit.mechanisms.predictors.vote_laws import Release, VoteLaw
 
 Ints = NDArray[np.int64]
 

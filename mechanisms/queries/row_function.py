@@ -1,4 +1,4 @@
-"""The interface of functions on a table of rows, and the rows."""
+"""The interface of functions on a table of rows and of generators of synthetic tables: rows, calls and outcomes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,44 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.queries.outcome import CallOutcome
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.queries.schema import Schema
+
+
+UNREADABLE = "unreadable: "
+"""Prefix of the ending of a call that returned an unreadable object; the worker writes it."""
+
+UNKNOWN = "?"
+"""Checksum of what cannot be read; the worker writes it."""
+
+
+@dataclass(frozen=True, eq=False)
+class CallOutcome:
+    """The discrete and the numeric part of what a call returned or raised.
+
+    Attributes:
+        ending: The discrete part: type, keys, columns, shape, dtype, words, an exception's class and text, warnings.
+        numbers: The numeric part, shape (n,), all finite; all outcomes with one ending have the same n.
+        fault: Description of a failure; "" if there is none.
+        low_bits: How many of the last numbers are low bits of the numbers before them, >= 0.
+        unread: What of the result, the printed text and the files was not read: pairs of a description and a checksum,
+            `UNKNOWN` if it cannot be read at all.
+    """
+
+    ending: str
+    numbers: NDArray[np.float64]
+    fault: str = ""
+    low_bits: int = 0
+    unread: tuple[tuple[str, str], ...] = ()
+
+
+def is_unreadable(ending: str) -> bool:
+    """True if a call returned an unreadable object, alone or in a container."""
+    return ending.startswith(UNREADABLE) or f"; measurements: {UNREADABLE}" in ending
 
 
 @dataclass(frozen=True)
@@ -91,3 +122,30 @@ class RowFunction(Protocol):
 
         A call that raises or ends its process is an outcome too.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedTable:
+    """A release of a generator.
+
+    Attributes:
+        table: The synthetic rows.
+        measurements: Noisy measurements that it releases too, shape (n,), the same n in each release; empty for none.
+    """
+
+    table: pa.Table
+    measurements: NDArray[np.float64]
+
+
+@runtime_checkable
+class TableGenerator(RowFunction, Protocol):
+    """A generator of synthetic tables. As a function on rows, its outcomes are summaries of the released tables."""
+
+    def generate(
+        self, rows: pa.Table, count: int, seed: int, settings: Mapping[str, Any], limits: CallLimits
+    ) -> GeneratedTable:
+        """Return a release of `count` rows by a generator fitted on `rows`.
+
+        Raises: TrainingError if the fit fails.
+        """
+        ...

@@ -22,11 +22,10 @@ from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, 
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.gpu_memory import digest_if_shared, on_device
 from dpaudit.mechanisms.training.inputs import as_array, scale_inputs, scaling_of, stack_scaling
-from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy
-from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy, draw_weights
 from dpaudit.mechanisms.training.optimizers import Optimizer
-from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack import NetworkModel
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from dpaudit.errors import printable, shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError, leave_note
 from dpaudit.mechanisms.training.inputs import Scaling
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel
 from dpaudit.plain_files import open_sealed, write_sealed
 
 CHECKPOINT_EVERY_S = 60.0

@@ -23,11 +23,10 @@ from dpaudit.mechanisms.training.checkpoint import (
     restore_generator,
     training_digest,
 )
-from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples
-from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples, draw_weights
 from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
-from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel
 
 AVERAGE_DECAY = 0.999  # decay of the weight average, which is the result
 

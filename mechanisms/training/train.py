@@ -29,9 +29,8 @@ from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import TrainingCheckpoint, training_digest
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack import NetworkModel, Stack
 
 PRIVATE_STACK = 64  # maximum stack of DP-SGD, which has each example's gradient in memory for every model
 GPU_SHARE = 0.7  # share of the unit's GPU memory available to a stack and to data

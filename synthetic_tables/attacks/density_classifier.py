@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms.compute import limited_threads
 from dpaudit.registry import register
 from dpaudit.synthetic_tables.games.view import MixedTable, TableView
 

@@ -29,9 +29,7 @@ from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError, require, shortened
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome, TableGenerator, TableRows
 from dpaudit.registry import register
 from dpaudit.synthetic_tables.games.record_view import Closeness, Pool, RecordView
 from dpaudit.synthetic_tables.games.utility import add_utility

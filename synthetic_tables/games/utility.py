@@ -21,10 +21,8 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.errors import DataError, did_you_mean
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms.compute import Compute, limited_threads
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableGenerator, TableRows
 from dpaudit.registry import register
 from dpaudit.synthetic_tables.games.columns import encoded
 from dpaudit.synthetic_tables.games.view import MISSING, MixedTable

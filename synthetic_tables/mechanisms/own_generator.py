@@ -27,10 +27,8 @@ from dpaudit.mechanisms.adapters.other_python.generator_calls import (
 from dpaudit.mechanisms.adapters.other_python.worker import GENERATOR
 from dpaudit.mechanisms.adapters.user_code import code_of, imported
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome, GeneratedTable
 from dpaudit.mechanisms.queries.schema import Category, Schema
-from dpaudit.mechanisms.queries.table_generator import GeneratedTable
 from dpaudit.registry import register
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableSummary
 

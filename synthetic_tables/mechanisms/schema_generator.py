@@ -13,10 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome, GeneratedTable
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
-from dpaudit.mechanisms.queries.table_generator import GeneratedTable
 from dpaudit.synthetic_tables.mechanisms.table_summary import CellGrid, TableBatch, TableSummary
 
 BLOCK_CELLS = 500_000

@@ -20,8 +20,8 @@ from dpaudit.mechanisms import gpu_memory
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel
 from dpaudit.mechanisms.training.train import train_stack
 from tests.fake_gpu import GPU, FakeGpu, out_of_memory
 

@@ -16,8 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from dpaudit import Claim
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, rr_with_prior
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace, RRWithPrior, rr_with_prior
 from tests.bank import Case
 
 

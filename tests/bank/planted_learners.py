@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import spawned
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace, RandomizedResponse
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
-from dpaudit.mechanisms.learners.lp_mst import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP2ST, LP1STDomainPrior
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.models.networks import Mlp, Network, StackTrainer, require_network
 from dpaudit.mechanisms.planted.learners import redraw_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.ranges import require_epsilon
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.stack import Stack

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
-from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
+from dpaudit.mechanisms.predictors.vote_laws import ConfidentArgmax, GaussianArgmax, Release
 
 Ints = NDArray[np.int64]
 

@@ -34,7 +34,7 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.stack import NetworkModel
 
 
 def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, trials: int = 11) -> ChallengeView:

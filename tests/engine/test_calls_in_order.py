@@ -15,7 +15,7 @@ from dpaudit import RunOptions, Verdict, check
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.functions.game import Tables, calls_in_order, run_calls
 from dpaudit.engine.games.search import paired_coins
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from tests.small import calls_cost
 

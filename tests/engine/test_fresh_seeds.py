@@ -19,7 +19,7 @@ from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.loading import load_spec
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.synthetic_tables.games.membership import TableMembershipGame
 from tests.golden.__main__ import HERE
 

@@ -27,7 +27,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from tests.bank.planted_learners import ConstantSeedResponse, OneDrawPerLabelResponse
 from tests.nightly import by_day
 

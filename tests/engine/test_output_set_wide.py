@@ -28,7 +28,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from tests.nightly import too
 
 QUARTER = GaussianNaiveBayes(4.0, relation=Relation.REPLACE)

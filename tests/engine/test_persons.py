@@ -26,7 +26,7 @@ from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run import checking
 from dpaudit.errors import InputError, SpecError
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests.small import calls_cost
 

@@ -21,10 +21,15 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection
+from dpaudit.mechanisms.learners.lp_mst import (
+    LP1ST,
+    LP2ST,
+    LP1STDomainPrior,
+    LP1STNoiseCorrection,
+    LP1STOutOfDomainPrior,
+)
 from dpaudit.mechanisms.learners.pate import PATE, PateFm
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn

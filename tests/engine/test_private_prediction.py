@@ -59,11 +59,14 @@ from dpaudit.mechanisms.models.tables import CatBoost, LogisticRegression
 from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.protocol import AddedRecords
-from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
 from dpaudit.mechanisms.predictors.vote_laws import (
     AlikeTeachers,
     ApartTeachers,
+    ConfidentArgmax,
+    GaussianArgmax,
     KnownVotes,
+    LaplaceArgmax,
+    Release,
     SampledNeighbours,
     VoteLaw,
     inclusion,

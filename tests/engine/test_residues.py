@@ -20,7 +20,7 @@ from dpaudit.engine.games.residues import between_steps, lattice_step, separatin
 from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import Tried, paired_coins
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from tests.engine.test_where_it_leaks import where_it_leaks
 from tests.loops import Cases

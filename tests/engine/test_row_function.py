@@ -41,7 +41,7 @@ from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.engine.request.timing import call_cost
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from tests.nightly import by_day, too
 from tests.small import calls_cost

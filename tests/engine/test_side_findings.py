@@ -25,7 +25,7 @@ from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests.loops import Cases

@@ -25,8 +25,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.predictors.ensemble import CaPC
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
-from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, InteractiveArgmax
-from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, KnownVotes
+from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ConfidentArgmax, InteractiveArgmax, KnownVotes
 from tests.twins import gnmax_twin
 
 VOTES = np.array([13, 12, 10])

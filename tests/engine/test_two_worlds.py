@@ -27,7 +27,7 @@ from dpaudit.engine.games.two_world.canaries import Blank
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.queries.table_generator import GeneratedTable
+from dpaudit.mechanisms.queries.row_function import GeneratedTable
 from dpaudit.synthetic_tables.games.membership import TableMembershipGame
 from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
 from tests.engine.pair_source_kit import PairSourceKit

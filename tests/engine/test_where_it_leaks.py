@@ -20,7 +20,7 @@ from dpaudit.engine.games.functions.replay import replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak
 from dpaudit.engine.games.functions.where_it_leaks import where_it_leaks as compare
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from tests import nightly
 
 CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)

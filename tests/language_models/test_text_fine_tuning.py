@@ -30,8 +30,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.trainers import (
 )
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.mechanisms.compute import Compute, TrainingError, torch_generator
-from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
-from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary, dp_sgd_epsilon
 from tests.language_models.small_language_models import domain_texts, small_model, small_tokenizer
 
 CPU = Compute()

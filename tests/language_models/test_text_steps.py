@@ -25,7 +25,7 @@ from dpaudit.language_models.mechanisms.fine_tuning.trainers import FullFineTuni
 from dpaudit.language_models.mechanisms.fine_tuning.training import FineTuning
 from dpaudit.language_models.mechanisms.opacus_lora import OpacusLora
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.texts import Texts
+from dpaudit.mechanisms.examples import Texts
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from tests.language_models.own_text_trainers import (
     ByHeart,

@@ -13,14 +13,14 @@ from sklearn.datasets import load_digits
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.kernels import AlibiLoss
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel
 from tests.bank.planted_learners import AlibiSigmaForB, RedrawnNoise
 
 CPU = Compute()

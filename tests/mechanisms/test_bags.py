@@ -13,8 +13,13 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
-from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.proportions import (
+    LEFT_OUT,
+    Bags,
+    GeometricProportions,
+    LabelProportions,
+    LaplaceProportions,
+)
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism

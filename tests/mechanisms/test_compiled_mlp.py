@@ -17,11 +17,10 @@ from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training._perceptron_steps import LANES, _tanh, add_product
 from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.kernels import AlibiLoss, BatchedMlp, CrossEntropy
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import make_kernel
+from dpaudit.mechanisms.training.stack import NetworkModel, make_kernel
 from dpaudit.mechanisms.training.train import train_stack
 
 DATA = load_digits()

@@ -19,7 +19,7 @@ from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
 from dpaudit.mechanisms.adapters.other_python.diffprivlib_trainings import RELEASED, Unusable, train
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 CPU = Compute()
 INSTALLED = Path(__file__).parent.parent.parent / ".venv-diffprivlib" / "bin" / "python"

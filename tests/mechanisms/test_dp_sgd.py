@@ -23,12 +23,11 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.planted.dp_sgd import ClipBatchMeanDpSgd, NoiseOverBatchDpSgd, PlantedDpSgd
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.parameters import draw_weights
-from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon, dp_sgd_noise_multiplier
+from dpaudit.mechanisms.training.kernels import draw_weights
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, poisson_sample, train_private_stack
-from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel
 from dpaudit.registry import catalogue
 from tests.bank.planted_dp_sgd import NoNoiseInLastStepDpSgd, ShuffledBatchesDpSgd
 

@@ -34,11 +34,10 @@ from dpaudit.mechanisms.training import checkpoint, inputs
 from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
 from dpaudit.mechanisms.training.inputs import scaling_of
 from dpaudit.mechanisms.training.kernels import compiled_or_plain
-from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack import NetworkModel, Stack, stack_logits
 from dpaudit.mechanisms.training.train import train_stack
 from tests.fake_gpu import GPU, FakeGpu, out_of_memory
 

@@ -33,7 +33,7 @@ from dpaudit.engine.games.functions.alike_calls import alike_note, differing_par
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
 from dpaudit.mechanisms.adapters.other_python.object_state import State, integer_parts
 from dpaudit.mechanisms.adapters.other_python.worker import outcome_of, without_numbers
-from dpaudit.mechanisms.queries.outcome import UNKNOWN, CallOutcome, is_unreadable
+from dpaudit.mechanisms.queries.row_function import UNKNOWN, CallOutcome, is_unreadable
 from tests.loops import Cases
 from tests.nightly import by_day
 

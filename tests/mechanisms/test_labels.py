@@ -14,9 +14,13 @@ from scipy.stats import binom, chi2
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
+from dpaudit.mechanisms.labels.randomized_response import (
+    OneHotLaplace,
+    RandomizedResponse,
+    RRWithPrior,
+    best_k,
+    rr_with_prior,
+)
 from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, redraw_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism

@@ -16,13 +16,11 @@ import pytest
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_texts.source import TextSource
-from dpaudit.mechanisms.models import chat_templates
+from dpaudit.mechanisms.models import pretrained
 from dpaudit.mechanisms.models.pretrained import load_pretrained, require_self_contained, texts_of
 from dpaudit.mechanisms.predictors import local
-from dpaudit.mechanisms.predictors.language_model import LanguageModel
-from dpaudit.mechanisms.predictors.local import LocalTransformer
-from dpaudit.mechanisms.predictors.prompts import UNREAD, Task, Teacher, read_class
-from dpaudit.mechanisms.predictors.stand_in import StandIn
+from dpaudit.mechanisms.predictors.language_model import UNREAD, LanguageModel, Task, Teacher, read_class
+from dpaudit.mechanisms.predictors.local import LocalTransformer, StandIn
 from tests.loops import Cases
 
 AG = Task.of_data("ag-news", (), 4)
@@ -260,7 +258,7 @@ ENDLESS_TEMPLATES = {
 
 @pytest.mark.parametrize("template", ENDLESS_TEMPLATES.values(), ids=ENDLESS_TEMPLATES)
 def test_endless_chat_templates_are_refused(tiny: str, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_templates, "LIMIT_S", 1)
+    monkeypatch.setattr(pretrained, "LIMIT_S", 1)
     tokenizer = load_pretrained("AutoTokenizer", tiny)
     tokenizer.chat_template = template
     with pytest.raises(

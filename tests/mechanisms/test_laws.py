@@ -27,24 +27,28 @@ from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
-from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace, RandomizedResponse, RRWithPrior
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels
+from dpaudit.mechanisms.learners.lp_mst import (
+    LP1ST,
+    LP2ST,
+    LP1STDomainPrior,
+    LP1STNoiseCorrection,
+    LP1STOutOfDomainPrior,
+    ReleasedLabels,
+)
 from dpaudit.mechanisms.learners.pate import PATE, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, NoisyOneHotLabels
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
+from dpaudit.mechanisms.predictors.local import StandIn
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.stand_in import StandIn
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.mechanisms.teachers import AnsweredQueries

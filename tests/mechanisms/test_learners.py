@@ -18,20 +18,23 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.domain_prior import (
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace, RandomizedResponse
+from dpaudit.mechanisms.learners.lp_mst import (
+    LP1ST,
+    LP2ST,
     Embedder,
     LP1STDomainPrior,
+    LP1STNoiseCorrection,
     LP1STOutOfDomainPrior,
     Numbers,
     PrincipalComponents,
     RandomConvolutions,
+    ReleasedLabels,
+    correct_for_noise,
     discrete_laplace,
     nearest_centres,
     noisy_class_shares,
 )
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels, correct_for_noise
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall, build_recall_model

@@ -28,8 +28,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.private.accounting import dp_sgd_epsilon
-from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary, dp_sgd_epsilon
 from tests import nightly
 from tests.mechanisms import user_code
 

@@ -17,8 +17,7 @@ from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally,
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
 from tests.mechanisms import audited_functions
 from tests.waiting import until
 

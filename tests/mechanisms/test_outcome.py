@@ -31,8 +31,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, call_in_process
 from dpaudit.mechanisms.adapters.other_python.worker import LOW_BIT_FLOATS, MAX_ENDING, MAX_NUMBERS, outcome_of
-from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import UNREADABLE, CallLimits, CallOutcome, is_unreadable
 from tests.loops import Cases
 
 NOTHING = pa.table({"x": [0.0]})

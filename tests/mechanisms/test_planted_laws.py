@@ -11,8 +11,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.labels.randomized_response import OneHotLaplace, RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.planted.dp_sgd import HalfTheNoiseDpSgd, NoClippingDpSgd

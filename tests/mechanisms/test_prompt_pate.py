@@ -17,9 +17,8 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.endpoint import Endpoint
-from dpaudit.mechanisms.predictors.language_model import Completion, Expected
+from dpaudit.mechanisms.predictors.language_model import Completion, Expected, Teacher
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.prompts import Teacher
 from dpaudit.mechanisms.predictors.protocol import AddedRecords, VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
 from tests.http_servers import Does, chat, prompt_of, serving

@@ -11,10 +11,9 @@ from numpy.random import SeedSequence
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, InsertRecords
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
-from dpaudit.mechanisms.adapters.released_model import ReleasedModel
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd, ReleasedModel
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp

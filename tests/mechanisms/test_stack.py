@@ -28,12 +28,11 @@ from dpaudit.mechanisms.training.kernels import (
     Looped,
     Vmapped,
     compiled_or_plain,
+    draw_weights,
 )
-from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
-from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack import NetworkModel, Stack, stack_logits
 from dpaudit.mechanisms.training.train import (
     bytes_per_model,
     default_plan,

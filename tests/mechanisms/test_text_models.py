@@ -18,12 +18,11 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.architectures import BatchedBag
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.training.kernels import CrossEntropy, Vmapped
-from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
-from dpaudit.mechanisms.training.parameters import draw_weights, layout_of
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Vmapped, draw_weights, layout_of
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
+from dpaudit.mechanisms.training.stack import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.train import single_plan, train_stack
 
 CPU = Compute()

@@ -9,8 +9,8 @@ import pytest
 import sklearn.linear_model  # noqa: F401, loads BLAS and OpenMP
 from threadpoolctl import ThreadpoolController, threadpool_info
 
-from dpaudit.mechanisms import threads
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms import compute
+from dpaudit.mechanisms.compute import limited_threads
 
 
 def most() -> int:
@@ -28,7 +28,7 @@ def test_every_library_is_limited_and_put_back() -> None:
 
 
 def test_libraries_are_looked_up_again_only_where_modules_were_imported_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_up = threads._libraries.cache_info
+    looked_up = compute._libraries.cache_info
     with limited_threads(1):
         first = looked_up().misses
     with limited_threads(1):

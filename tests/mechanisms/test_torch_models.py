@@ -26,7 +26,7 @@ from dpaudit.mechanisms.models.networks import (
     WideResNet28x4,
 )
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.training.parameters import layout_of
+from dpaudit.mechanisms.training.kernels import layout_of
 from dpaudit.registry import catalogue, load
 
 CPU = Compute()

@@ -24,8 +24,13 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
-from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.proportions import (
+    LEFT_OUT,
+    Bags,
+    GeometricProportions,
+    LabelProportions,
+    LaplaceProportions,
+)
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import LogisticRegression

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.errors import DataError, InputError
-from dpaudit.mechanisms.predictors.prompts import Task
+from dpaudit.mechanisms.predictors.language_model import Task
 from papers.data.texts import AgNews, DBpedia, Trec
 
 ARTICLES = '"3","Fears for pension","Unions say, they are ""disappointed""."\n"1","","A vote."\n'

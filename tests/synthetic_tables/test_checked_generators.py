@@ -23,7 +23,7 @@ from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec,
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals

@@ -14,9 +14,8 @@ from scipy import stats
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableGenerator
 from dpaudit.mechanisms.queries.schema import Schema
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
 from dpaudit.synthetic_tables.mechanisms.gaussian_copula import GaussianCopula
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals

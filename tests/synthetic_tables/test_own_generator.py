@@ -14,9 +14,8 @@ import pytest
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, TableGenerator
 from dpaudit.mechanisms.queries.schema import Schema
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
 from dpaudit.synthetic_tables.mechanisms.own_generator import OwnGenerator
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableSummary
 from tests.mechanisms.user_code import noisy_count

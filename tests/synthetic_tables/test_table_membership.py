@@ -22,9 +22,8 @@ from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits, TableRows
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome, TableRows
 from dpaudit.synthetic_tables.games import membership
 from dpaudit.synthetic_tables.games.membership import (
     TableMembershipGame,

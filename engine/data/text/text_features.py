@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import limited_threads
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.pretrained import texts_of
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 

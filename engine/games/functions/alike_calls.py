@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from dpaudit.engine.games.outcomes import MAX_NUMBER
-from dpaudit.mechanisms.queries.outcome import UNKNOWN, CallOutcome
+from dpaudit.mechanisms.queries.row_function import UNKNOWN, CallOutcome
 
 ALIKE = "all results are equal: "
 """Prefix of the note of a unit whose calls all had the same result."""

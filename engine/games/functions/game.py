@@ -50,12 +50,16 @@ from dpaudit.engine.games.residues import between_steps
 from dpaudit.engine.games.search import Strength, Tried, bounds_in_words, promising, steady_move, strength
 from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
 from dpaudit.errors import require, shortened
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
-from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
-from dpaudit.mechanisms.queries.table_generator import TableGenerator
-from dpaudit.mechanisms.threads import limited_threads
+from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
+from dpaudit.mechanisms.compute import Compute, limited_threads
+from dpaudit.mechanisms.queries.row_function import (
+    CallLimits,
+    CallOutcome,
+    RowFunction,
+    TableGenerator,
+    TableRows,
+    is_unreadable,
+)
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")

@@ -21,8 +21,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.attacks.stated_law import MAX_LOG_ODDS
 from dpaudit.engine.games.search import EPSILON_LEVELS
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
 
 Vector = NDArray[np.float64]
 

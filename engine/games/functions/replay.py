@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.adapters.other_python.worker import outcome_of
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
 
 MAX_LINES = 50_000  # traced in one call
 MAX_NUMBERS = 5_000  # of a result, shared equally among its parts

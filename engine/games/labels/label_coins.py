@@ -36,7 +36,7 @@ from dpaudit.engine.games.reference import Reference
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 TRAINING_UNITS = 8
 """Number of units that train a learner for fresh releases; label mechanisms are fast and need one unit."""

@@ -23,7 +23,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LabelMechanism
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 MAX_FRESH_ROWS = 1_000_000
 """Largest number of rows of all fresh releases together."""

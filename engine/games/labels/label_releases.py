@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.outcomes import Outcomes, failure
 from dpaudit.errors import require
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 HIDDEN = -1
 """Placeholder for an unknown label."""

@@ -20,7 +20,7 @@ from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTrait
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import require
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.registry import register
 
 CODES = 16_777_213

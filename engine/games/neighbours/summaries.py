@@ -12,7 +12,7 @@ from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure, resu
 from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 SMALLEST_PROBABILITY = 1e-45
 

@@ -34,8 +34,17 @@ from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flips
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.protocol import StudentPredictor, VotingPredictor
-from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
-from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, KnownVotes, SampledNeighbours, VoteLaw
+from dpaudit.mechanisms.predictors.vote_laws import (
+    AlikeTeachers,
+    ApartTeachers,
+    ConfidentArgmax,
+    GaussianArgmax,
+    KnownVotes,
+    LaplaceArgmax,
+    Release,
+    SampledNeighbours,
+    VoteLaw,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

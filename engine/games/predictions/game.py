@@ -25,13 +25,12 @@ from dpaudit.engine.games.predictions.answer_set import AnswerView, chosen_set
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import Ensemble, has_separate_teachers, joined
 from dpaudit.mechanisms.predictors.protocol import AddedRecords, AnsweringPredictor, PricedPredictor, VotingPredictor
 from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.mechanisms.teachers import TeacherVotes, joined_votes
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 VOTING = Capability(

@@ -10,8 +10,8 @@ import pyarrow as pa
 from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import require
 from dpaudit.mechanisms.models.pretrained import texts_of
+from dpaudit.mechanisms.predictors.language_model import Teacher
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.prompts import Teacher
 from dpaudit.registry import register
 
 

@@ -31,11 +31,9 @@ from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.estimators.scores import StepScores
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.compute import Compute, limited_threads
+from dpaudit.mechanisms.examples import Examples, Texts
 from dpaudit.mechanisms.protocols import Learner, ObservableLearner, StepLearner, TextStepLearner
-from dpaudit.mechanisms.texts import Texts
-from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 

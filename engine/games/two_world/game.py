@@ -48,7 +48,7 @@ from dpaudit.engine.games.two_worlds import TwoWorlds
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.protocols import ObservableLearner
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.registry import register
 
 OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners with observable steps (of the DP-SGD family)")

@@ -184,7 +184,7 @@ def joined_shadows(stacks: Sequence[Shadows]) -> Shadows:
 def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
     """Return the number of weights P of the mechanism's network for these examples."""
     from dpaudit.mechanisms.training.inputs import example_shape
-    from dpaudit.mechanisms.training.parameters import layout_of
+    from dpaudit.mechanisms.training.kernels import layout_of
 
     return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
 
@@ -265,7 +265,7 @@ def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray
     """Return logits of networks, or probabilities of other models, shape (models, n, classes)."""
     if not _are_networks(models):
         return np.array([model.probabilities(writable_features(features)) for model in models])
-    from dpaudit.mechanisms.training.network_model import stack_logits
+    from dpaudit.mechanisms.training.stack import stack_logits
 
     return stack_logits(models, features, compute=compute)
 

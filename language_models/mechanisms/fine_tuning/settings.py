@@ -11,8 +11,12 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
-from dpaudit.mechanisms.training.private.accounting import ACCOUNTANTS, dp_sgd_noise_multiplier
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import (
+    ACCOUNTANTS,
+    ClaimedSteps,
+    PrivateSteps,
+    dp_sgd_noise_multiplier,
+)
 from dpaudit.mechanisms.training.recipe import PRECISIONS, require_one_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from numpy.random import SeedSequence
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.user_code import global_randomness
-from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.row_function import CallLimits
+from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome
 
 BATCH = 1_000  # calls in a request
 START_LIMIT_S = 300.0  # imports are slow on a busy machine

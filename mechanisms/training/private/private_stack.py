@@ -21,10 +21,9 @@ from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.kernels import clip_factors
-from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
-from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack import NetworkModel, Stack
 from dpaudit.mechanisms.training.train import private_plan, train_stack
 
 
