@@ -36,6 +36,7 @@ from dpaudit.language_models.mechanisms.fine_tuned_model import (
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record, TrainingText
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics, token_statistics
 from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.examples import Texts
 from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
