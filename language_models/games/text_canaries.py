@@ -40,6 +40,7 @@ from dpaudit.language_models.games.text_canaries_work import (
     score_canaries,
 )
 from dpaudit.language_models.mechanisms.fine_tuned_model import FineTunedModel
+from dpaudit.mechanisms.examples import Texts
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
