@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3726,
     "engine/estimate": 1286,
     "engine/figures": 609,
-    "engine/games": 16779,
+    "engine/games": 16790,
     "engine/planning": 908,
     "engine/report": 935,
     "engine/request": 2842,
