@@ -29,11 +29,11 @@ from dpaudit.actors.periodic import call_periodically
 from dpaudit.actors.storage.places import Scratch, is_remote, join_place
 from dpaudit.actors.storage.store import encode_unit
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
+from dpaudit.consent import hide_variable_values
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.gpu_memory import hold_share, is_out_of_memory, release_resident, shared_examples
 from dpaudit.plain_files import temporary_folder
-from dpaudit.variables import hide_variable_values
 
 _T = TypeVar("_T")
 

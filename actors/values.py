@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import RunError, require
-from dpaudit.type_hints import type_hints
+from dpaudit.field_checks import type_hints
 
 LENGTHS = b"lengths"  # metadata of a table with `ROWS`: number of rows of each value
 _ARROW_TYPES: dict[type[Any], tuple[Any, pa.DataType]] = {

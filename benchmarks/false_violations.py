@@ -38,7 +38,7 @@ from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.answer.gather import read_audit
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from dpaudit.engine.data.adult import COLUMNS, NUMERIC
+from dpaudit.engine.data.labelled_files import COLUMNS, NUMERIC
 from tools.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 
 Rng = np.random.Generator

@@ -29,7 +29,7 @@ import pandas as pd
 
 import dpaudit
 from dpaudit import Claim, Relation
-from dpaudit.engine.data.adult import COLUMNS, NUMERIC
+from dpaudit.engine.data.labelled_files import COLUMNS, NUMERIC
 from tools.rows import record, table_rows
 
 ROOT = Path(__file__).parent.parent

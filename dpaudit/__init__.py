@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpaudit.actors.unit import ResourceRequest as ResourceRequest
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
     from dpaudit.engine.answer.result import AuditResult as AuditResult
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dpaudit.engine.request.audit_spec import AuditSpec as AuditSpec
     from dpaudit.engine.request.audit_spec import RunOptions as RunOptions
     from dpaudit.engine.request.loading import load_spec as load_spec
-    from dpaudit.engine.request.resources import ResourceRequest as ResourceRequest
     from dpaudit.engine.run.checking import check as check
     from dpaudit.engine.run.driver import audit as audit
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
@@ -79,7 +79,7 @@ _HOMES = {
     "LossRecord": "dpaudit.language_models.canary_texts.loss_record",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.answer.run_report",
-    "ResourceRequest": "dpaudit.engine.request.resources",
+    "ResourceRequest": "dpaudit.actors.unit",
     "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "SyntheticAudit": "dpaudit.synthetic_tables.front_door.result",
@@ -118,8 +118,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dpaudit' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
     if isinstance(value, FunctionType):
+        from dpaudit.errors import short_tracebacks
         from dpaudit.field_checks import checked_arguments
-        from dpaudit.tracebacks import short_tracebacks
 
         value = globals()[name] = short_tracebacks(checked_arguments(value))
     return value

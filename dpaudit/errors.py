@@ -5,13 +5,16 @@ A message says what must hold, then the value, then what to do.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from traceback import walk_tb
+from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 MAX_MARKS = 4  # combining marks on one character; no language needs more, and many of them cover neighbouring lines
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
@@ -169,3 +172,51 @@ def _escape(match: re.Match[str]) -> str:
         else:  # Python's escape, but four digits from 0x7F on: JSON knows no \xNN
             characters.append(f"\\u{code:04x}" if 0x7F <= code <= 0xFF else ascii(character)[1:-1])
     return "".join(characters)
+
+
+FULL_TRACEBACK_VARIABLE = "DPAUDIT_TRACEBACK"
+"""Environment variable; 1 shows full tracebacks."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` with short tracebacks: an `AuditError` leaves it without the frames of dpaudit.
+
+    Type, attributes and cause of the error stay. Other exceptions, and all exceptions if the environment variable
+    DPAUDIT_TRACEBACK is 1, keep every frame.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True  # for pytest
+        try:
+            return function(*args, **kwargs)
+        except AuditError as err:
+            if os.environ.get(FULL_TRACEBACK_VARIABLE) != "1":
+                drop_own_frames(err)
+            raise
+
+    return call
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Remove the frames of dpaudit from the tracebacks of `error` and its causes."""
+    visited: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
+        trace = link.__traceback__
+        frames = []
+        while trace is not None:
+            module = str(trace.tb_frame.f_globals.get("__name__", ""))
+            # An exception that leaves one of dpaudit's context managers passes a frame of contextlib.
+            if module.partition(".")[0] not in ("dpaudit", "contextlib"):
+                frames.append(trace)
+            trace = trace.tb_next
+        chain: TracebackType | None = None
+        for frame in reversed(frames):
+            chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        link.__traceback__ = chain
+        link = link.__cause__ or link.__context__

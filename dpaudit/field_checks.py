@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import operator
@@ -23,7 +24,6 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 from dpaudit.errors import AuditError, InputError, SpecError, did_you_mean, shortened
-from dpaudit.type_hints import type_hints, without_aliases
 
 if TYPE_CHECKING:
     import numpy as np
@@ -380,3 +380,21 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+@functools.cache
+def type_hints(owner: Any) -> dict[str, Any]:
+    """Return the type hints of a class or function by name, without aliases."""
+    return {name: without_aliases(hint) for name, hint in typing.get_type_hints(owner).items()}
+
+
+def without_aliases(hint: Any) -> Any:
+    """Return the type hint `hint` with each alias of a `type` statement replaced by its type, at any depth."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    alias = hint if origin is None else origin
+    if not isinstance(alias, type) and hasattr(alias, "__value__"):
+        return without_aliases(alias.__value__[arguments] if arguments else alias.__value__)
+    replaced = tuple(map(without_aliases, arguments))
+    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
+        return hint
+    return typing.Union[replaced] if origin is types.UnionType else origin[replaced]  # noqa: UP007  # of any length

@@ -1,14 +1,17 @@
-"""Locations of classes and functions, "package.module:name", by which a spec names a user's code."""
+"""Code that a spec names: locations of classes and functions, "package.module:name", and packages of extras."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import importlib.util
 import inspect
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from dpaudit.consent import may_import_from, require_code
-from dpaudit.errors import UnknownNameError, shortened
+from dpaudit.errors import InputError, UnknownNameError, shortened
 
 _EXTRA_FOLDERS: list[str] = []
 
@@ -64,3 +67,29 @@ def location(thing: Any) -> str:
 def has_location(value: object) -> bool:
     """True for a class, a function, or another callable with a `__qualname__`."""
     return callable(value) and isinstance(getattr(value, "__qualname__", None), str)
+
+
+Packages: TypeAlias = Mapping[str, str]
+"""Packages that a part of an audit imports, each with the extra that installs it; the class attribute `packages`."""
+
+
+def imported(package: str, extra: str) -> Any:
+    """Return the imported package. Raises: InputError if it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as err:
+        raise InputError(_missing(package, extra)) from err
+
+
+def require_packages(part: object) -> None:
+    """Raise InputError if a part, or a part in its fields, needs a package that is not installed."""
+    for package, extra in getattr(type(part), "packages", {}).items():
+        if importlib.util.find_spec(package) is None:
+            raise InputError(_missing(package, extra))
+    if dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            require_packages(getattr(part, field.name))
+
+
+def _missing(package: str, extra: str) -> str:
+    return f"this needs the package {package}; install it with `pip install dpaudit[{extra}]`"

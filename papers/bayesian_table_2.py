@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.text.labelled_texts import Sst2
-from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.texts import Sst2
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
-from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.partition import Joined, Partition
 from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STDomainPrior, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.non_private import NonPrivate

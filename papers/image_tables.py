@@ -9,8 +9,7 @@ from typing import Any
 
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist
-from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.partition import Joined, Partition
 from dpaudit.engine.games.proxies import ModelProxy
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP1STOutOfDomainPrior

@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from scipy.stats import binom
 
-from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
-from dpaudit.engine.data.drawn_priors import BetaPriors
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.data.labelled_files import Csv
+from dpaudit.engine.data.generated import BetaPriors, GaussianMixture
+from dpaudit.engine.data.labelled_files import Adult, Csv
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette

@@ -10,9 +10,8 @@ import numpy as np
 
 from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
-from dpaudit.engine.data.labelled_files import Csv
+from dpaudit.engine.data.labelled_files import Adult, Csv
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import COPIES, Scale, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning

@@ -19,8 +19,7 @@ from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.images import FashionMnist, Mnist
-from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.partition import Joined, Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.one_run.label_inference import LabelInference

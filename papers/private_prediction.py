@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
 from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.engine.data.images import FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.text.labelled_texts import Sst2
-from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.text_features import CountedWords
+from dpaudit.engine.data.texts import CountedWords, Sst2
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident

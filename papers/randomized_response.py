@@ -11,7 +11,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine.answer.run_report import Report
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette

@@ -14,7 +14,7 @@ import dpaudit
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.request.build import build
 from dpaudit.errors import AuditError, InputError
-from dpaudit.packages import imported, require_packages
+from dpaudit.locations import imported, require_packages
 from tests.loops import Cases
 
 ENDPOINT = {"name": "endpoint", "url": "http://localhost:9/v1", "model_name": "x"}

@@ -67,7 +67,7 @@ def test_other_errors_keep_every_frame() -> None:
     def broken(message: str) -> None:
         raise RuntimeError(message)
 
-    from dpaudit.tracebacks import short_tracebacks
+    from dpaudit.errors import short_tracebacks
 
     with pytest.raises(RuntimeError) as raised:
         short_tracebacks(broken)("not foreseen")

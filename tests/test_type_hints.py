@@ -13,8 +13,7 @@ import pytest
 from typing_extensions import TypeAliasType, TypeVar
 
 from dpaudit.errors import InputError
-from dpaudit.field_checks import check_fields
-from dpaudit.type_hints import type_hints, without_aliases
+from dpaudit.field_checks import check_fields, type_hints, without_aliases
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 Shape = TypeAliasType("Shape", tuple[Any, ...])

@@ -23,8 +23,7 @@ from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import shortened
-from dpaudit.locations import search_last
-from dpaudit.packages import imported
+from dpaudit.locations import imported, search_last
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.estimate.estimating import Estimate
 from dpaudit.errors import shortened
 from dpaudit.estimators.measures import pairs_above
-from dpaudit.packages import imported
+from dpaudit.locations import imported
 
 _ARTIFACTS = ("report.html", "bounds.json", "spec.yaml")
 

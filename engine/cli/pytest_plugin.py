@@ -171,8 +171,7 @@ class DpAudit:
         from dpaudit.engine.report.ci_files import write_for_ci
         from dpaudit.engine.request.audit_spec import RunOptions
         from dpaudit.engine.run.checking import check
-        from dpaudit.errors import AuditError
-        from dpaudit.tracebacks import FULL_TRACEBACK_VARIABLE, drop_own_frames
+        from dpaudit.errors import FULL_TRACEBACK_VARIABLE, AuditError, drop_own_frames
 
         self._checks += 1
         defaults: dict[str, Any] = {

@@ -19,7 +19,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import UNKNOWN, fault, numbers
 from dpaudit.engine.data.delimited import Layout, line_of, tables
 from dpaudit.engine.data.files import existing
-from dpaudit.engine.data.size import require_size
+from dpaudit.engine.data.generated import require_size
 from dpaudit.errors import DataError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register

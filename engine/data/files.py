@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 from dpaudit.actors.storage.bounded_parquet import ALWAYS_ALLOWED
-from dpaudit.consent import PATH
+from dpaudit.consent import PATH, expand_path, variable_names
 from dpaudit.engine.data.columns import fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
-from dpaudit.variables import expand_path, variable_names
 
 COMPRESSIONS = ("", ".gz", ".xz")
 MAX_TIMES_UNPACKED = 100

@@ -224,3 +224,31 @@ def _words_of(kind: Number | Category) -> str:
     if isinstance(kind, Number):
         return f"{kind.low:g} to {kind.high:g}" + (" or missing" if kind.nullable else ", none missing")
     return f"{len(kind.values)} words" + (" or missing" if kind.nullable else ", none missing")
+
+
+MAX_ROWS = 1_000_000
+
+
+@register("data", "schema-rows", source="Ours")
+@dataclass(frozen=True)
+class SchemaRows:
+    """Generated rows of a schema, each cell uniform on the range or the categories of its column.
+
+    Attributes:
+        schema: For each column a range of numbers `[0, 100]` (integers if both ends are) or categories `[f, m]`.
+        rows: Number of rows, in 1 .. 1,000,000.
+    """
+
+    schema: Mapping[str, Any]
+    rows: int = 50
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(1 <= self.rows <= MAX_ROWS, f"rows must be in 1 .. {MAX_ROWS:,}", rows=self.rows)
+        Schema.of(self.schema)
+
+    def load(self, *, seed: int = 0) -> TableRows:
+        """Return the rows that `seed` determines."""
+        schema = Schema.of(self.schema)
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        return TableRows(schema.draw(self.rows, rng), schema, f"{self.rows} rows of {', '.join(schema.columns)}")

@@ -28,10 +28,10 @@ from dpaudit.engine.request.describe import call_text
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.one_run.signed_scores import control_estimator
+from dpaudit.locations import require_packages
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import FeatureChecker, Learner
 from dpaudit.mechanisms.queries.row_function import TableRows
-from dpaudit.packages import require_packages
 from dpaudit.registry import load
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Resources
+from dpaudit.actors.unit import ResourceRequest, Resources
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
@@ -25,7 +25,6 @@ from dpaudit.engine.request.build import build, with_absolute_paths
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import to_yaml
-from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, 
 
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, shortened
-from dpaudit.field_checks import InvalidValueError, ParsedBy, pydantic_type, require_yaml_values, validate
+from dpaudit.field_checks import InvalidValueError, ParsedBy, pydantic_type, require_yaml_values, type_hints, validate
 from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
-from dpaudit.type_hints import type_hints
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -12,12 +12,13 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from dpaudit.actors.unit import ResourceRequest
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -32,12 +33,11 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
-from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.request.strongest_games import strongest_game
 from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
-from dpaudit.locations import has_location, location
+from dpaudit.locations import has_location, location, require_packages
 from dpaudit.mechanisms.adapters.user_code import lacks_claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
@@ -51,7 +51,6 @@ from dpaudit.mechanisms.protocols import (
     WithDefaultData,
 )
 from dpaudit.mechanisms.queries.row_function import RowFunction, TableGenerator, TableRows
-from dpaudit.packages import require_packages
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]

@@ -12,9 +12,8 @@ from typing import Any
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.files import PACKED
-from dpaudit.engine.data.schema_rows import MAX_ROWS, SchemaRows
 from dpaudit.engine.data.table_files import ENDINGS
-from dpaudit.engine.data.table_rows import RowsFile
+from dpaudit.engine.data.table_rows import MAX_ROWS, RowsFile, SchemaRows
 from dpaudit.errors import SpecError
 from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction

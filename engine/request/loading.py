@@ -1,18 +1,23 @@
-"""Load specs from YAML files or mappings."""
+"""Load specs from YAML files or mappings; expand grids; change one field of an audit at any depth."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.engine.request.audit_spec import Audit, AuditSpec, with_stored_rows
-from dpaudit.engine.request.build import build_dataclass, checked_value
+import numpy as np
+
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, default_game, with_stored_rows
+from dpaudit.engine.request.build import build_dataclass, checked_value, init_fields, named_part
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.request.sweep import configuration_name
 from dpaudit.errors import SpecError, did_you_mean, shortened
 from dpaudit.field_checks import checked_path, require_yaml_values
+from dpaudit.registry import PACKAGES
 
 
 def load_spec(source: str | Path | Mapping[Any, Any]) -> AuditSpec:
@@ -20,7 +25,7 @@ def load_spec(source: str | Path | Mapping[Any, Any]) -> AuditSpec:
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
     every entry of `audits`. Without `audits` they are the only audit. `grid` turns each entry into one audit for every
-    combination of its values (`engine.request.space`). In a spec with `check`, dpaudit chooses the audits. Paths may
+    combination of its values (`grid_points`). In a spec with `check`, dpaudit chooses the audits. Paths may
     use `~` and `$VARIABLES`, which are expanded when a file is read and never stored.
 
     Raises: SpecError naming the field.
@@ -86,8 +91,6 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
         raise SpecError("`audits` must be a list of mappings")
     points: list[dict[str, Any]] = [{}]
     if "grid" in content:
-        from dpaudit.engine.request.space import grid_points
-
         points = grid_points(content["grid"])
     audits = [
         _audit_from_entry({**shared, **entry}, values, index * len(points) + place)
@@ -132,11 +135,213 @@ def _audit_from_entry(entry: Mapping[str, Any], values: Mapping[str, Any], index
     }
     audit = Audit(**{"mechanism": None, "data": None, **checked})
     if values:
-        from dpaudit.engine.request.override import overridden
-
         for path, value in values.items():
             audit = overridden(audit, path, value)
     for needed in ("mechanism", "data"):
         if getattr(audit, needed) is None:
             raise SpecError(f"{at} needs `{needed}`")
     return replace(audit, name=name)
+
+
+def overridden(audit: Audit, path: str, value: Any) -> Audit:
+    """Return the audit with another value in one field: `overridden(audit, "mechanism.model.epochs", 20)`.
+
+    Names and mappings become mappings with one more field, and are built later: errors in their fields are raised when
+    the spec is completed. If a nested part is absent, its default is changed.
+    """
+    first, _, rest = path.partition(".")
+    kind = _field(audit, first, "an audit").metadata.get("kind")
+    if kind is None:
+        changed: Audit = _changed(audit, None, path, value, "")
+        return changed
+    part = getattr(audit, first)
+    if first == "game" and part is None:
+        part = default_game(audit)
+    if rest and part is None:
+        raise SpecError(f"{path}: {first} is not set, so the game chooses it; set it to vary its fields")
+    return dataclasses.replace(audit, **{first: _changed(part, kind, rest, value, first) if rest else value})
+
+
+def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any:
+    """Return a part, a name or a mapping with another value at a path below it."""
+    first, _, rest = path.partition(".")
+    if isinstance(part, str | Mapping):
+        mapping = {"name": part} if isinstance(part, str) else dict(part)
+        if rest:
+            class_name = mapping.get("name")
+            if kind is None or not isinstance(class_name, str):
+                raise SpecError(f"{at} must have a `name`, got {shortened(mapping)}")
+            field = _field(named_part(kind, class_name), first, at)
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            inner = mapping.get(first, None if default is dataclasses.MISSING else default)
+            value = _changed_field(inner, field, rest, value, f"{at}.{first}")
+        return {**mapping, first: value}
+    field, place = _field(part, first, at), f"{at}.{first}" if at else first
+    if rest:
+        value = _changed_field(getattr(part, first), field, rest, value, place)
+    value = checked_value(type(part), first, value, at=at)
+    try:
+        return dataclasses.replace(part, **{first: value})
+    except ValueError as err:
+        raise SpecError(f"{at or 'audit'}: {err}") from err
+
+
+def _changed_field(inner: Any, field: dataclasses.Field[Any], path: str, value: Any, at: str) -> Any:
+    kind = field.metadata.get("kind")
+    if inner is None and (kind in PACKAGES or "." in path):
+        raise SpecError(f"{at} is not set; set it to vary its fields")
+    return {path: value} if inner is None else _changed(inner, kind, path, value, at)
+
+
+def _field(part: Any, name: str, at: str) -> dataclasses.Field[Any]:
+    if not dataclasses.is_dataclass(part):
+        raise SpecError(
+            f"{at} must be a dataclass for its field {name!r} to be varied, got {shortened(part)}; vary {at} itself"
+        )
+    fields = init_fields(part)
+    if name not in fields:
+        names = ", ".join(fields) or "none"
+        raise SpecError(f"{at} has no field {name!r}; it has {names}{did_you_mean(name, fields)}")
+    return fields[name]
+
+
+MAX_AUDITS = 10_000
+DISTRIBUTIONS = ("choice", "uniform", "loguniform", "randint", "lograndint")
+"""Distributions of a value; each is a function of `ray.tune`."""
+
+
+def grid_points(grid: object) -> list[dict[str, Any]]:
+    """Return the points of a grid, each a mapping from fields to values.
+
+        grid:
+          game.poisoning: [corner-flip, class-flip]
+          mechanism.epsilon, game.copies: [[0.5, 8], [4, 2]]     # paired values
+
+    defines four audits, named "poisoning=corner-flip, epsilon=0.5, copies=8" and so on. Units that several audits share
+    run once.
+    """
+    if not isinstance(grid, Mapping) or not grid:
+        raise SpecError("`grid` must be a mapping from a field, such as mechanism.epsilon, to a list of its values")
+    for path, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"grid.{path} must be a list of at least one value, got {shortened(values)}")
+    return configurations(normalized_space(grid), 1, 0)
+
+
+def normalized_space(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the space as in a spec: lists and `{loguniform: [low, high]}` instead of values of `ray.tune`."""
+    if not isinstance(space, Mapping) or not all(isinstance(path, str) for path in space):
+        raise SpecError("a sweep's space must be a mapping from a field, such as mechanism.epsilon, to its values")
+    return {path: _checked_axis(path, _normalized_axis(path, axis)) for path, axis in space.items()}
+
+
+def _normalized_axis(path: str, axis: Any) -> Any:
+    if isinstance(axis, Mapping) and set(axis) == {"grid_search"}:
+        return list(axis["grid_search"])
+    if isinstance(axis, Mapping | list):
+        return axis
+    if isinstance(axis, tuple):
+        return list(axis)
+    if type(axis).__module__ != "ray.tune.search.sample":
+        raise SpecError(
+            f"{path} must be a list of values, one of {', '.join(DISTRIBUTIONS)} with its arguments, or a value of "
+            f"ray.tune, got {shortened(axis)}"
+        )
+    from ray.tune.search.sample import Categorical, Float, Integer, LogUniform, Uniform
+
+    sampler = axis.get_sampler()
+    if isinstance(axis, Categorical) and isinstance(sampler, Uniform):
+        return {"choice": list(axis.categories)}
+    whole, logarithmic = isinstance(axis, Integer), isinstance(sampler, LogUniform)
+    if isinstance(axis, Float | Integer) and (logarithmic or isinstance(sampler, Uniform)):
+        ends = [axis.lower, axis.upper]
+        return {("log" if logarithmic else "") + ("randint" if whole else "uniform"): ends}
+    raise SpecError(
+        f"{path} must have one of the distributions tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(axis)}"
+    )
+
+
+def _checked_axis(path: str, axis: Any) -> Any:
+    several = len(split_fields(path)) > 1
+    if isinstance(axis, list):
+        if not axis:
+            raise SpecError(f"{path} must have at least one value")
+        for value in axis if several else ():
+            if not isinstance(value, list | tuple) or len(value) != len(split_fields(path)):
+                raise SpecError(
+                    f"{path} must be a list of {len(split_fields(path))} values each, got {shortened(value)}"
+                )
+        return axis
+    if several:
+        raise SpecError(f"{path}: paired fields must have a list of values, got {shortened(axis)}")
+    if not isinstance(axis, Mapping) or len(axis) != 1:
+        raise SpecError(
+            f"{path} must be a list, or a mapping with one of {', '.join(DISTRIBUTIONS)}, got {shortened(axis)}"
+        )
+    (distribution, arguments), *_ = axis.items()
+    if distribution not in DISTRIBUTIONS:
+        names = ", ".join(DISTRIBUTIONS)
+        hint = did_you_mean(distribution, DISTRIBUTIONS)
+        raise SpecError(f"{path} must have one of the distributions {names}, got {distribution!r}{hint}")
+    if not isinstance(arguments, list | tuple) or not arguments:
+        raise SpecError(f"{path}.{distribution} must be a list, got {shortened(arguments)}")
+    if distribution != "choice":
+        ends, positive, whole = list(arguments), distribution.startswith("log"), distribution.endswith("int")
+        kinds: tuple[type, ...] = (int,) if whole else (int, float)
+        right = len(ends) == 2 and all(isinstance(end, kinds) and not isinstance(end, bool) for end in ends)
+        if not right or not ends[0] < ends[1] or (positive and ends[0] <= 0):
+            must = f"two {'whole ' if whole else ''}numbers, low < high{', both > 0' if positive else ''}"
+            raise SpecError(f"{path}.{distribution} must be {must}, got {shortened(ends)}")
+    return {distribution: list(arguments)}
+
+
+def split_fields(path: str) -> list[str]:
+    """Return the fields that one path with commas names."""
+    return [name.strip() for name in path.split(",")]
+
+
+def planned_count(space: Mapping[str, Any], samples: int) -> int:
+    """Number of planned configurations: points of the grid times samples."""
+    count = samples
+    for axis in space.values():
+        count *= len(axis) if isinstance(axis, list) else 1
+    if count > MAX_AUDITS:
+        raise SpecError(f"there must be at most {MAX_AUDITS:,} configurations, these are {count:,}")
+    return count
+
+
+def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
+    """Return the distinct configurations, each a mapping from fields to values; only the seed determines them."""
+    planned_count(space, samples)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    grids = {path: axis for path, axis in space.items() if isinstance(axis, list)}
+    distinct: dict[str, dict[str, Any]] = {}
+    for _ in range(samples):
+        for point in itertools.product(*grids.values()):
+            fixed = dict(zip(grids, point, strict=True))
+            point_values = {path: fixed[path] if path in fixed else _draw(axis, rng) for path, axis in space.items()}
+            configuration = single_fields(point_values)
+            distinct.setdefault(repr(configuration), configuration)
+    return list(distinct.values())
+
+
+def single_fields(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point of the space with paired fields split."""
+    values: dict[str, Any] = {}
+    for path, value in point.items():
+        fields = split_fields(path)
+        values |= {path: value} if len(fields) == 1 else dict(zip(fields, value, strict=True))
+    return values
+
+
+def _draw(axis: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    (distribution, arguments), *_ = axis.items()
+    if distribution == "choice":
+        return arguments[int(rng.integers(len(arguments)))]
+    low, high = arguments
+    if distribution == "randint":
+        return int(rng.integers(low, high))
+    if distribution == "uniform":
+        return float(rng.uniform(low, high))
+    value = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+    return min(int(value), high - 1) if distribution == "lograndint" else min(max(value, low), high)

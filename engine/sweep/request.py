@@ -30,10 +30,8 @@ from dpaudit.engine.request.audit_spec import (
 from dpaudit.engine.request.build import build, build_dataclass, with_absolute_paths
 from dpaudit.engine.request.check import matching_tests
 from dpaudit.engine.request.describe import describe
-from dpaudit.engine.request.loading import spec_content, spec_parts
-from dpaudit.engine.request.override import overridden
+from dpaudit.engine.request.loading import configurations, normalized_space, overridden, spec_content, spec_parts
 from dpaudit.engine.request.plain_yaml import YamlFile, to_yaml
-from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import Configuration, Sweep, configuration_name
 from dpaudit.engine.run.run_folder import note_as_own
 from dpaudit.errors import AuditError, SpecError, shortened

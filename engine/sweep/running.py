@@ -33,8 +33,8 @@ from dpaudit.engine.request.audit_spec import (
     AuditSpec,
 )
 from dpaudit.engine.request.build import build_dataclass
+from dpaudit.engine.request.loading import configurations
 from dpaudit.engine.request.plain_yaml import YamlFile
-from dpaudit.engine.request.space import configurations
 from dpaudit.engine.request.sweep import (
     AUDITED,
     FAILED,

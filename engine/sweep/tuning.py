@@ -14,7 +14,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import SearchAlgorithm, Searcher
 
-from dpaudit.engine.request.space import single_fields
+from dpaudit.engine.request.loading import single_fields
 from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import SpecError
 

@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpaudit.consent import PATH
+from dpaudit.consent import PATH, expand_path
 from dpaudit.errors import DataError, InputError, printable, require, shortened
 from dpaudit.language_models.canary_texts.source import CanaryText, DrawnTexts, Pieces, TextSource
 from dpaudit.language_models.mechanisms.token_statistics import sampled_tokens
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.plain_files import read_named_file
 from dpaudit.registry import register
-from dpaudit.variables import expand_path
 
 
 @register("text-canary", "random-tokens", source="Carlini et al. (2019), arXiv:1802.08232")

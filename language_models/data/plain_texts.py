@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import fault
 from dpaudit.engine.data.files import existing_file
-from dpaudit.engine.data.size import require_size
+from dpaudit.engine.data.generated import require_size
 from dpaudit.engine.data.table_files import read_parquet
 from dpaudit.errors import require, shortened
 from dpaudit.field_checks import check_fields

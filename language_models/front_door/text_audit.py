@@ -18,12 +18,11 @@ from dpaudit.claims import Claim
 from dpaudit.engine.request.build import build, build_dataclass
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.extraction.sampling import Sampling
-from dpaudit.field_checks import checked_argument, checked_methods, checked_path, refused_if_failing
+from dpaudit.field_checks import checked_argument, checked_methods, checked_path, refused_if_failing, type_hints
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.loss_record import LossRecord, preflight
 from dpaudit.language_models.front_door.estimating import ATTACKS, TextEstimate, estimate_text, text_statistics
 from dpaudit.language_models.mechanisms.token_statistics import BATCH_TOKENS, TokenStatistics
-from dpaudit.type_hints import type_hints
 
 CANARIES = "canaries.jsonl"
 """File of the canaries in the output folder."""

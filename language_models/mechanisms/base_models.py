@@ -12,9 +12,9 @@ import numpy as np
 
 from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
+from dpaudit.locations import Packages, imported
 from dpaudit.mechanisms.models.pretrained import load_pretrained
 from dpaudit.mechanisms.ranges import require_at_least
-from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 

@@ -15,10 +15,10 @@ from dpaudit.errors import require
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record
 from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener, Progress
 from dpaudit.language_models.mechanisms.fine_tuning.trainers import LoraFineTuning
+from dpaudit.locations import Packages
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, noise_multiplier, privacy_engine, steps_of_opacus
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
-from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 

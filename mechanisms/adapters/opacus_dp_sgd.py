@@ -14,6 +14,7 @@ import numpy as np
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
+from dpaudit.locations import Packages, imported
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
@@ -21,7 +22,6 @@ from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.private.private_steps import MAX_BATCH_NUMBERS, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import require_one_of
-from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")

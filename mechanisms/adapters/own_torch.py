@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
-from dpaudit.locations import location
+from dpaudit.locations import Packages, location, require_packages
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness, take_code
 from dpaudit.mechanisms.compute import Compute
@@ -26,7 +26,6 @@ from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
-from dpaudit.packages import Packages, require_packages
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.consent import expand_path, hide_variable_values
 from dpaudit.errors import InputError, RunError, printable, require, shortened
+from dpaudit.locations import imported
 from dpaudit.mechanisms.examples import Features
-from dpaudit.packages import imported
 from dpaudit.plain_files import read_bytes
-from dpaudit.variables import expand_path, hide_variable_values
 
 ENCODING_BATCH = 32  # texts encoded together
 _LOADED = re.compile(r"implementation|kernel|quantization|backbone|megatron_core")  # entries that may name repositories

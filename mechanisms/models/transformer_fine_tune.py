@@ -11,12 +11,12 @@ from scipy.special import softmax
 
 from dpaudit.consent import PATH
 from dpaudit.errors import require
+from dpaudit.locations import Packages
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.pretrained import load_pretrained, texts_of, tokens_of
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
-from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 PREDICTION_BATCH = 64  # texts predicted together

@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from dpaudit.consent import PATH
+from dpaudit.consent import PATH, expand_path
 from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.mechanisms.predictors.language_model import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.predictors.transport import HttpService, RequestFailure
 from dpaudit.plain_files import user_folder
 from dpaudit.registry import register
-from dpaudit.variables import expand_path
 
 _MAX_WAIT_S = 86_400.0  # a reserved time farther in the future is damage: no request waits that long
 _MAX_BYTES = 1 << 30  # of a file of answers: more than all answers of a large audit

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.errors import require
+from dpaudit.locations import Packages
 from dpaudit.mechanisms.compute import limited_threads
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.pretrained import load_pretrained, texts_of, written_chats
 from dpaudit.mechanisms.predictors.language_model import CHARACTERS_PER_TOKEN, Completion, Expected, PublicData
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
-from dpaudit.packages import Packages
 from dpaudit.registry import register
 
 

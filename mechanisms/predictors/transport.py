@@ -31,7 +31,7 @@ from urllib.parse import quote, urlsplit
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.field_checks import check_fields
-from dpaudit.packages import Packages, imported
+from dpaudit.locations import Packages, imported
 
 if TYPE_CHECKING:
     import httpx

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
-from dpaudit.engine.data.text.text_features import as_vectors
+from dpaudit.engine.data.texts import as_vectors
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.pretrained import encode_sentences, texts_of

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import fault
-from dpaudit.engine.data.drawn_priors import PriorData
 from dpaudit.engine.data.files import existing_file
-from dpaudit.engine.data.size import require_size
+from dpaudit.engine.data.generated import PriorData, require_size
 from dpaudit.engine.data.table_files import read_table
 from dpaudit.errors import require
 

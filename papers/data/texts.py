@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dpaudit.engine.data.columns import fault
 from dpaudit.engine.data.delimited import Layout
 from dpaudit.engine.data.files import reading
-from dpaudit.engine.data.text.labelled_texts import LabelledTexts
+from dpaudit.engine.data.texts import LabelledTexts
 from dpaudit.errors import require
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from dpaudit.consent import expand_path
 from dpaudit.engine.data.delimited import Text
 from dpaudit.engine.data.frames import is_frame
 from dpaudit.engine.data.table_files import FORMATS, read_table
 from dpaudit.errors import DataError
-from dpaudit.variables import expand_path
 
 
 def data_frame(source: object, role: str) -> pd.DataFrame:

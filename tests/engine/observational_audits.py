@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.answer.shift import ShiftCorrected, bound_beyond_shift, shift_control
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.coins import (
     LEARNED_ROUNDS,
     CanarySetup,

@@ -17,7 +17,7 @@ from dpaudit.engine.answer.record import Record, Sensitivity, Test
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import COLOURS, Verdict, decide
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.labels.label_channel import LabelChannel
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.labels.label_repeats import LabelRepeats

@@ -41,7 +41,7 @@ from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.shift import ShiftControl
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.check import (

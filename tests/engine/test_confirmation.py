@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan

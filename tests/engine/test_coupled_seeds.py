@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit import Audit, AuditSpec, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.neighbours.coupled_seeds import (
     CandidateWorlds,
     Choice,

@@ -14,7 +14,7 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audi
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP, PrivacyCurve, PureDP, RenyiDP
 from dpaudit.claims.curve import TwoSteps
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan

@@ -18,12 +18,11 @@ import pytest
 from scipy.stats import binom, multivariate_normal
 
 from dpaudit.engine.data import criteo, delimited
-from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Digits, Iris, Wine
 from dpaudit.engine.data.criteo import CATEGORICAL, NUMERIC, Criteo, CriteoSynthetic
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
-from dpaudit.engine.data.labelled_files import Csv, Parquet
+from dpaudit.engine.data.labelled_files import Adult, Csv, Parquet
 from dpaudit.errors import DataError, InputError
 from dpaudit.registry import catalogue
 

@@ -12,7 +12,7 @@ from scipy import special
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
 from dpaudit.claims import GaussianDP, PureDP
 from dpaudit.engine.answer.sensitivity import detectable_factor
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.step_martingale import StepMartingale

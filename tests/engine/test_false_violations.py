@@ -18,7 +18,7 @@ from benchmarks.false_violations import SCENES
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
 from dpaudit.engine.games.one_run.label_inference import LabelInference

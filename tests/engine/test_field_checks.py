@@ -25,8 +25,7 @@ from dpaudit.engine.data.frames import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
-from dpaudit.field_checks import checked_argument, checked_methods, checked_path, require_yaml_values
-from dpaudit.type_hints import type_hints
+from dpaudit.field_checks import checked_argument, checked_methods, checked_path, require_yaml_values, type_hints
 from tests.loops import Cases
 
 

@@ -14,7 +14,7 @@ from dpaudit import Claim, Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call, _keys_in
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec

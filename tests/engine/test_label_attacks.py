@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.coins import CanarySetup
 from dpaudit.engine.games.one_run.answers import CanaryView, LabelRelease, ReleaseView
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, LabelInferenceScore, LikelihoodRatio, PlantedLabel

@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_channel import GivenRows, release_known
 from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, hide_half, release_labels

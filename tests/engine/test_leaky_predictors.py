@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import Relation
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.predictions.crafted_pairs import crafted_pairs, stated_sizes
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
 from dpaudit.estimators.two_world.fair_coins import FairCoins

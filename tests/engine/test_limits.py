@@ -12,14 +12,14 @@ import yaml
 
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Unit
-from dpaudit.engine.data import size
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.consent import hide_variable_values
+from dpaudit.engine.data import generated
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, read_idx
 from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import make_plan, planning_announcement
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
-from dpaudit.variables import hide_variable_values
 
 RR = {"name": "randomized-response", "epsilon": 1.0}
 SMALL = {"name": "gaussian-mixture", "rows": 2000}
@@ -83,7 +83,7 @@ def test_audits_that_share_their_units_count_them_once() -> None:
 
 
 def test_generated_data_larger_than_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "memory_bytes", lambda: 10**9)
+    monkeypatch.setattr(generated, "memory_bytes", lambda: 10**9)
     with pytest.raises(InputError, match=r"this machine's memory, 1\.0 GB, these take 1\.2 GB"):
         GaussianMixture(rows=20_000_000)
 

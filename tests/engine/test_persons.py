@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import dpaudit
 from dpaudit import Claim, Relation, RunOptions, Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, pairs
 from dpaudit.engine.request.check import CheckRequest, check_spec

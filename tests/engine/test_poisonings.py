@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,

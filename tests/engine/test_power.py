@@ -12,7 +12,7 @@ import pytest
 from scipy import special, stats
 
 from dpaudit import Audit, AuditSpec, Claim
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.coins import CanarySetup
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership

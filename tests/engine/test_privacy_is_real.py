@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.estimators.one_run.signed_scores import OneRun

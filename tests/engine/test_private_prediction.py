@@ -18,7 +18,7 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audi
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.adversaries import (
     Adversary,

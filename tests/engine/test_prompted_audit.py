@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.engine.games.predictions.adversaries import Target
 from dpaudit.engine.games.predictions.prompt_adversaries import wrong_numbers
 from dpaudit.engine.planning.plan import make_plan

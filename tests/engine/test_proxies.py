@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit import Examples, load_spec
 from dpaudit.engine.data.bundled import Iris
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies import Checkpoint, ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError

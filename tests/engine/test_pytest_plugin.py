@@ -18,7 +18,7 @@ from dpaudit.engine.cli.pytest_plugin import (
 from dpaudit.errors import VerdictError
 
 pytest_plugins = ["pytester"]
-OWN_FILES = ("pytest_plugin.py", "checking.py", "run_report.py", "tracebacks.py")
+OWN_FILES = ("pytest_plugin.py", "checking.py", "run_report.py", "errors.py")
 TESTS = """
     import pytest
     from dpaudit import Verdict

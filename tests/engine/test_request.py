@@ -8,7 +8,7 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.claims import GaussianDP, Relation
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun

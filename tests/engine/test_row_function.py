@@ -27,7 +27,7 @@ from dpaudit.claims import GaussianDP
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.options import parse_settings
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan

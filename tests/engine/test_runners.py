@@ -14,11 +14,10 @@ from dpaudit.actors.backend import Completion, Handle, InProcess
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.unit import ResourceRequest, Resources, Unit
 from dpaudit.engine.cli.main import RUNNERS
 from dpaudit.engine.request.audit_spec import Runner, RunOptions
 from dpaudit.engine.request.loading import load_spec
-from dpaudit.engine.request.resources import ResourceRequest
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.runners import AutoBackend, ray_pays
 from dpaudit.errors import RunError

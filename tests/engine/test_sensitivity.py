@@ -12,7 +12,7 @@ from scipy.stats import binom
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_callable, from_summary
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds

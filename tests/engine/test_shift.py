@@ -17,7 +17,7 @@ from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.answer.shift import advantage_limits, bound_beyond_shift, rows_to_decide, shift_control
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore

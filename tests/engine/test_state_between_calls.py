@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from dpaudit import Claim, Relation, RunOptions, Verdict, check, from_predictor
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.planning.state_between_calls import (
     SIGNIFICANCE,
     StateBetweenCalls,

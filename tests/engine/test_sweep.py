@@ -22,12 +22,10 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.work import make_call, unit
 from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary, _meets_limits, _with_dominance
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.charts import frontier
-from dpaudit.engine.request.loading import load_spec, spec_parts
-from dpaudit.engine.request.override import overridden
-from dpaudit.engine.request.space import configurations, normalized_space
+from dpaudit.engine.request.loading import configurations, load_spec, normalized_space, overridden, spec_parts
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.run_status import CONFIGURATIONS, configuration_states, described_states
 from dpaudit.engine.sweep.request import read_request

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from scipy.stats import binom
 
-from dpaudit.engine.data.text.labelled_texts import Sst2, word_numbers
-from dpaudit.engine.data.text.made_phrases import MEAN_WORDS, MadePhrases
-from dpaudit.engine.data.text.text_features import CountedWords
+from dpaudit.engine.data.generated import MEAN_WORDS, MadePhrases
+from dpaudit.engine.data.texts import CountedWords, Sst2, word_numbers
 from dpaudit.errors import DataError, InputError
 
 TRAIN = 'sentence\tlabel\nhide new secretions \t0\nthat "loves its characters , \t1\nNew Film . \t1\n'

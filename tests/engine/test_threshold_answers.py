@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 from dpaudit import Audit, AuditSpec, RunOptions, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, log_flips, release_law, simulated
 from dpaudit.errors import InputError

@@ -14,7 +14,7 @@ import dpaudit
 from dpaudit import Claim, Examples, Relation, from_predictor, from_summary
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import Iris
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_repeats import LabelRepeats
 from dpaudit.engine.games.neighbours.game import Neighbours

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.planning.plan import make_plan

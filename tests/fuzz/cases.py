@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 import yaml
 
 from dpaudit import audit
-from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.images import Cifar10, Mnist
-from dpaudit.engine.data.labelled_files import Csv, Parquet
-from dpaudit.engine.data.text.labelled_texts import Sst2
+from dpaudit.engine.data.labelled_files import Adult, Csv, Parquet
+from dpaudit.engine.data.texts import Sst2
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.loading import load_spec
 from tests.fuzz.outcome import End, Outcome, command, outcome

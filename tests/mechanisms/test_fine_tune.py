@@ -12,7 +12,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.text.labelled_texts import Sst2
+from dpaudit.engine.data.texts import Sst2
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_texts.source import TextSource
 from dpaudit.mechanisms.models import pretrained

@@ -23,7 +23,7 @@ from scipy.special import expit
 from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
-from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

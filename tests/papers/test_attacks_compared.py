@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from scipy.stats import binom
 
 from dpaudit import RunOptions
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import CanaryConfidence

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.unit import Inputs
-from dpaudit.engine.data.drawn_priors import BetaPriors
+from dpaudit.engine.data.generated import BetaPriors
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.label_advantage import (
     Utility,

@@ -18,9 +18,9 @@ import pytest
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, FashionMnist
-from dpaudit.engine.data.joined import Joined
+from dpaudit.engine.data.partition import Joined
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import DataError, InputError, SpecError, UnknownNameError

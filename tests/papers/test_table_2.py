@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 
+from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.engine.data.images import Cifar10, FashionMnist
-from dpaudit.engine.data.text.labelled_texts import Sst2
-from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.texts import Sst2
 from dpaudit.engine.report import page
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval

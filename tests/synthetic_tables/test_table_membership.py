@@ -18,7 +18,7 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -14,10 +14,10 @@ from dpaudit.errors import InputError, require
 from dpaudit.language_models.mechanisms.base_models import frozen_copy, own_copy
 from dpaudit.language_models.mechanisms.fine_tuning.records import Record
 from dpaudit.language_models.mechanisms.fine_tuning.settings import BatchListener, FineTuningSettings, Progress
+from dpaudit.locations import Packages, imported
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
-from dpaudit.packages import Packages, imported
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
