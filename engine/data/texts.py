@@ -18,9 +18,9 @@ from dpaudit.engine.data.columns import fault
 from dpaudit.engine.data.delimited import Layout, first_record, read_texts
 from dpaudit.engine.data.files import PublishedParts
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.pretrained import texts_of
-from dpaudit.mechanisms.compute import limited_threads
 from dpaudit.registry import register
 
 
