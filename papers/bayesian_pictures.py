@@ -20,7 +20,6 @@ from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion import (
-    best_epsilon,
     epsilon_interval,
     epsilon_posterior_cdf,
     epsilon_posterior_pdf,
@@ -105,15 +104,16 @@ def _attack_counts(claimed: SubsampledGaussian, seed: int) -> Counts:
     chosen, reported = (_canary_scores(claimed.noise_multiplier, n, rng, dot=True) for n in (TRIALS // 2, TRIALS))
     corners = roc_corners(chosen.score, chosen.truth)
     members = int(chosen.truth.sum())
-    best, _ = best_epsilon(
+    lower = epsilon_interval(
         corners.true_positives,
         corners.false_positives,
         chosen.truth.size - members - corners.false_positives,
         members - corners.true_positives,
         delta=DELTA,
         confidence=0.9,
-        method="bayesian",
-    )
+        side="lower",
+    ).lower
+    best = int(np.argmax(lower))
     called = reported.score >= corners.threshold[best]
     tp, fp = int((called & reported.truth).sum()), int((called & ~reported.truth).sum())
     members = int(reported.truth.sum())

@@ -34,7 +34,7 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.selection import Fixed
-from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -333,7 +333,7 @@ def _best_table(roc: Series) -> tuple[int, ...]:
     tp = np.rint(roc["true_positive_rate"] * roc["members"]).astype(np.int64)
     fp = np.rint(roc["false_positive_rate"] * roc["non_members"]).astype(np.int64)
     tables = np.stack([tp, fp, roc["non_members"] - fp, roc["members"] - tp])
-    best, _ = best_epsilon(*tables, delta=DELTA, confidence=1 - ALPHA / 2)
+    best = int(np.argmax(epsilon_interval(*tables, delta=DELTA, confidence=1 - ALPHA / 2, side="lower").lower))
     return tuple(tables[:, best].tolist())
 
 

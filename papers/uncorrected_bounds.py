@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dpaudit.estimators.one_run.f_dp import Gaussian
+from dpaudit.claims import GaussianDP
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunFDP
 from dpaudit.estimators.replays import MeanAndDeviation, mean_and_deviation
@@ -25,7 +25,7 @@ BEST_FRACTION = OneRun(DELTA, selection=AsPublished())
 
 LARGEST_NOISE = 9.991
 """Last noise that the authors' package tries (PrivacyGuard, `FDPAnalysisNode`: 0.001 + 0.01 i for i < 1,000)."""
-RELEASED_FLOOR = Gaussian(1 / LARGEST_NOISE).epsilon(DELTA)
+RELEASED_FLOOR = GaussianDP(1 / LARGEST_NOISE).epsilon(DELTA)
 """Epsilon that their package reports where nothing is shown."""
 
 

@@ -58,7 +58,6 @@ KERNEL_TESTS = (
     "tests/engine/test_poisonings.py::test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row",
     "tests/engine/test_ci_files.py::test_a_violation_fails_in_junit",
     "tests/estimators/test_confusion.py::test_interval_ends_are_the_posteriors_quantiles",
-    "tests/estimators/test_confusion.py::test_best_epsilon_is_the_largest_lower_bound",
     "tests/engine/test_divided.py::test_bounds_in_parts_have_the_same_digits",
     "tests/estimators/test_guess_band.py::test_crossing_probability_skips_guesses_between_looks",
     "tests/estimators/test_guess_band.py::test_long_walks_use_transforms",

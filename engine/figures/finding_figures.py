@@ -175,20 +175,6 @@ def _trials(axes: Axes, claim: Claim, _: Comparison, *, trials: Ints, epsilon: F
     return "Bound while trials came in"
 
 
-def _renyi(axes: Axes, claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backward: Floats) -> str:
-    """Draw lower bounds on D(world 1 || world 0) and D(world 0 || world 1) in nats at every order > 1, shape (n,)."""
-    axes.plot(order, forward, "o-", color=MEMBER, label="D(world 1 ‖ world 0) at least", markersize=3.5)
-    axes.plot(order, backward, "s-", color=OTHER, label="D(world 0 ‖ world 1) at least", markersize=3.5)
-    promised = _allowed(claim, order)
-    implied = promised <= LARGEST_CLAIM
-    if implied.any():
-        axes.plot(order[implied], promised[implied], color=CLAIM, label="the claim allows", linewidth=1.6)
-    axes.set(xscale="log", xlabel="order", ylabel="Rényi divergence, nats")
-    set_ticks(axes.xaxis, order)
-    axes.set_ylim(0, None)
-    return "Rényi divergence at every order, from below"
-
-
 def _advantages(
     axes: Axes,
     _: Claim,
@@ -414,7 +400,6 @@ FIGURES: Mapping[str, tuple[Callable[..., str], tuple[float, float], str]] = {
     "posterior": (_posterior, WIDE, "best"),
     "delta": (_profile, WIDE, "best"),
     "trials": (_trials, WIDE, "best"),
-    "renyi": (_renyi, WIDE, "best"),
     "advantages-additive": (_advantages, WIDE, "lower right"),
     "advantages-multiplicative": (_advantages, WIDE, "lower right"),
     "advantages-tail": (_advantages, WIDE, "lower right"),

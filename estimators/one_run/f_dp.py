@@ -1,4 +1,4 @@
-"""Lower bounds on a trade-off function from the guesses of one run, and parametric families of trade-off functions.
+"""Lower bounds on a trade-off function of a parametric family from the guesses of one run.
 
 A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets with false positive
 rate x (Dong, Roth and Su, 2022). A family orders such functions by one parameter >= 0; a larger parameter is less
@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
+from dpaudit.claims import GaussianDP
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import (
     Floats,
@@ -38,13 +36,12 @@ from dpaudit.estimators.arguments import (
     require_one_of,
     rowwise,
 )
-from dpaudit.estimators.bisection import last_true, last_true_from
+from dpaudit.estimators.bisection import last_true_from
 from dpaudit.estimators.one_run.guessing_game import Family, binomial_epsilon, checked_counts
 
 SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which the search stops; the lower end is returned
-SAFETY = 1e-10  # relative amount by which that end is lowered: more than the rounding errors of Algorithm 3
+SAFETY = 1e-10  # relative amount by which parameters and epsilons are lowered: more than their rounding errors
 LARGEST_PARAMETER = 1e6  # the search ends here if even this parameter is rejected
-SMALLEST_P_VALUE = 1e-300
 
 Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
 """(parameter, delta, tau, guesses, correct, canaries, significance) -> True if Algorithm 3 rejects the parameter."""
@@ -109,29 +106,17 @@ def f_dp_epsilon(
         tau=tau,
         delta=at if family == "approx-dp" else None,
     )
-    return rowwise(lambda value, d: member(family, value, d).epsilon(d), np.asarray(parameter), at)
+    return rowwise(lambda value, d: _epsilon(family, value, d), np.asarray(parameter), at)
 
 
-def f_dp_p_value(
-    guesses: ArrayLike,
-    correct: ArrayLike,
-    *,
-    canaries: ArrayLike,
-    parameter: ArrayLike,
-    family: Family = "gaussian",
-    tau: ArrayLike = 0.0,
-    delta: ArrayLike | None = None,
-) -> float | Floats:
-    """Return the p-value of `parameter`: the smallest significance at which the counts reject it.
-
-    It is a p-value because Lemma 15 is monotone in the significance. The parameter is finite and >= 0. The p-value is
-    in [1e-300, 1] and rounded up by at most 2e-9 relative.
-    """
-    n, k, m = checked_counts(guesses, correct, canaries)
-    _, shift, d = _checked(0.5, tau, delta, family)
-    at = as_reals("parameter", parameter)
-    require(bool(np.all(np.isfinite(at) & (at >= 0))), "parameter must be finite and >= 0", parameter=parameter)
-    return rowwise(partial(_smallest_significance, _rejects(family)), at, d, shift, n, k, m)
+def _epsilon(family: Family, parameter: float, delta: float) -> float:
+    """Return the epsilon at `delta` of a member of a family, >= 0 and rounded down."""
+    if family == "approx-dp" or parameter == 0:
+        return parameter
+    if family == "laplace":
+        return max(0.0, parameter + 2 * math.log1p(-delta))
+    epsilon = GaussianDP(parameter).epsilon(delta)  # rounded up by a relative 1e-12
+    return max(0.0, epsilon * (1 - 2e-12) - 2e-12)
 
 
 class Best(NamedTuple):
@@ -164,7 +149,7 @@ def best_f_dp(
     require(len(shape) >= 1 and shape[-1] >= 1, "a sweep must have at least one candidate", shape=shape)
     rejects = _rejects(family)
     # The candidate with the largest exact pure-DP bound is nearly the best one.
-    ranking = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
+    ranking = binomial_epsilon(columns[2], columns[3], columns[5])
     sweeps = [column.reshape(-1, shape[-1]) for column in columns]
     winners = [
         _best(rejects, list(zip(*(column[sweep].tolist() for column in sweeps), strict=True)), order.tolist())
@@ -215,111 +200,3 @@ def _largest_rejected(rejects: Rejects, arguments: tuple[Any, ...], low: float =
         relative=SEARCH_TOLERANCE,
     )
     return parameter * (1 - SAFETY)
-
-
-def _smallest_significance(rejects: Rejects, parameter: float, *counts: Any) -> float:
-    def rejected(exponent: float) -> bool:
-        arguments = (*counts, math.exp(-exponent))
-        return rejects(parameter, *arguments)
-
-    exponent = last_true(rejected, 0.0, -math.log(SMALLEST_P_VALUE), absolute=SEARCH_TOLERANCE)
-    return min(1.0, math.exp(-exponent) * (1 + SAFETY))
-
-
-SMALLEST_FALL = 5e-324  # smallest positive float: the difference of neighbouring values may round to 0
-ROUNDING = 1e-12  # relative and absolute amount by which roots are moved to the safe side
-
-
-def member(family: Family, parameter: float, delta: float = 0.0) -> Gaussian | Laplace | ApproximateDP:
-    """Return a family's trade-off function at `parameter`; `delta` is the second parameter of "approx-dp"."""
-    if family == "approx-dp":
-        return ApproximateDP(parameter, delta)
-    return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Trade-off function of two unit normal laws whose means differ by `mu`."""
-
-    mu: float  # >= 0
-
-    def __call__(self, x: float, /) -> float:
-        return float(special.ndtr(-special.ndtri(x) - self.mu))
-
-    def epsilon(self, delta: float, /) -> float:
-        """Return the root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu), rounded down.
-
-        Source: Balle and Wang (2018).
-        """
-        mu = self.mu
-        if delta >= special.erf(mu / math.sqrt(8)):  # total variation of the two laws
-            return 0.0
-        if delta == 0:
-            return math.inf
-
-        def excess(epsilon: float) -> float:
-            first = float(special.log_ndtr(mu / 2 - epsilon / mu))
-            second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
-            share = math.exp(min(second - first, 0.0))
-            # At a large epsilon and a small mu, rounding hides that `second` is smaller than `first`.
-            log_profile = first + math.log1p(-share) if share < 1 else _log_profile_far_out(mu, epsilon)
-            return log_profile - math.log(delta)
-
-        from scipy import optimize  # slow to import
-
-        high = 1.0
-        while excess(high) > 0:
-            high *= 2
-        return _conservative_root(float(optimize.brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
-
-
-@dataclass(frozen=True)
-class Laplace:
-    """Trade-off function of two unit Laplace laws whose means differ by `mu`: Laplace mechanism with epsilon = mu."""
-
-    mu: float  # >= 0
-
-    def __call__(self, x: float, /) -> float:
-        scale = math.exp(-self.mu)
-        if x < scale / 2:
-            return 1 - x / scale
-        return scale / (4 * x) if x <= 0.5 else scale * (1 - x)
-
-    def epsilon(self, delta: float, /) -> float:
-        return max(0.0, self.mu + 2 * math.log1p(-delta))
-
-
-@dataclass(frozen=True)
-class ApproximateDP:
-    """Trade-off function max(0, 1 - delta - e^level x, e^-level (1 - delta - x)) of (`level`, `delta`)-DP.
-
-    No (`level`, `delta`)-DP mechanism has a smaller one.
-    """
-
-    level: float  # epsilon, >= 0
-    delta: float  # in [0, 1)
-
-    def __call__(self, x: float, /) -> float:
-        rest = 1 - self.delta
-        return max(0.0, rest - math.exp(self.level) * x, math.exp(-self.level) * (rest - x))
-
-    def epsilon(self, delta: float, /) -> float:
-        if delta < self.delta:
-            return math.inf
-        if delta == self.delta:
-            return self.level
-        odds = (1 - delta) / (1 - self.delta) * (1 + math.exp(self.level)) - 1
-        return _conservative_root(math.log(odds)) if odds > 1 else 0.0
-
-
-def _log_profile_far_out(mu: float, epsilon: float) -> float:
-    """Return log of Phi(-a) - exp(epsilon) Phi(-a - mu) = phi(a) (M(a) - M(a + mu)), where M is Mills' ratio."""
-    a = epsilon / mu - mu / 2
-    root = math.sqrt(0.5)
-    fall = 0.5 * float(special.erfcx(a * root) - special.erfcx((a + mu) * root))
-    return -a * a / 2 + math.log(max(fall, SMALLEST_FALL))
-
-
-def _conservative_root(root: float) -> float:
-    """Return `root`, lowered by more than its numerical error, at least 0."""
-    return max(0.0, root - ROUNDING * (1 + root))

@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, elementwise, require_one_of
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, elementwise, require_one_of
 from dpaudit.estimators.one_run.guessing_game import (
     binomial_epsilon,
-    binomial_p_value,
     checked_counts,
     theorem_16_epsilon,
-    theorem_16_p_value,
 )
 
 Method: TypeAlias = Literal["auto", "binomial", "theorem-16", "f-dp"]
@@ -37,7 +35,6 @@ def one_run_epsilon(
     delta: ArrayLike,
     confidence: ArrayLike,
     method: Method = "auto",
-    likelihood_ratio: ArrayLike = 1.0,
 ) -> float | Floats:
     """Return a lower bound on epsilon from the number of right guesses; all arguments but `method` broadcast.
 
@@ -50,10 +47,6 @@ def one_run_epsilon(
             bound for delta > 0, usually weaker; it is false for confidence <= 0.5, which is refused. "auto": "binomial"
             if delta is 0 everywhere, else the larger of "f-dp" and "theorem-16". At one number of guesses both limit
             the probability of the same event, so the larger bound is valid.
-        likelihood_ratio: Largest ratio, >= 1, of the two candidate laws of a canary *at every point* (label j under the
-            data against label j under the proxy, in both directions); "binomial" only. It is not (1 + tau) / (1 - tau)
-            for a total variation tau, which bounds no ratio once the adversary may abstain. For that use the `tau` of
-            `dpaudit.estimators.one_run.f_dp`.
     Returns: Epsilon in nats, >= 0 and finite, rounded down; 0 if the counts reject nothing.
     Raises: InputError for counts, delta or confidence out of range, and for a method that does not hold for them.
     Source: Theorems 16 and 17 and Algorithm 3 (see the module), with `guesses` trials; the bound is the infimum of the
@@ -61,8 +54,8 @@ def one_run_epsilon(
     Slow twin: `binomial_epsilon` and `theorem_16_epsilon` of tests/twins/one_run_twin.py.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
-    d, level, ratio = as_delta(delta), as_confidence(confidence), _as_ratio(likelihood_ratio)
-    chosen = _method(method, d, ratio)
+    d, level = as_delta(delta), as_confidence(confidence)
+    chosen = _method(method, d)
     if chosen == "theorem-16":
         require(
             bool(np.all(level > 0.5)),
@@ -70,45 +63,10 @@ def one_run_epsilon(
             do='use method "f-dp"',
             confidence=level.min(),
         )
-    return elementwise(partial(_epsilon, chosen), n, k, m, d, 1 - level, ratio)
+    return elementwise(partial(_epsilon, chosen), n, k, m, d, 1 - level)
 
 
-def one_run_p_value(
-    guesses: ArrayLike,
-    correct: ArrayLike,
-    *,
-    epsilon: ArrayLike,
-    canaries: ArrayLike,
-    delta: ArrayLike,
-    method: Method = "auto",
-    likelihood_ratio: ArrayLike = 1.0,
-) -> float | Floats:
-    """Return an upper limit on the probability of this many right guesses under (epsilon, delta)-DP: a p-value.
-
-    All arguments but `method` broadcast.
-
-    Args:
-        epsilon: The hypothesis, in nats, >= 0 and finite.
-        guesses, correct, canaries, delta, method, likelihood_ratio: As for `one_run_epsilon`.
-    Returns: A p-value in (0, 1], rounded up. "theorem-16" gives 1 if its formula is 1/2 or more, because it is false
-        there; "f-dp" gives no p-value below 1e-300.
-    Raises: InputError as for `one_run_epsilon`.
-    """
-    n, k, m = checked_counts(guesses, correct, canaries)
-    d, hypothesis, ratio = as_delta(delta), as_reals("epsilon", epsilon), _as_ratio(likelihood_ratio)
-    allowed = bool(np.all(np.isfinite(hypothesis) & (hypothesis >= 0)))
-    require(allowed, "epsilon must be finite and >= 0", epsilon=epsilon)
-    return elementwise(partial(_p_value, _method(method, d, ratio)), n, k, m, d, hypothesis, ratio)
-
-
-def _as_ratio(values: ArrayLike) -> Floats:
-    ratio = as_reals("likelihood_ratio", values)
-    finite = bool(np.all(np.isfinite(ratio) & (ratio >= 1)))
-    require(finite, "likelihood_ratio must be finite and >= 1", likelihood_ratio=values)
-    return ratio
-
-
-def _method(method: str, delta: Floats, ratio: Floats) -> str:
+def _method(method: str, delta: Floats) -> str:
     require_one_of("method", method, get_args(Method))
     if method == "auto":
         method = "larger" if np.any(delta > 0) else "binomial"
@@ -119,20 +77,13 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
             do='use method "f-dp"',
             delta=delta.max(),
         )
-    else:
-        require(
-            bool(np.all(ratio == 1)),
-            f'likelihood_ratio needs method "binomial" (delta = 0), got method "{method}" and ratio',
-            do="for a shift in total variation use `tau` of dpaudit.estimators.one_run.f_dp",
-            given=ratio.max(),
-        )
     return method
 
 
-def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
-    """Return the bounds for flat arrays: guesses, correct, canaries, delta, error and likelihood ratio."""
+def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) -> Floats:
+    """Return the bounds for flat arrays: guesses, correct, canaries, delta and error."""
     if method == "binomial":
-        return binomial_epsilon(n, k, alpha, ratio)
+        return binomial_epsilon(n, k, alpha)
     bound = np.zeros(n.shape)
     if method != "f-dp":
         bound = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
@@ -142,18 +93,3 @@ def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Float
         proved = f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
         bound = np.maximum(proved, bound)
     return bound
-
-
-def _p_value(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
-    """Return the p-values for flat arrays, as `_epsilon` with the hypothesis instead of the error."""
-    if method == "binomial":
-        return binomial_p_value(n, k, epsilon, ratio)
-    p_value = np.ones(n.shape)
-    if method != "f-dp":
-        p_value = theorem_16_p_value(n, k, m, delta, epsilon)
-    if method != "theorem-16":
-        from dpaudit.estimators.one_run.f_dp import f_dp_p_value
-
-        proved = f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta)
-        p_value = np.minimum(proved, p_value)
-    return p_value

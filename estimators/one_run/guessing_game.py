@@ -51,23 +51,18 @@ def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) 
     return n, k, m
 
 
-def binomial_epsilon(n: Ints, k: Ints, alpha: Floats, likelihood_ratio: Floats) -> Floats:
+def binomial_epsilon(n: Ints, k: Ints, alpha: Floats) -> Floats:
     """Return the epsilon with Pr[Bin(n, beta) >= k] = alpha, >= 0 and rounded down; beta is a Beta quantile."""
     positive = np.maximum(k, 1)
     hit = special.betaincinv(positive, n - positive + 1.0, alpha)
     miss = special.betainccinv(n - positive + 1.0, positive, alpha)  # 1 - hit, without cancellation
-    root = np.where(k > 0, np.log(hit) - np.log(miss) - np.log(likelihood_ratio), 0.0)
+    root = np.where(k > 0, np.log(hit) - np.log(miss), 0.0)
     return np.maximum(0.0, root - SAFETY * (1 + np.abs(root)))
-
-
-def binomial_p_value(n: Ints, k: Ints, epsilon: Floats, likelihood_ratio: Floats) -> Floats:
-    """Return Pr[Bin(n, beta) >= k], rounded up."""
-    return np.minimum(1.0, (1 + SAFETY) * _upper_tail(n, k, epsilon + np.log(likelihood_ratio)))
 
 
 def theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) -> Floats:
     """Return inf{epsilon: formula >= alpha}, by bisection below the root at delta = 0, where the formula increases."""
-    low, high = np.zeros(n.shape), binomial_epsilon(n, k, alpha, np.ones(n.shape)) + 2 * SAFETY
+    low, high = np.zeros(n.shape), binomial_epsilon(n, k, alpha) + 2 * SAFETY
     high = np.where(_formula(n, k, m, delta, low) < alpha, high, 0.0)
     return last_true_of_each(
         lambda epsilon: _formula(n, k, m, delta, epsilon) < alpha,
@@ -76,12 +71,6 @@ def theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) 
         absolute=SEARCH_TOLERANCE,
         relative=SEARCH_TOLERANCE,
     )
-
-
-def theorem_16_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
-    """Return the formula, rounded up; 1 if it is 1/2 or more, because it is false there."""
-    formula = _formula(n, k, m, delta, epsilon)
-    return np.where(formula < 0.5, formula, 1.0)
 
 
 def _formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:

@@ -42,7 +42,6 @@ from dpaudit.estimators.arguments import (
     Ints,
     as_confidence,
     as_delta,
-    as_reals,
     require_one_of,
     rowwise,
 )
@@ -303,22 +302,6 @@ def order_statistics_epsilon(
     at, members = as_delta(delta), _chosen(family)
     parameter = order_statistics_parameter(guesses, correct, canaries=canaries, confidence=confidence, family=members)
     return rowwise(lambda value, d: members.epsilon(value, d) if value > 0 else 0.0, np.asarray(parameter), at)
-
-
-def order_statistics_p_value(
-    guesses: ArrayLike,
-    correct: ArrayLike,
-    *,
-    canaries: ArrayLike,
-    parameter: ArrayLike,
-    family: LeakFamily | Literal["gaussian", "laplace"] = "gaussian",
-) -> float | Floats:
-    """Return the largest probability of so few errors at a parameter > 0 of the family, in (0, 1] and rounded up."""
-    n, k, m = checked_counts(guesses, correct, canaries)
-    at, members = as_reals("parameter", parameter), _chosen(family)
-    allowed = bool(np.all(np.isfinite(at) & (at > 0)))
-    require(allowed, "parameter must be finite and > 0", parameter=parameter)
-    return rowwise(lambda c, g, right, value: _probability(members, value, c, g, g - right), m, n, k, at)
 
 
 def order_statistics_bound(

@@ -6,21 +6,17 @@ bounds. All are compared as Renyi divergences, because no conversion turns a low
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Ints, as_confidence, require_one_of
-from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.counts import (
     K_CUT,
     TWO_CUT,
@@ -31,8 +27,7 @@ from dpaudit.estimators.counts import (
     classes,
     count_columns,
 )
-from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Comparison, Series, Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.divergence import ORDERS
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
@@ -56,25 +51,15 @@ VALIDITY = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class RenyiBound(FindingBase):
+class RenyiBound:
     """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order."""
 
     orders: tuple[float, ...]  # orders a > 1, at least one
     forward: tuple[float, ...]  # lower bounds on D_a(first || second) in nats, one for each order
     backward: tuple[float, ...]  # lower bounds on D_a(second || first)
     confidence: float  # probability with which all bounds hold together, in (0, 1)
-    method: str  # a key of `VALIDITY`, or the estimator's registered name with it
+    method: str  # a key of `VALIDITY`
     validity: Validity  # sense in which the confidence holds
-    queries: int = 1  # number of queries whose bounds are combined
-    selection: str = "fixed beforehand"  # how the set of answers was chosen, in words
-    counts: tuple[tuple[str, int], ...] = ()  # integers that the bound was computed from, by name
-    notes: tuple[str, ...] = ()  # sentences that must be printed with the bound
-
-    def __post_init__(self) -> None:
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        lengths = {len(self.orders), len(self.forward), len(self.backward)}
-        require(len(lengths) == 1, "orders, forward and backward must be equally long", lengths=sorted(lengths))
-        require(len(self.orders) > 0, "a bound on the divergence needs at least one order")
 
     @property
     def lower(self) -> tuple[float, ...]:
@@ -82,82 +67,13 @@ class RenyiBound(FindingBase):
         return tuple(max(pair) for pair in zip(self.forward, self.backward, strict=True))
 
     @property
-    def headline(self) -> str:
-        return _in_words(*max(zip(self.lower, self.orders, strict=True)))
-
-    @property
-    def series(self) -> Mapping[str, Series]:
-        ranked = sorted(
-            point for point in zip(self.orders, self.forward, self.backward, strict=True) if math.isfinite(point[0])
-        )
-        if not ranked:
-            return {}
-        order, forward, backward = (np.array(column) for column in zip(*ranked, strict=True))
-        return {"renyi": {"order": order, "forward": forward, "backward": backward}}
-
-    def comparison(self, curve: PrivacyCurve) -> Comparison:
-        """Compare at the order where the bound is the largest multiple of the claim; all orders hold together."""
-        claimed = [
-            curve.renyi(order) if math.isfinite(order) else curve.epsilon(0.0)  # the divergence of order inf
-            for order in self.orders
-        ]
-        index = max(range(len(claimed)), key=lambda at: (_multiple(self.lower[at], claimed[at]), self.lower[at]))
-        observed, order = self.lower[index], self.orders[index]
-        return Comparison("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
-
-    def to_dict(self) -> Mapping[str, Any]:
-        return {
-            "orders": list(self.orders),
-            "forward": list(self.forward),
-            "backward": list(self.backward),
-            "lower": list(self.lower),
-            "queries": self.queries,
-            **self._common_fields(),
-        }
-
-    def __str__(self) -> str:
-        queries = f"{self.queries} queries, " if self.queries > 1 else ""
-        how = f"{queries}{self.confidence:.6g} confidence, {self.validity}; {self.method}"
-        return f"{self.headline} ({how})"
-
-
-def _in_words(lower: float, order: float) -> str:
-    return f"RDP >= {format_lower(lower, 6)} at order {order:g}"
-
-
-def _multiple(observed: float, claimed: float) -> float:
-    """Return the ratio of the observed to the claimed divergence."""
-    if math.isinf(claimed) or observed == 0:
-        return 0.0
-    return observed / claimed if claimed > 0 else math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class AnswerCounts:
-    """Answers to one query: independent draws from a private predictor on each of two neighbouring data sets."""
-
-    words: ClassVar[str] = "counts of answers"
-
-    # count of each class with the first data set, shape (classes,), classes >= 2; at least one answer
-    world_1: NDArray[np.int64]
-    world_0: NDArray[np.int64]  # count of each class with its neighbour, shape (classes,)
-    query: int = 0  # index of the query
-
-    def __post_init__(self) -> None:
-        for name in ("world_1", "world_0"):
-            counts = np.asarray(getattr(self, name))
-            require(
-                counts.ndim == 1 and counts.size >= 2, f"{name} must count at least two classes", shape=counts.shape
-            )
-            whole = counts.astype(np.int64)
-            require(bool((whole == counts).all() and (whole >= 0).all()), f"{name} must hold whole numbers >= 0")
-            require(int(whole.sum()) > 0, f"{name} must hold at least one answer", do="draw some in both worlds")
-            object.__setattr__(self, name, whole)
-        require(
-            self.world_1.shape == self.world_0.shape,
-            "both worlds must count the same classes",
-            world_1=self.world_1.shape,
-            world_0=self.world_0.shape,
+    def table(self) -> tuple[Column, ...]:
+        """Orders and bounds as printed."""
+        return (
+            Column("order", self.orders),
+            Column("D(1 || 2) >=", self.forward, "down"),
+            Column("D(2 || 1) >=", self.backward, "down"),
+            Column("RDP >=", self.lower, "down"),
         )
 
 
@@ -229,17 +145,13 @@ def _combined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]]
     backward = tuple(reduce(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
     weakest = max((bound.validity for bound in bounds), key=tuple(Validity).index)
     methods = "+".join(sorted({bound.method for bound in bounds}))
-    return RenyiBound(
-        bounds[0].orders, forward, backward, 1 - error, methods, weakest, sum(bound.queries for bound in bounds)
-    )
+    return RenyiBound(bounds[0].orders, forward, backward, 1 - error, methods, weakest)
 
 
 @dataclass(frozen=True)
-class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
+class _Cut(CountEstimator):
     """Base of both cuts: several queries share the error."""
 
-    evidence: ClassVar[type[Any]] = AnswerCounts
-    tally_type: ClassVar[type[Any]] = AnswerCounts
     optional_columns: ClassVar[tuple[str, ...]] = ("query",)
 
     orders: tuple[float, ...] = ORDERS
@@ -249,33 +161,6 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         orders = self.orders
         require(len(orders) > 0 and all(order > 1 for order in orders), "orders must be numbers > 1", orders=orders)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-
-    @abstractmethod
-    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound: ...
-
-    @abstractmethod
-    def _method(self) -> str: ...
-
-    def find(
-        self, tallies: Sequence[AnswerCounts], *, failed_replays: int = 0, parts: Sequence[Any] = ()
-    ) -> RenyiBound:
-        """Return the largest bound of all queries at each order; failed queries keep their share of the error."""
-        each = query_confidence(self.confidence, len(tallies) + failed_replays)
-        bounds = [self._bound(tally, each) for tally in tallies]
-        counts = {
-            "queries": len(tallies) + failed_replays,
-            "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
-            "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
-        }
-        if failed_replays:
-            counts["lost queries"] = failed_replays
-        return dataclasses.replace(
-            worst_query(bounds) if len(bounds) > 1 else bounds[0],
-            confidence=self.confidence,
-            method=self._method(),
-            counts=tuple(counts.items()),
-            notes=(NO_EPSILON,),
-        )
 
 
 @register("estimator", "two-cut", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
@@ -289,47 +174,22 @@ class TwoCutCounts(_Cut):
         orders: Orders > 1.
         confidence: Joint confidence of everything printed, in (0, 1).
         cut: "corner" (exact minimum over the limits) or "termwise" (as published, valid and looser).
-        answers: For answers of several classes: indices of the classes in the set, chosen on other answers.
     """
 
     columns: ClassVar[tuple[str, ...]] = TWO_CUT
 
     cut: TwoCut = "corner"
-    answers: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        distinct = len(set(self.answers)) == len(self.answers) > 0 and min(self.answers) >= 0
-        require(distinct, "answers must be distinct numbers of classes, from 0, at least one", answers=self.answers)
         require_one_of("cut", self.cut, get_args(TwoCut))
-
-    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
-        """Count the answers inside and outside the set."""
-        inside = np.zeros(evidence.world_1.size, dtype=np.bool_)
-        require(
-            max(self.answers) < inside.size,
-            "answers must be numbers of classes that are counted",
-            answers=self.answers,
-            classes=inside.size,
-        )
-        inside[list(self.answers)] = True
-        sums = [np.array([world[inside].sum(), world[~inside].sum()]) for world in (evidence.world_1, evidence.world_0)]
-        return AnswerCounts(sums[0], sums[1], evidence.query)
-
-    def _method(self) -> str:
-        return f"two-cut ({self.cut})"
-
-    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
-        (k1, out1), (k2, out2) = tally.world_1.tolist(), tally.world_0.tolist()
-        return self._audit(k1, k1 + out1, k2, k2 + out2, confidence=confidence)
-
-    def _audit(self, k1: int, n1: int, k2: int, n2: int, *, confidence: float) -> RenyiBound:
-        return two_cut_audit(k1, n1, k2, n2, self.orders, confidence=confidence, method=self.cut)
 
     def read(self, table: Table) -> Sequence[TextTable]:
         rows = np.stack(list(count_columns(table, TWO_CUT).values()), axis=1).tolist()
         each = query_confidence(self.confidence, len(rows))
-        bounds = [self._audit(*row, confidence=each) for row in rows]
+        bounds = [
+            two_cut_audit(k1, n1, k2, n2, self.orders, confidence=each, method=self.cut) for k1, n1, k2, n2 in rows
+        ]
         return _queries("two-cut", bounds, table, self.confidence, limits=4)
 
 
@@ -358,15 +218,6 @@ class KCutCounts(_Cut):
         require_one_of("intervals", self.intervals, (*get_args(KCut), "bootstrap"))
         require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
 
-    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
-        return evidence
-
-    def _method(self) -> str:
-        return f"k-cut ({self.intervals})"
-
-    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
-        return self._audit(tally.world_1, tally.world_0, confidence, tally.query)
-
     def read(self, table: Table) -> Sequence[TextTable]:
         class_names = classes(table, "c1_", "c2_")
         first, second = (
@@ -394,10 +245,10 @@ def _queries(
 ) -> list[TextTable]:
     """Return the bound of each query, and of several also the largest and the sum; the last table carries the notes."""
     names = table.get("query", range(1, len(bounds) + 1))
-    tables = [_finding(f"{method}, query {name}", bound) for name, bound in zip(names, bounds, strict=True)]
+    tables = [_titled(f"{method}, query {name}", bound) for name, bound in zip(names, bounds, strict=True)]
     if len(bounds) > 1:
-        tables.append(_finding(f"{method}, worst query", worst_query(bounds)))
-        tables.append(_finding(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))
+        tables.append(_titled(f"{method}, worst query", worst_query(bounds)))
+        tables.append(_titled(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))
     last = tables.pop()
     validity = bounds[0].validity
     if validity is Validity.FINITE_SAMPLE:
@@ -408,13 +259,6 @@ def _queries(
     return [*tables, TextTable(last.title, last.columns, (shared, NO_EPSILON))]
 
 
-def _finding(title: str, bound: RenyiBound) -> TextTable:
-    return TextTable(
-        f"{title}: RDP lower bounds in nats ({bound.confidence:.6g} confidence, {bound.validity}; {bound.method})",
-        (
-            Column("order", bound.orders),
-            Column("D(1 || 2) >=", bound.forward, "down"),
-            Column("D(2 || 1) >=", bound.backward, "down"),
-            Column("RDP >=", bound.lower, "down"),
-        ),
-    )
+def _titled(title: str, bound: RenyiBound) -> TextTable:
+    how = f"{bound.confidence:.6g} confidence, {bound.validity}; {bound.method}"
+    return TextTable(f"{title}: RDP lower bounds in nats ({how})", bound.table)

@@ -84,31 +84,6 @@ def epsilon_interval(
     return Interval(unboxed(interval[0].reshape(tables.shape)), unboxed(interval[1].reshape(tables.shape)))
 
 
-def best_epsilon(
-    tp: ArrayLike,
-    fp: ArrayLike,
-    tn: ArrayLike,
-    fn: ArrayLike,
-    *,
-    delta: ArrayLike,
-    confidence: ArrayLike,
-    method: str = "bayesian",
-) -> tuple[int, float]:
-    """Return the index (in the flattened broadcast arrays) and value of the largest one-sided lower bound.
-
-    The result is the maximum of `epsilon_interval(..., side="lower").lower`; ties within 1e-7 of a posterior's width
-    may be decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows
-    that it is larger. The maximum is not corrected for the selection: pass a corrected `confidence`.
-    """
-    tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
-    require_one_of("method", method, METHODS)
-    if method != "bayesian":
-        lower = _rectangle(tables, method, "lower")[0]
-        index = int(np.argmax(lower))
-        return index, float(lower[index])
-    return _best_bayesian(tables)
-
-
 def epsilon_posterior_cdf(
     epsilon: ArrayLike, tp: ArrayLike, fp: ArrayLike, tn: ArrayLike, fn: ArrayLike, *, delta: ArrayLike
 ) -> float | Floats:
@@ -189,13 +164,13 @@ def _equation_1_interval(tables: _Tables, method: str, side: str) -> tuple[Float
     rate_confidence = (1 + tables.confidence) / 2
     fnr = limits(tables.fn, tables.tp + tables.fn, confidence=rate_confidence, side=rate_side)
     fpr = limits(tables.fp, tables.fp + tables.tn, confidence=rate_confidence, side=rate_side)
-    lower = _epsilon_of_rates(np.asarray(fnr.upper), np.asarray(fpr.upper), tables.delta)
+    lower = epsilon_of_rates(np.asarray(fnr.upper), np.asarray(fpr.upper), tables.delta)
     if side == "lower":
         return lower, np.full_like(lower, np.inf)
-    return lower, _epsilon_of_rates(np.asarray(fnr.lower), np.asarray(fpr.lower), tables.delta)
+    return lower, epsilon_of_rates(np.asarray(fnr.lower), np.asarray(fpr.lower), tables.delta)
 
 
-def _epsilon_of_rates(x: Floats, y: Floats, delta: Floats) -> Floats:
+def epsilon_of_rates(x: Floats, y: Floats, delta: Floats | float) -> Floats:
     """Return Eq. 1, max{log((1 - delta - x) / y), log((1 - delta - y) / x), 0}.
 
     It is inf if one rate is 0 and the other below 1 - delta.
@@ -240,38 +215,3 @@ def _posterior(
             (flat == 0) & (tables.delta == 0), 0.0, values
         )  # a line has no mass, but rounding leaves 1e-16
     return unboxed(values.reshape(shape))
-
-
-def _best_bayesian(tables: _Tables) -> tuple[int, float]:
-    alpha = 1 - tables.confidence
-    best_index, best = 0, -1.0
-    rows: Ints = np.arange(alpha.size)
-    pick = int(np.argmax(_plausible(tables)))
-    while True:
-        bound = float(_quantiles(tables.take(rows[pick : pick + 1]), alpha[rows[pick : pick + 1]], np.zeros(1))[0][0])
-        if bound > best:
-            best_index, best = int(rows[pick]), bound
-        rows = np.delete(rows, pick)
-        if rows.size == 0:
-            return best_index, best
-        inside = _masses(np.full(rows.size, best), tables.take(rows))[:, 0]
-        # The best bound solves for mass (1 - 1e-8) alpha - 3e-12. Only a mass clearly below can have a larger bound.
-        share = inside / (alpha[rows] * (1 - 1e-7) - 3e-12)
-        larger = (share < 1) & (share >= 0)
-        rows, share = rows[larger], share[larger]
-        if rows.size == 0:
-            return best_index, best
-        pick = int(np.argmin(share))
-
-
-def _plausible(tables: _Tables) -> Floats:
-    """Return a fast approximation of the lower bound, to start with a good candidate.
-
-    It is Eq. 1 at rates two standard deviations above the observed ones.
-    """
-    rates = []
-    for errors, hits in ((tables.fn, tables.tp), (tables.fp, tables.tn)):
-        trials = errors + hits + 1.0
-        rate = (errors + 0.5) / trials
-        rates.append(np.minimum(rate + 2 * np.sqrt(rate * (1 - rate) / trials), 1.0))
-    return _epsilon_of_rates(rates[0], rates[1], tables.delta)

@@ -19,68 +19,54 @@ from dpaudit.estimators.two_world.two_sample import TwoSample, TwoSampleTally
 from dpaudit.registry import register
 
 
-@register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
-@dataclass(frozen=True)
-class ClopperPearson(TwoSample, CountEstimator):
-    """Two-sample scores: exact one-sided limits for both error rates, with the error split over the two."""
+class ConfusionTables(CountEstimator):
+    """Bounds from confusion counts by `epsilon_interval`, at thresholds of scores or in rows of a table."""
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
-    threshold_s: ClassVar[float] = 1.5e-5
+
+    delta: float
+    confidence: float
+    method: str
+    validity: Validity
 
     def lower(self, tally: TwoSampleTally, error: float) -> Floats:
-        return _lower_limits(self, tally, error)
+        """Return the one-sided limit at each threshold; tests/twins/confusion_twin.py states the three laws slowly."""
+        interval = epsilon_interval(
+            *tally.errors, delta=self.delta, confidence=1 - error, method=self.method, side="lower"
+        )
+        return np.asarray(interval.lower, dtype=np.float64)
 
     def read(self, table: Table) -> Sequence[Bound]:
-        return _intervals(self, table)
+        """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+        counts = count_columns(table, CONFUSION)
+        interval = epsilon_interval(*counts.values(), delta=self.delta, confidence=self.confidence, method=self.method)
+        return bound_rows(self, interval.lower, counts, upper=interval.upper)
+
+
+@register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
+@dataclass(frozen=True)
+class ClopperPearson(ConfusionTables, TwoSample):
+    """Two-sample scores: exact one-sided limits for both error rates, with the error split over the two."""
+
+    threshold_s: ClassVar[float] = 1.5e-5
 
 
 @register("estimator", "jeffreys", source="Brown, Cai and DasGupta (2001)")
 @dataclass(frozen=True)
-class Jeffreys(TwoSample, CountEstimator):
+class Jeffreys(ConfusionTables, TwoSample):
     """Two-sample scores: Jeffreys limits for both error rates, closer on average, without a coverage guarantee."""
 
-    columns: ClassVar[tuple[str, ...]] = CONFUSION
     threshold_s: ClassVar[float] = 1.5e-5
     validity = Validity.ASYMPTOTIC
-
-    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
-        return _lower_limits(self, tally, error)
-
-    def read(self, table: Table) -> Sequence[Bound]:
-        return _intervals(self, table)
 
 
 @register("estimator", "bayesian", source="Zanella-Beguelin et al. (2023)")
 @dataclass(frozen=True)
-class Bayesian(TwoSample, CountEstimator):
+class Bayesian(ConfusionTables, TwoSample):
     """Two-sample scores: posterior quantile of epsilon under Jeffreys priors; credible, not a confidence bound."""
 
-    columns: ClassVar[tuple[str, ...]] = CONFUSION
     threshold_s: ClassVar[float] = 3.5e-5
     validity = Validity.CREDIBLE
-
-    def lower(self, tally: TwoSampleTally, error: float) -> Floats:
-        return _lower_limits(self, tally, error)
-
-    def read(self, table: Table) -> Sequence[Bound]:
-        return _intervals(self, table)
-
-
-def _lower_limits(estimator: TwoSample, tally: TwoSampleTally, error: float) -> Floats:
-    """Return the one-sided limit at each threshold; tests/twins/confusion_twin.py states the three laws slowly."""
-    interval = epsilon_interval(
-        *tally.errors, delta=estimator.delta, confidence=1 - error, method=estimator.method, side="lower"
-    )
-    return np.asarray(interval.lower, dtype=np.float64)
-
-
-def _intervals(estimator: TwoSample, table: Table) -> Sequence[Bound]:
-    """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
-    counts = count_columns(table, CONFUSION)
-    interval = epsilon_interval(
-        *counts.values(), delta=estimator.delta, confidence=estimator.confidence, method=estimator.method
-    )
-    return bound_rows(estimator, interval.lower, counts, upper=interval.upper)
 
 
 @register("estimator", "bayesian-posterior", source="Zanella-Beguelin et al. (2023), section 3.3")

@@ -42,6 +42,7 @@ from dpaudit.estimators.one_run.right_guesses import (
     informative_looks,
     right_guesses,
 )
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
@@ -68,8 +69,7 @@ class GuessAccuracy:
 
     @property
     def total_variation(self) -> float:
-        some = np.maximum(self.right, 1)
-        accuracy = np.where(self.right > 0, special.betaincinv(some, self.trials - some + 1.0, self.error), 0.0)
+        accuracy = np.asarray(clopper_pearson(self.right, self.trials, confidence=1 - self.error, side="lower").lower)
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
         return float(median_rule(np.append(limits, np.zeros(self.failed_replays))))
 
@@ -194,19 +194,16 @@ class TwoSamples(FairCoins):
         members, others = (np.sort(scores.score[scores.truth == world]) for world in (True, False))
         if not members.size or not others.size:
             return scores
-        total = _coin_count(members.size, others.size, self.drawing_share * (1 - self.confidence) / 2)
+
+        def shortage_probability(coins: int) -> float:
+            """Return the probability that so many fair coins exceed one of the samples."""
+            return sum(float(special.bdtrc(size, coins, 0.5)) for size in (members.size, others.size) if coins > size)
+
+        all_trials, error = members.size + others.size, self.drawing_share * (1 - self.confidence) / 2
+        total = bisect.bisect_right(range(2, all_trials + 1), error, key=shortage_probability) + 1
         rng = np.random.default_rng(
             Scores.content_seed(*((sample_scores, sample_scores >= 0) for sample_scores in (members, others)))
         )
         count = int(np.clip(rng.binomial(total, 0.5), total - others.size, members.size))
         sample = np.append(rng.permutation(members)[:count], rng.permutation(others)[: total - count])
         return Scores(sample, np.arange(total) < count, scores.replay)
-
-
-def _coin_count(members: int, others: int, error: float) -> int:
-    """Return the largest number of fair coins that exceed neither sample, except with probability `error`."""
-
-    def shortage_probability(coins: int) -> float:
-        return sum(float(special.bdtrc(size, coins, 0.5)) for size in (members, others) if coins > size)
-
-    return bisect.bisect_right(range(2, members + others + 1), error, key=shortage_probability) + 1

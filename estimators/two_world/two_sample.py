@@ -30,7 +30,6 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
@@ -39,6 +38,7 @@ from dpaudit.estimators.bound import curve_comparison
 from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.estimator import Cell, CellBounds, Estimator, Replays, in_order
 from dpaudit.estimators.finding import Comparison, Series
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
@@ -52,6 +52,7 @@ from dpaudit.estimators.selection import (
     parse_selection,
 )
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
+from dpaudit.estimators.two_world.confusion import epsilon_of_rates
 from dpaudit.registry import register
 
 
@@ -223,12 +224,9 @@ _RATE_TOLERANCE = 3e-4
 _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 
 
-def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
+def epsilon_of_limits(alarm: Floats, miss: Floats, delta: float) -> Floats:
     """Return the least epsilon >= 0 that allows both rates to be as small as their upper limits, in (0, 1]."""
-    alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
-    # If the rates may be no better than guessing, the larger logarithm is not positive, and the bound is 0.
-    best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
-    return np.log(np.maximum(best, 1.0))
+    return epsilon_of_rates(alarm * _ROUND_UP, miss * _ROUND_UP, delta)
 
 
 def _informative_thresholds(
@@ -306,7 +304,7 @@ class RateRegions:
 
     def epsilon(self, delta: float) -> float:
         """Return the bound at a delta in [0, 1], the median over replays; bounds at all deltas hold together."""
-        bounds = [float(epsilon_of_rates(*rate, delta).max(initial=0.0)) for rate in self.rates]
+        bounds = [float(epsilon_of_limits(*rate, delta).max(initial=0.0)) for rate in self.rates]
         return float(median_rule(np.array(bounds + [0.0] * self.failed_replays)))
 
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
@@ -357,7 +355,7 @@ class Band(TwoSample):
 
     def lower(self, tally: TwoSampleTally, error: float) -> Floats:
         """Return the bound at each threshold; all hold together, so each may err with the whole error."""
-        return epsilon_of_rates(*self.rates(tally, error, np.arange(tally.threshold.size)), self.delta)
+        return epsilon_of_limits(*self.rates(tally, error, np.arange(tally.threshold.size)), self.delta)
 
     def best(self, tallies: Sequence[TwoSampleTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
         """Return the largest bounds, at the informative thresholds alone; `lower` is the slow form."""
@@ -365,7 +363,7 @@ class Band(TwoSample):
         for tally in tallies:
             error = self._error_of_each(tally, 1 if alone else replays)
             places, alarm, miss = _informative_rates(self, tally, error)
-            bounds = epsilon_of_rates(alarm, miss, self.delta)
+            bounds = epsilon_of_limits(alarm, miss, self.delta)
             best.append(bounds.max())
             candidates.append(places[bounds.argmax()])
         return np.array(best, np.float64), np.array(candidates, np.int64)
@@ -425,17 +423,15 @@ def _split_at_best_threshold(rows: Scores, split: Split, delta: float, confidenc
     some = np.unique(np.linspace(0, roc.threshold.size - 1, _MAX_SPLIT_CANDIDATES).astype(np.int64))
     alarms, misses = roc.false_positives[some], members - roc.true_positives[some]
     share = (1 - confidence) / 2
-    best = epsilon_of_rates(_upper_limits(alarms, non_members, share), _upper_limits(misses, members, share), delta)
+    alarm, miss = (
+        np.asarray(clopper_pearson(counts, trials, confidence=1 - share, side="upper").upper)
+        for counts, trials in ((alarms, non_members), (misses, members))
+    )
+    best = epsilon_of_limits(alarm, miss, delta)
     return reporting, float(roc.threshold[some[best.argmax()]])
 
 
 _MAX_SPLIT_CANDIDATES = 2_000
-
-
-def _upper_limits(counts: Ints, trials: int, error: float) -> Floats:
-    inside = np.minimum(counts, trials - 1)
-    limits = special.betainccinv(inside + 1.0, (trials - inside).astype(np.float64), error)
-    return np.where(counts < trials, limits, 1.0)
 
 
 def _at_ranks(rows: Scores, rates: Sequence[float]) -> TwoSampleTally:

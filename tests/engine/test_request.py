@@ -80,7 +80,7 @@ def test_the_default_estimator_of_many_canaries_depends_on_the_claim(game: str) 
         ({"data": "iris", "mechanism": RR, "estimator": "betting"}, "got betting, which assumes independent"),
         (
             {"data": "iris", "mechanism": RR, "estimator": "two-cut"},
-            "estimator must read scores, got two-cut, which reads counts of answers; use `dpaudit estimate`",
+            "estimator must read scores, got two-cut, which reads tables of counts; use `dpaudit estimate`",
         ),
         ({"data": "iris", "audits": [{"name": "a", "mechanism": RR}] * 2}, "a is used twice"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,9 +180,8 @@ def test_theorem_10_is_valid_where_a_multiplicative_tau_fails(selection: Fixed |
             canaries=canaries,
             delta=0.0,
             confidence=0.95,
-            likelihood_ratio=(1 + tau) / (1 - tau),
         )
-        multiplied += bool(np.max(counts) > 0)
+        multiplied += bool(np.max(counts) > math.log((1 + tau) / (1 - tau)))
     assert missed <= limit
     assert unshifted > limit
     if selection != Fixed(1.0):  # with abstention

@@ -318,32 +318,6 @@ def test_one_run_with_delta(guesses: int, correct: int, canaries: int, delta: fl
             assert optimum <= (1 - confidence) * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("guesses", "correct", "canaries", "delta", "epsilon"),
-    [
-        (200, 190, 200, 1e-2, 1.0),
-        (100, 95, 1000, 1e-3, 1.5),
-        (20, 20, 200, 1e-4, 0.0),
-        (2000, 1600, 4000, 1e-6, 1.3),
-    ],
-)
-def test_one_run_p_values(guesses: int, correct: int, canaries: int, delta: float, epsilon: float) -> None:
-    settings = {"epsilon": epsilon, "canaries": canaries}
-    p_value = one_run.one_run_p_value(guesses, correct, delta=0.0, **settings)
-    exact = one_run_twin.binomial_p_value(guesses, correct, epsilon)
-    assert exact <= p_value <= exact + CLOSED_FORM
-    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="theorem-16", **settings)
-    exact = one_run_twin.theorem_16_p_value(guesses, correct, canaries, delta, epsilon)
-    assert p_value == 1 if exact >= 0.5 else exact <= p_value <= exact + CLOSED_FORM
-    # Algorithm 3 rejects just above its p-value and not just below it.
-    p_value = one_run.one_run_p_value(guesses, correct, delta=delta, method="f-dp", **settings)
-    inverse = f_dp_twin.inverse_of(f_dp_twin.approximate_dp(epsilon, delta))
-    with mp.workdps(30):
-        if p_value < 1:
-            assert not f_dp_twin.accepts(inverse, guesses, correct, canaries, mpf(p_value) * (1 + mpf(10) ** -12))
-        assert f_dp_twin.accepts(inverse, guesses, correct, canaries, mpf(p_value) * (1 - mpf(10) ** -5))
-
-
 # -------------------------------------------------------------------------------------------------------------- f-DP
 
 # (family, guesses, correct, canaries, confidence, tau, f_dp_parameter(...)).

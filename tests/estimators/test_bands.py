@@ -20,7 +20,7 @@ from dpaudit.estimators.two_world.bands import (
     upper_rates,
     upper_rates_at,
 )
-from dpaudit.estimators.two_world.two_sample import Band, RateRegions, epsilon_of_rates
+from dpaudit.estimators.two_world.two_sample import Band, RateRegions, epsilon_of_limits
 from tests import nightly
 from tests.nightly import by_day, too
 
@@ -185,7 +185,7 @@ def test_best_threshold_is_found_among_few_candidates(shift: float) -> None:
     (region,) = [evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)]
     assert region.rates[0][0].size < tally.threshold.size / 10
     for delta in (0.0, 1e-5, 1e-3, 0.1, 0.4):
-        best = float(epsilon_of_rates(*everywhere, delta).max())
+        best = float(epsilon_of_limits(*everywhere, delta).max())
         assert (
             best - 1e-3 <= region.epsilon(delta) <= best * (1 + 1e-15)
         )  # the last digit depends on the vector's length
@@ -196,7 +196,7 @@ def test_epsilon_of_two_rates_is_rounded_down_slightly() -> None:
     for alarm, miss, delta in ((0.01, 0.3, 0.0), (0.3, 0.01, 1e-5), (1e-9, 0.5, 0.1), (0.2, 0.2, 0.05)):
         with mp.workdps(30):
             exact = max(mp.log((1 - mpf(delta) - b) / a) for a, b in ((alarm, miss), (miss, alarm)))
-        (epsilon,) = epsilon_of_rates(np.array([alarm]), np.array([miss]), delta)
+        (epsilon,) = epsilon_of_limits(np.array([alarm]), np.array([miss]), delta)
         assert exact - 1e-9 < epsilon < exact
 
 

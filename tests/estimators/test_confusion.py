@@ -14,7 +14,6 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.proportions.binomial import katz_log
 from dpaudit.estimators.two_world.confusion import (
-    best_epsilon,
     epsilon_interval,
     epsilon_posterior_cdf,
     epsilon_posterior_pdf,
@@ -307,20 +306,6 @@ def test_posterior_is_symmetric() -> None:
     values = epsilon_posterior_cdf(0.8, tp, fp, tn, fn, delta=0.01)
     assert epsilon_posterior_cdf(0.8, tn, fn, tp, fp, delta=0.01) == pytest.approx(values, abs=1e-11)
     assert epsilon_posterior_cdf(0.8, fn, tn, fp, tp, delta=0.01) == pytest.approx(values, abs=1e-11)
-
-
-@pytest.mark.parametrize("method", ["bayesian", "clopper-pearson", "jeffreys"])
-@pytest.mark.parametrize("delta", [0.0, 1e-3])
-def test_best_epsilon_is_the_largest_lower_bound(method: str, delta: float) -> None:
-    tables = _random_tables(1500, 100_000, seed=4)
-    lower = np.asarray(epsilon_interval(*tables, delta=delta, confidence=0.999, method=method, side="lower").lower)
-    index, value = best_epsilon(*tables, delta=delta, confidence=0.999, method=method)
-    assert value == pytest.approx(lower.max(), abs=1e-7)
-    assert value == lower[index]
-
-
-def test_best_epsilon_without_evidence() -> None:
-    assert best_epsilon([5, 6], [5, 6], [5, 4], [5, 4], delta=0.5, confidence=0.95)[1] == 0.0
 
 
 def test_scalars_give_floats_and_arrays_broadcast() -> None:

@@ -16,7 +16,7 @@ from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Subs
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.f_dp import f_dp_p_value
+from dpaudit.estimators.one_run.f_dp import f_dp_parameter
 from dpaudit.estimators.one_run.signed_scores import OneRun, most_right_guesses, tangents
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Grid, Split
@@ -149,9 +149,9 @@ def test_tangents_are_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> No
 @pytest.mark.parametrize(("guesses", "canaries"), [(10, 10), (100, 1_000), (500, 10_000)])
 def test_most_allowed_is_where_algorithm_3_rejects_first(guesses: int, canaries: int) -> None:
     allowed = most_right_guesses(tangents(GaussianDP(1.0)), guesses, canaries=canaries, error=0.01)
-    assert f_dp_p_value(guesses, allowed, canaries=canaries, parameter=1.0) > 0.01
+    assert f_dp_parameter(guesses, allowed, canaries=canaries, confidence=0.99) < 1.0
     if allowed < guesses - 1:  # lines reject no more than the curve, and hardly less
-        assert f_dp_p_value(guesses, allowed + 2, canaries=canaries, parameter=1.0) <= 0.01
+        assert f_dp_parameter(guesses, allowed + 2, canaries=canaries, confidence=0.99) > 1 - 1e-8
 
 
 def test_counts_against_a_curve_share_the_error_over_their_candidates_and_replays() -> None:

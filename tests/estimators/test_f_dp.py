@@ -11,18 +11,11 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from dpaudit.claims import ApproximateDP, GaussianDP
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run import f_dp
-from dpaudit.estimators.one_run.f_dp import (
-    ApproximateDP,
-    Gaussian,
-    Laplace,
-    best_f_dp,
-    f_dp_epsilon,
-    f_dp_p_value,
-    f_dp_parameter,
-)
-from dpaudit.estimators.one_run.guesses import one_run_p_value
+from dpaudit.estimators.one_run.f_dp import _epsilon, best_f_dp, f_dp_epsilon, f_dp_parameter
+from dpaudit.estimators.one_run.guessing_game import Family
 from tests.nightly import by_day, too
 
 GAMES = by_day(500, by_night=3_000)
@@ -132,7 +125,7 @@ def test_gaussian_family_is_not_a_bound_for_randomised_response(epsilon: int, cl
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 5.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
 def test_gaussian_epsilon_is_the_root_of_its_profile(mu: float, delta: float) -> None:
-    epsilon = Gaussian(mu).epsilon(delta)
+    epsilon = _epsilon("gaussian", mu, delta)
     with mp.workdps(40):
 
         def profile(e: float) -> mp.mpf:
@@ -150,7 +143,7 @@ def test_gaussian_epsilon_is_the_root_of_its_profile(mu: float, delta: float) ->
 def test_gaussian_epsilon_of_a_barely_leaking_mechanism(mu: float, share: float) -> None:
     """Delta as a share of mu; the total variation is 0.3989 mu."""
     delta = share * mu
-    epsilon = Gaussian(mu).epsilon(delta)
+    epsilon = _epsilon("gaussian", mu, delta)
     with mp.workdps(40):
 
         def profile(e: float) -> mp.mpf:
@@ -158,7 +151,7 @@ def test_gaussian_epsilon_of_a_barely_leaking_mechanism(mu: float, share: float)
             return mp.ncdf(mu / mp.mpf(2) - x / mu) - mp.exp(x) * mp.ncdf(-mu / mp.mpf(2) - x / mu)
 
         assert epsilon == 0 or profile(epsilon) > delta
-        assert profile(epsilon + 2e-12) <= delta
+        assert profile(epsilon + 4e-12) <= delta
 
 
 def test_very_weak_evidence_has_an_epsilon() -> None:
@@ -168,28 +161,32 @@ def test_very_weak_evidence_has_an_epsilon() -> None:
     assert 0 < f_dp_epsilon(30_000, 15_152, delta=1e-5, **counts) < 8.9e-5
 
 
-@pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
-def test_trade_off_functions_are_consistent(f: Gaussian | Laplace | ApproximateDP) -> None:
-    """Epsilon and the compiled rate agree with searches for maxima and roots of the bare function f."""
+@pytest.mark.parametrize("family", ["gaussian", "laplace", "approx-dp"])
+def test_compiled_rates_and_epsilons_are_those_of_the_curves(family: Family) -> None:
     from dpaudit.estimators.one_run._f_dp_walk import RATES
 
-    parameter = getattr(f, "mu", None) or getattr(f, "level", 0.0)
-    rate = RATES[{Gaussian: "gaussian", Laplace: "laplace"}.get(type(f), "approx-dp")]
+    parameter = 1.3
+    scale = math.exp(-parameter)
+
+    def laplace(x: float) -> float:
+        return 1 - x / scale if x < scale / 2 else scale / (4 * x) if x <= 0.5 else scale * (1 - x)
+
+    curve = GaussianDP(parameter) if family == "gaussian" else ApproximateDP(parameter, 1e-3)
+    miss_rate = laplace if family == "laplace" else curve.miss_rate
     for power in (1e-9, 1e-4, 0.2, 0.5, 0.7, 0.99):
-        alarm = brentq(lambda x, power=power: 1 - f(x) - power, 0.0, 1.0, xtol=1e-16) if 1 - f(0.0) < power else 0.0
-        assert rate(power, parameter, 1e-3) == pytest.approx(alarm, rel=1e-6, abs=1e-15)
-    for delta in (2e-3, 0.01, 0.2):
-        losses = [math.log(max(1e-300, 1 - f(x) - delta) / x) for x in np.exp(np.linspace(-20, 0, 20_001))]
-        assert f.epsilon(delta) - 1e-3 < max(0.0, *losses) <= f.epsilon(delta) + 1e-9
-    assert f.epsilon(0.999) == 0.0  # log(1 - delta) < 0 is raised to 0
+        alarm = miss_rate(1 - power)  # symmetric: its own inverse
+        assert RATES[family](power, parameter, 1e-3) == pytest.approx(alarm, rel=1e-6, abs=1e-12)
+    for delta in (0.01, 0.2, 0.999) if family != "approx-dp" else ():
+        losses = [math.log(max(1e-300, 1 - miss_rate(x) - delta) / x) for x in np.exp(np.linspace(-20, 0, 20_001))]
+        epsilon = _epsilon(family, parameter, delta)
+        assert epsilon - 1e-3 < max(0.0, *losses) <= epsilon + 1e-9
 
 
 def test_epsilon_is_infinite_only_without_pure_dp() -> None:
-    assert Gaussian(1.0).epsilon(0.0) == math.inf
-    assert Gaussian(0.0).epsilon(0.0) == 0.0
-    assert Laplace(1.5).epsilon(0.0) == 1.5
-    assert ApproximateDP(1.5, 1e-3).epsilon(1e-4) == math.inf
-    assert ApproximateDP(1.5, 1e-3).epsilon(1e-3) == 1.5
+    assert _epsilon("gaussian", 1.0, 0.0) == math.inf
+    assert _epsilon("gaussian", 0.0, 0.0) == 0.0
+    assert _epsilon("laplace", 1.5, 0.0) == 1.5
+    assert _epsilon("approx-dp", 1.5, 1e-3) == 1.5
 
 
 def test_large_shift_removes_the_evidence_of_few_guesses() -> None:
@@ -202,7 +199,7 @@ def test_large_shift_removes_the_evidence_of_few_guesses() -> None:
     for guesses in (30, 100, 300):
         mu = f_dp_parameter(guesses, guesses, canaries=1000, confidence=0.5, tau=0.01)
         assert mu > 0
-        assert guesses / 1000 > 1 - Gaussian(mu)(0.01)
+        assert guesses / 1000 > 1 - GaussianDP(mu).miss_rate(0.01)
 
 
 def test_shift_holds_if_the_multiplicative_correction_fails() -> None:
@@ -246,22 +243,6 @@ def test_sweep_needs_about_one_verdict_for_each_candidate(monkeypatch: pytest.Mo
     correct = np.array([int(g * gaussian_accuracy(g / 200_000)) for g in guesses])
     best_f_dp(guesses, correct, canaries=200_000, confidence=0.95)
     assert calls < 100 + 4 * 40
-
-
-def test_p_value_is_the_significance_at_which_the_verdict_changes() -> None:
-    for family, parameter, delta in (("gaussian", 1.0, None), ("laplace", 3.0, None), ("approx-dp", 1.0, 1e-3)):
-        arguments = {"canaries": 400, "family": family, "delta": delta}
-        p_value = f_dp_p_value(200, 197, parameter=parameter, **arguments)
-        assert 0 < p_value < 0.05
-        counts = (parameter, delta or 0.0, 0.0, 200, 197, 400)
-        assert slow_rejects(family, *counts, alpha=p_value)
-        assert not slow_rejects(family, *counts, alpha=p_value * (1 - 3e-9))
-        bound = f_dp_parameter(200, 197, confidence=1 - p_value, **arguments)
-        assert bound == pytest.approx(parameter, abs=1e-6)
-    assert f_dp_p_value(200, 100, canaries=400, parameter=1.0) == 1.0
-    assert one_run_p_value(200, 180, epsilon=1.0, canaries=400, delta=1e-3) == f_dp_p_value(
-        200, 180, canaries=400, parameter=1.0, family="approx-dp", delta=1e-3
-    )
 
 
 @pytest.mark.parametrize(

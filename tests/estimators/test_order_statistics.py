@@ -23,11 +23,11 @@ from dpaudit.estimators.one_run.order_statistics import (
     LAPLACE,
     LeakFamily,
     OneRunOrderStatistics,
+    _probability,
     dp_sgd,
     family_of,
     order_statistics_bound,
     order_statistics_epsilon,
-    order_statistics_p_value,
     order_statistics_parameter,
 )
 from dpaudit.estimators.scores import Scores
@@ -146,7 +146,7 @@ def test_probabilities_agree_with_quadrature(
     family: LeakFamily, rate: Callable[[float, float], float], parameter: float, counts: tuple[int, int, int]
 ) -> None:
     canaries, guesses, wrong = counts
-    p_value = order_statistics_p_value(guesses, guesses - wrong, canaries=canaries, parameter=parameter, family=family)
+    p_value = _probability(family, parameter, canaries, guesses, wrong)
     twin = twin_probability(partial(rate, parameter), canaries, guesses, wrong)
     # The table of DP-SGD and the twin's own grid differ by far more than the two quadratures.
     assert p_value == pytest.approx(twin, rel=2e-3 if "DP-SGD" in family.name else 1e-6, abs=1e-12)
@@ -160,7 +160,7 @@ def test_the_parameter_is_rejected_and_a_larger_one_is_not(family: LeakFamily, c
     parameter = float(order_statistics_parameter(guesses, guesses - wrong, confidence=0.95, **search))  # type: ignore[call-overload]
     assert parameter > 0
     above = parameter + 2 * family.tolerance * (1 + parameter)
-    at, after = order_statistics_p_value(guesses, guesses - wrong, parameter=[parameter, above], **search)  # type: ignore[misc,arg-type]
+    at, after = (_probability(family, value, canaries, guesses, wrong) for value in (parameter, above))
     assert at <= 0.05 < after
 
 

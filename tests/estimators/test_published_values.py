@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
+from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_parameter
-from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.private_prediction.noisy_argmax import noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys, katz_log
@@ -45,7 +46,7 @@ def test_footnote_1_prints_the_weaker_of_two_terms() -> None:
 def test_p_value_with_as_many_trials_as_canaries_is_1() -> None:
     """Theorem 17 prints a sum over all 10,000 canaries: a p-value of 1 for 94 right of 100 guesses, at epsilon = 0."""
     assert binom.sf(93, 10_000, 0.5) == 1.0
-    assert one_run_p_value(100, 94, epsilon=0.0, canaries=10_000, delta=0.0) < 1e-20
+    assert one_run_epsilon(100, 94, canaries=10_000, delta=0.0, confidence=1 - 1e-15) > 0
 
 
 def test_theorem_16_is_false_below_the_mean_even_with_twice_the_delta_term() -> None:
@@ -54,7 +55,8 @@ def test_theorem_16_is_false_below_the_mean_even_with_twice_the_delta_term() -> 
     stated = float(one_run_twin.theorem_16_p_value(2, 1, 2, 0.04, 2.0))
     assert exact == pytest.approx(0.98846, abs=5.1e-6)
     assert stated == pytest.approx(0.98693, abs=5.1e-6)
-    assert one_run_p_value(2, 1, epsilon=2.0, canaries=2, delta=0.02, method="theorem-16") == 1.0  # not used there
+    with pytest.raises(InputError, match=r"holds for confidence > 0\.5 only"):
+        one_run_epsilon(2, 1, canaries=2, delta=0.02, confidence=0.02, method="theorem-16")
 
 
 def test_an_epsilon_below_0_is_raised_to_0() -> None:

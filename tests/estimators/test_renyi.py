@@ -393,13 +393,10 @@ def test_composition_adds_divergences_and_errors() -> None:
     queries = [two_cut_audit(700 + 20 * i, 1000, 400, 1000, ORDERS, confidence=each) for i in range(3)]
     total, worst = compose_bounds(queries), worst_query(queries)
     assert total.confidence == pytest.approx(0.95, abs=1e-15)
-    assert total.queries == 3
     assert total.forward == pytest.approx(np.sum([q.forward for q in queries], axis=0))
     assert worst.backward == queries[2].backward
     assert worst.confidence == pytest.approx(0.95, abs=1e-15)
     assert total.validity is Validity.FINITE_SAMPLE
-    assert "3 queries" in str(total)
-    assert "finite-sample" in str(total)
 
 
 def test_composition_is_as_valid_as_its_weakest_part() -> None:

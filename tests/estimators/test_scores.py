@@ -23,7 +23,7 @@ from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy, TwoSamples
 from dpaudit.estimators.two_world.ratio import KatzLog
-from dpaudit.estimators.two_world.two_sample import Band, TwoSample, epsilon_of_rates, roc_corners
+from dpaudit.estimators.two_world.two_sample import Band, TwoSample, epsilon_of_limits, roc_corners
 from dpaudit.registry import catalogue, load
 from dpaudit.testing import check_estimator
 from tests.nightly import by_day
@@ -398,7 +398,7 @@ def test_band_is_the_best_threshold_inside_both_bands() -> None:
     for threshold in scores.score:
         a = alarm[(scores.score[~scores.truth] >= threshold).sum()]
         m = miss[(scores.score[scores.truth] < threshold).sum()]
-        best = max(best, float(epsilon_of_rates(np.array([a]), np.array([m]), 0.01)[0]))
+        best = max(best, float(epsilon_of_limits(np.array([a]), np.array([m]), 0.01)[0]))
     assert band.bound([band.tally(scores)]).lower == pytest.approx(best, abs=1e-9)
 
 
