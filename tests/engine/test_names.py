@@ -24,8 +24,8 @@ from dpaudit.registry import PACKAGES, catalogue, load
 ROOT = Path(__file__).parents[2]
 
 
-def dpaudit(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+def dpaudit(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_show_names_every_field_with_type_default_and_meaning() -> None:
