@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpaudit.engine.cli.main import main
-from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import catalogue
 
@@ -197,49 +196,6 @@ def test_estimate_labels_valid_and_as_published_bounds(write: Callable[[str], Pa
     path = write(as_csv(scores, members))
     assert "finite-sample" in dpaudit("estimate", path).output
     assert "as-published" in dpaudit("estimate", path, "--selection", "as-published").output
-
-
-def test_estimate_reads_counts(write: Callable[[str], Path]) -> None:
-    confusion = dpaudit("estimate", write("tp,fp,tn,fn\n65,25,75,35\n"), "--delta", 0.05, "--method", "bayesian")
-    assert "epsilon >= 0.521 at delta=0.05, <= 1.267" in confusion.output
-    guessed = dpaudit("estimate", write("guesses,correct,canaries\n100,95,1000\n10,5,1000\n"))
-    expected = float(one_run_epsilon(100, 95, canaries=1000, delta=0.0, confidence=0.95))
-    assert guessed.output.splitlines()[0].startswith(f"epsilon >= {np.floor(expected * 1000) / 1000:.3f} ")
-    assert len(guessed.output.splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (
-            "score,member\n1,1\nnan,0\n",
-            [],
-            "column score must hold numbers, got NaN or nothing in 1 of 2 rows .*line 3",
-        ),
-        ("score,member\n1,1\n2,1\n", [], "must hold both members and non-members, got only 1"),
-        ("score,member\n", [], "at least one row"),
-        ("", [], "is empty"),
-        ("a,b\n1,2\n", [], "must have the columns score,member .*got a,b"),
-        ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1 .1: a member., got 3 in line 3"),
-        ("score,member\nx,1\ny,0\n", [], "column score must hold numbers"),
-        ("score,member\n1,1\n2,0\n", ["--delta", 2], r"delta must be in \[0, 1\), got 2"),
-        ("score,member\n1,1\n2,0\n", ["--confidence", 1], r"confidence must be in \(0, 1\), got 1"),
-        ("score,member\n1,1\n2,0\n", ["--method", "magic"], "must be one of .*band.*, got 'magic'"),
-        ("score,member\n1,1\n2,0\n", ["--selection", "luck"], "a selection must be one of"),
-        ("tp,fp,tn,fn\n1,-1,1,1\n", [], "column fp must hold whole numbers >= 0, got -1.0; see row 1"),
-        ("tp,fp,tn,fn\n1,0.5,1,1\n", [], "column fp must hold whole numbers >= 0, got 0.5; see row 1"),
-        ("guesses,correct,canaries\n5,6,10\n", [], "correct"),
-        ("guesses,correct,canaries\n50,6,10\n", [], "guesses"),
-    ],
-)
-def test_invalid_scores_are_refused_in_one_line(
-    write: Callable[[str], Path], text: str, options: list[object], message: str
-) -> None:
-    result = dpaudit("estimate", write(text), *options)
-    assert result.exit_code == 2
-    assert len(result.output.strip().splitlines()) == 1
-    assert "Traceback" not in result.output
-    assert re.search(message, result.output), result.output
 
 
 def test_missing_files_and_folders_are_bad_input(tmp_path: Path) -> None:

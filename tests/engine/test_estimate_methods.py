@@ -215,6 +215,19 @@ def test_list_names_the_functions_of_the_estimators() -> None:
         (GUESSES, ["--method", "one-run-f-dp"], "Gaussian family has no finite epsilon at delta = 0"),
         ("tp,fp,tn,fn\n0,1,1,0\n", [], r"tp \+ fn must be >= 1"),
         ("guesses,correct,canaries\n5,6,10\n", [], "correct must be <= guesses"),
+        (
+            "score,member\n1,1\nnan,0\n",
+            [],
+            "score must hold numbers, got NaN or nothing in 1 of 2 rows .*line 3",
+        ),
+        ("score,member\n1,1\n2,1\n", [], "must hold both members and non-members, got only 1"),
+        ("score,member\n", [], "at least one row"),
+        ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1 .1: a member., got 3 in line 3"),
+        ("score,member\nx,1\ny,0\n", [], "column score must hold numbers"),
+        ("score,member\n1,1\n2,0\n", ["--delta", 2], r"delta must be in \[0, 1\), got 2"),
+        ("score,member\n1,1\n2,0\n", ["--selection", "luck"], "a selection must be one of"),
+        ("tp,fp,tn,fn\n1,-1,1,1\n", [], "column fp must hold whole numbers >= 0, got -1.0; see row 1"),
+        ("guesses,correct,canaries\n50,6,10\n", [], "guesses"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence_with_exit_code_2(

@@ -29,9 +29,7 @@ from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.request.audit_spec import slug
-from dpaudit.engine.request.error_budget import JointTest
-from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
-from dpaudit.errors import InputError
+from dpaudit.engine.run.model_card import REJECTED, ModelCard, _Line
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -255,18 +253,6 @@ def test_cells_of_a_sweep_keep_their_headings_on_a_phone(tmp_path: Path) -> None
 
 
 # Specs and cards
-
-
-def test_a_spec_with_side_findings_is_read_again_from_text() -> None:
-    together = JointTest(side={"a": "floating-point"})  # type: ignore[dict-item]
-    assert together.scope("a") is Scope.FLOATING_POINT
-    assert together.scope("b") is Scope.CLAIM
-    with pytest.raises(InputError, match=r"side\..* must be one of"):
-        JointTest(side={"a": "rounding"})  # type: ignore[dict-item]
-
-
-def test_lines_of_one_label_are_kept_together_in_a_card() -> None:
-    assert _by_label((("reason", "a"), ("next", "c"), ("reason", "b"))) == {"reason": "a; b", "next": "c"}
 
 
 @pytest.mark.figures

@@ -102,25 +102,6 @@ def test_an_invalid_path_is_refused(value: object) -> None:
             call(value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"epsilon": "x"}, "mechanism.epsilon must be a number, got 'x'"),
-        (
-            {"epsilon": 1, "model": {"name": "mlp", "hidden": [8, "x"]}},
-            "mechanism.model.hidden[1] must be a whole number",
-        ),
-        ({"epsilon": 1, "model": {"name": "mlp", "hiden": [8]}}, "mechanism.model has no field 'hiden'; it has "),
-        ({"epsilon": 1, "model": 5}, "mechanism.model must be a name or a mapping with `name`, got 5"),
-        ({}, "mechanism needs epsilon"),
-    ],
-)
-def test_an_error_in_a_spec_names_its_location(fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError) as raised:
-        build("mechanism", {"name": "lp-1st", **fields})
-    assert str(raised.value).startswith(sentence)
-
-
 def test_contents_of_a_spec_have_limits() -> None:
     around: dict[str, Any] = {}
     around["x"] = around
@@ -276,20 +257,6 @@ def test_checking_arguments_imports_no_large_libraries() -> None:
     heavy = "print({'numpy', 'pandas', 'pyarrow', 'pydantic', 'scipy'} & set(sys.modules))"
     code = f"import sys, dpaudit, dpaudit.field_checks; {heavy}"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
-
-
-@pytest.mark.parametrize("words", [["list"], ["list", "models", "--fields"], ["--help"]])
-def test_listing_names_imports_no_pydantic(words: list[str]) -> None:
-    code = (
-        "import sys; from dpaudit.engine.cli.main import main; "
-        f"main({words}, standalone_mode=False); sys.exit('pydantic' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_numbers_of_another_byte_order_are_accepted() -> None:
-    for values in (np.array([1.0, 2.0], ">f4"), pd.Series(np.array([1.0, 2.0], ">f4"))):
-        assert column("age", values).to_pylist() == [1.0, 2.0]
 
 
 def count(rows: pd.DataFrame, rng: np.random.Generator) -> float:

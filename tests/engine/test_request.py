@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SPECS = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "cluster")
 AUDITS = [path for path in SPECS if not path.name.startswith("sweep-")]
 RR = {"name": "randomized-response", "epsilon": 1.0}
+LEARNER = {"name": "lp-1st", "epsilon": 1.0}
 
 
 @pytest.mark.parametrize("path", AUDITS, ids=lambda path: path.stem)
@@ -83,6 +84,15 @@ def test_the_default_estimator_of_many_canaries_depends_on_the_claim(game: str) 
             "estimator must read scores, got two-cut, which reads tables of counts; use `dpaudit estimate`",
         ),
         ({"data": "iris", "audits": [{"name": "a", "mechanism": RR}] * 2}, "a is used twice"),
+        ({"data": "iris", "mechanism": "lp-1st"}, "mechanism needs epsilon"),
+        (
+            {"data": "iris", "mechanism": {**LEARNER, "model": 5}},
+            "mechanism.model must be a name or a mapping with `name`",
+        ),
+        (
+            {"data": "iris", "mechanism": {**LEARNER, "model": {"name": "mlp", "hidden": [8, "x"]}}},
+            r"mechanism.model.hidden\[1\] must be a whole number",
+        ),
         (
             {
                 "data": "iris",
