@@ -87,7 +87,7 @@ def test_the_default_estimator_of_many_canaries_depends_on_the_claim(game: str) 
         ({"data": "iris", "mechanism": "lp-1st"}, "mechanism needs epsilon"),
         (
             {"data": "iris", "mechanism": {**LEARNER, "model": 5}},
-            "mechanism.model must be a name or a mapping with `name`",
+            "mechanism.model must be a name or a mapping",
         ),
         (
             {"data": "iris", "mechanism": {**LEARNER, "model": {"name": "mlp", "hidden": [8, "x"]}}},
