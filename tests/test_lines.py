@@ -44,11 +44,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1101,
     "synthetic_tables/games": 2704,
     "synthetic_tables/mechanisms": 1150,
-<<<<<<< HEAD
     "tests": 72470,
-=======
-    "tests": 72440,
->>>>>>> 8c240357 (Limit of tests follows)
     "tools": 1357,
 }
 """Most lines of Python in each room."""
