@@ -41,15 +41,13 @@ from dpaudit.actors.work import make_call, unit, value_of
 from dpaudit.engine.games.protocol import Played, Reading
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.engine.planning.plan import bound_units
-from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
-from dpaudit.estimators.one_run import guess_band, order_statistics
+from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
+from dpaudit.estimators.one_run import bernoulli_walk, guess_band, order_statistics
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTheorem16
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
-from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.private_prediction.answers_estimator import Answers
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery, Answers
 from dpaudit.estimators.scores import StepScores
 from dpaudit.estimators.selection import AsPublished, Bonferroni
 from dpaudit.estimators.two_world import two_sample
@@ -156,7 +154,7 @@ def forget() -> None:
     for cached in (
         guess_band.cached_epsilon,
         guess_band._step_levels,
-        guess_band._binomial_terms,
+        bernoulli_walk._binomial_terms,
         order_statistics._largest_rejected,
     ):
         cached.cache_clear()

@@ -29,12 +29,12 @@ from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.describe import call_text
-from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.row_function import UNREADABLE, is_unreadable
 

@@ -20,8 +20,7 @@ from dpaudit.engine.answer.rare_levels import RareLevels, level_of_rank
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
 from dpaudit.estimators.bisection import last_true
-from dpaudit.estimators.extraction.highest_scores import HighestScores
-from dpaudit.estimators.extraction.rare_canaries import RareCanaries
+from dpaudit.estimators.extraction.rare_canaries import HighestScores, RareCanaries
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
 

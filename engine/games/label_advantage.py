@@ -32,7 +32,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     llp_laplace_additive_advantage,
     rr_additive_advantage,
 )
-from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.estimators.label_reconstruction.bags import Posteriors
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.proportions import (

@@ -34,7 +34,7 @@ scored, and the planted one has a rank among them.
   Replace: the sum of dP_j over guessed j, minus lambda times that over the others, is the sum of (dP_j - e^epsilon
   dP_i) / (N - k) over pairs. Each positive part integrates to at most delta, so the last term is delta (N - 1) / (N -
   k). Either way E[(Q - p) 1_S] <= that term / (1 + lambda). So right guesses exceed the walk's by a count whose mean is
-  at most this, summed over secrets; Markov's inequality bounds it (`guess_band.by_markov`).
+  at most this, summed over secrets; Markov's inequality bounds it (`by_markov`).
 
 Source: Carlini et al. (2019), "The Secret Sharer", arXiv:1802.08232, for exposure; the bounds are ours, after Steinke
     et al. (2023).
@@ -67,13 +67,8 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import RANKS, CountEstimator, Table, count_columns, number_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure
-from dpaudit.estimators.one_run.guess_band import (
-    FEW_LOOKS,
-    by_markov,
-    guess_band_epsilon,
-    guess_band_p_value,
-    guess_looks,
-)
+from dpaudit.estimators.one_run.delta_allowances import by_markov
+from dpaudit.estimators.one_run.guess_band import FEW_LOOKS, guess_band_epsilon, guess_band_p_value, guess_looks
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.registry import register
 

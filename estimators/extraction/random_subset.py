@@ -47,7 +47,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, require_levels, require_one_of
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.extraction.exposure import STEPS, SecretRelation
-from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
+from dpaudit.estimators.extraction.rare_canaries import HighestScores, HighestTally
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
 

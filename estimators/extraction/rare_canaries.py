@@ -13,7 +13,7 @@ texts about log(m / 3).
 At delta > 0, let Q be the posterior of a text's coin when its turn comes, and S the event Q > p. Given the other
 coins, Pr[S | planted] <= e^epsilon Pr[S | not planted] + delta, so E[(Q - p) 1_S] <= q delta / (1 + lambda). The sum
 over all texts is the expected number of planted texts times delta / (1 + lambda), which replaces the number of canaries
-in `guess_band.OneTraining`.
+in `OneTraining`.
 
 Source: Ours, after Steinke et al. (2023), arXiv:2305.08846.
 """
@@ -21,18 +21,21 @@ Source: Ours, after Steinke et al. (2023), arXiv:2305.08846.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import bdtr, bdtrc, logit
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_levels
-from dpaudit.estimators.extraction.highest_scores import HighestScores, HighestTally
-from dpaudit.estimators.one_run.guess_band import FEW_LOOKS, OneTraining, guess_band_epsilon, guess_looks
-from dpaudit.estimators.one_run.right_guesses import informative_looks
-from dpaudit.estimators.replays import per_replay_confidence
+from dpaudit.estimators.estimator import Estimator, Replays
+from dpaudit.estimators.one_run.delta_allowances import OneTraining
+from dpaudit.estimators.one_run.guess_band import FEW_LOOKS, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.right_guesses import informative_looks, right_guesses
+from dpaudit.estimators.replays import per_replay_confidence, replay_note
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import register
 
@@ -40,6 +43,47 @@ GUESSED = 2
 """Largest number of guesses, as a multiple of the expected number of planted texts."""
 IMPROBABLE = 1e-6
 """Probability of a number of members below which the stated rate is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class HighestTally:
+    """Members among the highest scores of one replay."""
+
+    replay: int  # number of the replay
+    members: int  # canaries that were planted
+    others: int  # canaries that were not
+    guess_counts: Ints  # numbers of guesses, ascending, shape (counts,)
+    right: Ints  # members among them, shape (counts,)
+
+    @classmethod
+    def of(cls, scores: Scores, guess_counts: Ints) -> HighestTally:
+        """Count the members among the highest scores, for each number of guesses."""
+        members = int(scores.truth.sum())
+        right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), "member-only", guess_counts)
+        return cls(scores.replay, members, scores.truth.size - members, guess_counts, right)
+
+
+class HighestScores(Estimator[Scores, HighestTally]):
+    """Base of the estimators that guess the canaries with the highest scores as members."""
+
+    tally_type: ClassVar[type[Any]] = HighestTally
+
+    @property
+    @abstractmethod
+    def assumption(self) -> str:
+        """The assumption on how members were drawn, in words."""
+
+    def details(self, replays: Replays[HighestTally]) -> dict[str, Any]:
+        """Return the counts of the middle replay, the assumption, and the spread of the replays."""
+        tally, _ = replays.middle
+        place = min(int(np.searchsorted(tally.guess_counts, tally.members)), tally.right.size - 1)  # or of most guesses
+        counts = {
+            "members": tally.members,
+            "others": tally.others,
+            "members among as many highest scores": int(tally.right[place]),
+        }
+        notes = (self.assumption, *replay_note(replays.alone, self.confidence))
+        return {"counts": replays.counted(counts), "notes": notes}
 
 
 @register("estimator", "rare-canaries", source="Ours, after Steinke et al. (2023), arXiv:2305.08846")

@@ -32,6 +32,7 @@ def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> fl
     Priors in [0, 1] and released labels, 0 or 1, broadcast; epsilon is in [0, inf).
 
     Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
+    Slow twin: `rr_posterior` of tests/twins/advantage_twin.py.
     """
     eta, labels = _prior(prior), np.asarray(released)
     common_shape(eta, labels, names=("prior", "released"))
@@ -78,6 +79,7 @@ def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: floa
     The noise is t with probability proportional to e^(-epsilon |t|); `count` is an integer, shape (bags,) or a scalar.
 
     Source: Busa-Fekete et al. (2024), section 4.
+    Slow twin: `llp_geometric_posterior` of tests/twins/advantage_twin.py.
     """
     eta, counts = _bags(prior, count, "count")
     _check_whole(counts, eta.shape[1], "count")
@@ -139,6 +141,7 @@ def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats
     """Return the additive advantage of randomized response, max(0, min(eta, 1 - eta) - flip); shape of `prior`.
 
     Source: Busa-Fekete et al. (2024), Theorem 3.5, with the "min" that it lacks.
+    Slow twin: `rr_additive` of tests/twins/advantage_twin.py.
     """
     eta = _prior(prior)
     _check_epsilon(epsilon, zero=True)
@@ -162,13 +165,18 @@ def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Float
 
     The integral over the released value is computed in closed form between integers, split at changes of the best
     guess.
+
+    Slow twin: `llp_laplace_additive` of tests/twins/advantage_twin.py.
     """
     _check_epsilon(epsilon)
     return _additive(prior, epsilon, _LAPLACE)
 
 
 def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
-    """Return `llp_additive_advantage` if the count carries two-sided geometric noise, clipped to [0, k]."""
+    """Return `llp_additive_advantage` if the count carries two-sided geometric noise, clipped to [0, k].
+
+    Slow twin: `llp_geometric_additive` of tests/twins/advantage_twin.py.
+    """
     _check_epsilon(epsilon)
     return _additive(prior, epsilon, _GEOMETRIC)
 
@@ -180,6 +188,7 @@ def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | 
     and 0 if the prior is 0 or 1. Probabilities broadcast.
 
     Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
+    Slow twin: `multiplicative` of tests/twins/advantage_twin.py.
     """
     before, after = _prior(prior), _prior(posterior, "a posterior")
     common_shape(before, after, names=("prior", "posterior"))

@@ -95,6 +95,7 @@ def f_dp_epsilon(
     Gaussian. For "approx-dp", `delta` is also the family's delta. The other arguments are those of `f_dp_parameter`.
 
     Source: Definition 9, with a negative epsilon raised to 0.
+    Slow twin: `f_dp_epsilon` of tests/twins/f_dp_twin.py.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(

@@ -17,7 +17,7 @@ epsilon is rejected. For the whole step, the search uses the rejection threshold
 the walk of its upper end e + s (the fastest). It ends when no small step is rejected. Step lengths are powers of 2, and
 step ends are their multiples, so replays can reuse results.
 
-At delta > 0 the right guesses exceed the walk by a count whose law is bounded (`DeltaAllowance`).
+At delta > 0 the right guesses exceed the walk by a count whose law is bounded (`delta_allowances`).
 
 The estimator counts right guesses from signed scores of one training, or of many; no guess fraction is chosen.
 
@@ -27,19 +27,25 @@ Source: the one-run proof of Steinke et al. (2023) for one number of guesses; si
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import betainc, expit, ndtri
+from scipy.special import expit
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
 from dpaudit.estimators.estimator import Cell, CellBounds, Estimator, Replays, cell_bounds, in_order, share_of
 from dpaudit.estimators.finding import Series
+from dpaudit.estimators.one_run.bernoulli_walk import crossing_in_arrays, upper_tails, walk_limits
+from dpaudit.estimators.one_run.delta_allowances import (
+    DeltaAllowance,
+    OneTraining,
+    SeveralTrainings,
+    covering_allowances,
+)
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
     GuessRule,
@@ -63,15 +69,10 @@ FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
 """
 NEGLIGIBLE = 1e-5
 """Share of the error given up for not following improbable counts, which makes the recursion faster."""
-SHARE_FOR_DELTA = 0.8
-"""Largest share of the error that the delta of one training may cost: each canary in it less costs more power."""
-SHARE_FOR_TRIALS = 0.2  # largest share of the error that the delta of independent trials may cost
 SMALLEST = 1e-16
 """Negligible mass if the probability itself is needed."""
 CLEARLY = 0.999
 """Share of the error below which a walk is known to stay within it, in spite of the mass moved up."""
-TRANSFORMED_FROM = 300_000
-"""Number of products in a convolution above which Fourier transforms are faster."""
 FEW_LOOKS = 1_000
 """Looks over all replays up to which the recursion takes less time in NumPy than compiled code takes to load."""
 REPLAY_S, ROW_S = 2.5e-3, 1e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
@@ -108,141 +109,6 @@ def look_weights(guess_counts: Ints) -> Floats:
     """Return the weight of the local level at each look, 1 / sqrt(k), shape as `guess_counts`."""
     weights: Floats = 1 / np.sqrt(guess_counts.astype(np.float64))
     return weights
-
-
-class DeltaAllowance(Hashable, Protocol):
-    """Bound on the number of right guesses that delta may add to the walk's."""
-
-    def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
-        """Return a count B and an upper bound on the probability that more than B right guesses are added at this
-        epsilon.
-
-        B is one number, or one for each look, and never grows with epsilon. The probability is largest at epsilon 0, or
-        it grows only where B falls, to at most `SHARE_FOR_DELTA` of the error.
-        """
-
-
-@dataclass(frozen=True)
-class IndependentTrials:
-    """Allowance if each guess is about a separate training.
-
-    (eps, delta)-close worlds are eps-close except on an event of probability delta for each trial, so at most a
-    Binomial(trials, delta) number of right guesses is not covered by the walk.
-    """
-
-    trials: int
-    delta: float = 0.0
-
-    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """Return the smallest B that is exceeded with probability <= `SHARE_FOR_TRIALS` of the error."""
-        if self.delta == 0:
-            return 0, 0.0
-        from scipy.stats import binom  # slow to import, and unused at delta = 0
-
-        allowed = int(binom.isf(SHARE_FOR_TRIALS * significance, self.trials, self.delta))
-        return allowed, float(binom.sf(allowed, self.trials, self.delta))
-
-
-def by_markov(expected: float, significance: float) -> tuple[int, float]:
-    """Return the smallest whole B that costs at most `SHARE_FOR_DELTA` of the error, and its cost, expected / (B + 1).
-
-    A count of this mean is B + 1 or more with at most this probability (Markov).
-
-    Args:
-        expected: Upper bound on the expected number of right guesses that delta adds.
-        significance: Error of the test, in (0, 1).
-    """
-    allowed = max(1, math.ceil(expected / (SHARE_FOR_DELTA * significance))) - 1
-    return allowed, expected / (allowed + 1)
-
-
-def covering_allowances(
-    delta_allowance: DeltaAllowance | None, low: float, high: float, significance: float
-) -> list[tuple[int | Ints, float]]:
-    """Return allowances of which one, at least, is no smaller than that of any epsilon of [low, high].
-
-    The second one is for the epsilons at which fewer right guesses are allowed for than at `low`.
-    """
-    if delta_allowance is None:
-        return [(0, 0.0)]
-    allowed, cost = delta_allowance.allowance(low, significance)
-    if np.array_equal(allowed, delta_allowance.allowance(high, significance)[0]):
-        return [(allowed, cost)]
-    return [(allowed, cost), (allowed - 1, max(cost, SHARE_FOR_DELTA * significance))]
-
-
-@dataclass(frozen=True)
-class OneTraining:
-    """Allowance if all canaries share one training and the number of guesses may depend on its output.
-
-    Fix the other bits. For canary j, "its turn comes with a conditional chance q > p and guess g" is a set of outputs,
-    and (eps, delta)-DP bounds E[(q - p) 1] by delta / (2 (1 + e^eps)) for each g. Summed over canaries, the expected
-    number of right guesses beyond the walk is at most canaries delta / (1 + e^eps). Markov's inequality bounds its
-    tail.
-    """
-
-    canaries: float  # number of all canaries, guessed or not
-    delta: float = 0.0
-    prior_log_odds: float = 0.0  # log-odds of a right guess without any leak, 0 for fair coins
-
-    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """Return the allowance of `by_markov`."""
-        return by_markov(self.canaries * self.delta * float(expit(-epsilon - self.prior_log_odds)), significance)
-
-
-@dataclass(frozen=True)
-class SeveralTrainings:
-    """Allowance if canaries come in independent trainings, a few in each, and each is guessed from its own training.
-
-    The argument of `OneTraining` holds for each training, and the additions in different trainings are independent. Two
-    limits hold, each with half of the error that delta may cost:
-
-    * Each training adds between 0 and m right guesses, with mean at most m delta / (1 + e^eps), where m is its number
-      of canaries. The sum is largest in the increasing convex order if each addition is 0 or m. Its tail is then at
-      most E(m N - m k)_+ / (x - m k) at any x > m k, where N is Bin(trainings, delta / (1 + e^eps)).
-    * The probability that more than b trainings add any is at most Pr[Bin(canaries, delta / (1 + e^eps)) > b]
-      (Hoeffding 1956, b >= its mean). Among the first k guesses b trainings add no more than the right guesses of the b
-      trainings with the most of them.
-
-    With few trainings of many canaries each, `OneTraining` allows for fewer. Its use at all epsilons is decided by the
-    worst case at epsilon 0, and so beforehand.
-    """
-
-    canaries: int  # number of all canaries, guessed or not
-    sharing: int  # largest number of canaries in one training
-    delta: float = 0.0
-    # right guesses in the b trainings with the most of them, indexed by b - 1 and look
-    fullest: tuple[tuple[int, ...], ...] = ()
-
-    def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
-        """Return the allowance of `OneTraining` if it is smaller in the worst case, else that of both limits."""
-        one_training = OneTraining(self.canaries, self.delta)
-        error = SHARE_FOR_TRIALS * significance / (2 if self.fullest else 1)
-        allowed, adding = self._limits(0.0, error)
-        if min(allowed, self.sharing * adding) > one_training.allowance(0.0, significance)[0]:
-            return one_training.allowance(epsilon, significance)
-        share = SHARE_FOR_TRIALS * significance
-        expected = self.canaries * self.delta * float(expit(-epsilon))
-        if expected <= share:
-            return 0, expected
-        allowed, adding = self._limits(epsilon, error)
-        if adding > len(self.fullest):
-            return allowed, share
-        return np.minimum(allowed, self.fullest[adding - 1]), share
-
-    def _limits(self, epsilon: float, error: float) -> tuple[int, int]:
-        """Return a number of right guesses, and one of trainings that add any; exceeded with probability <= `error`."""
-        from scipy.stats import binom
-
-        chance = self.delta * float(expit(-epsilon))
-        expected, most = self.canaries * chance, min(self.sharing, self.canaries)
-        trainings = -(-self.canaries // most)
-        tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # Pr[more than 0, 1, ... trainings add any]
-        beyond = most * np.cumsum(tails[::-1])[::-1]
-        beyond[0] = expected
-        counts = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / error), 1) - 1
-        adding = max(int(binom.isf(error, self.canaries, chance)), math.ceil(expected))
-        return int(min(counts.min(), self.canaries)), adding
 
 
 def guess_band_p_value(epsilon: float, right: Ints, guess_counts: Ints) -> float:
@@ -404,7 +270,7 @@ def deciding_look(tally: Guesses, epsilon: float) -> tuple[int, int]:
     orders = _orders(tally)
     right, guesses = np.concatenate([order[0] for order in orders]), np.concatenate([order[1] for order in orders])
     weights = np.concatenate([look_weights(guess_counts) * share for _, guess_counts, share in orders])
-    index = int(np.argmin(_upper_tails(right, guesses, float(expit(epsilon))) / weights))
+    index = int(np.argmin(upper_tails(right, guesses, float(expit(epsilon))) / weights))
     return int(guesses[index]), int(right[index])
 
 
@@ -440,7 +306,7 @@ def _step_levels(guess_counts: tuple[int, ...], low: float, high: float, error: 
 
 def _level(epsilon: float, right: Ints, guess_counts: Ints, weights: Floats) -> float:
     """Return the smallest weighted tail of the right guesses at this epsilon."""
-    return float(np.min(_upper_tails(right, guess_counts, float(expit(epsilon))) / weights))
+    return float(np.min(upper_tails(right, guess_counts, float(expit(epsilon))) / weights))
 
 
 def _largest_p_value(
@@ -460,8 +326,8 @@ def _largest_p_value(
     slow, fast = float(expit(low)), float(expit(high))
     if level * float(weights.max()) >= 1:
         return 1.0
-    limits = _limits(guess_counts, slow, level * weights)
-    tails = _upper_tails(limits, guess_counts, fast)
+    limits = walk_limits(guess_counts, slow, level * weights)
+    tails = upper_tails(limits, guess_counts, fast)
     union, largest = float(tails.sum()), float(tails.max())
     if union <= 0.9 * sufficient:
         return union
@@ -476,110 +342,6 @@ def _largest_p_value(
     from dpaudit.estimators.one_run._guess_band_kernel import crossing_compared  # slow to load
 
     return float(crossing_compared(guess_counts, limits, fast, negligible, later, *decided))
-
-
-def crossing_in_arrays(
-    guess_counts: Ints, limits: Ints, p: float, negligible: float, later: Floats, sufficient: float, too_much: float
-) -> float:
-    """Return `_guess_band_kernel.crossing_compared` computed with array operations instead of compiled code.
-
-    Long walks are convolved by Fourier transforms, in n log n operations for each look; rounding adds less than 1e-14
-    for each look.
-    """
-    lowest, staying, crossed = 0, np.ones(1), 0.0
-    for trials, limit, beyond in zip(
-        np.diff(guess_counts, prepend=0).tolist(), limits.tolist(), later.tolist(), strict=True
-    ):
-        first, terms = _binomial_terms(trials, p, 0.01 * negligible)
-        lowest += first
-        moved = _convolve(staying, terms)[: max(0, limit - lowest)]
-        crossed += max(0.0, float(staying.sum() - moved.sum()))
-        if not moved.size:
-            return 1.0
-        if crossed > too_much:
-            return min(1.0, crossed + 1e-12)
-        if crossed + beyond + 1e-12 <= sufficient:
-            return float(crossed + beyond + 1e-12)
-        lifted = np.cumsum(moved)
-        cut = int(np.searchsorted(lifted[:-1], negligible))
-        moved[cut] = lifted[cut]
-        staying = moved[cut:]
-        lowest += cut
-    return min(1.0, crossed + 1e-12)
-
-
-def _convolve(first: Floats, second: Floats) -> Floats:
-    """Return `np.convolve` of probabilities."""
-    if first.size * second.size < TRANSFORMED_FROM:
-        return np.convolve(first, second)
-    size = first.size + second.size - 1
-    length = 1 << (size - 1).bit_length()
-    product = np.fft.irfft(np.fft.rfft(first, length) * np.fft.rfft(second, length), length)[:size]
-    return np.maximum(product, 0.0, out=product)
-
-
-@lru_cache(maxsize=256)
-def _binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, Floats]:
-    """Return the first count with a Binomial(trials, p) probability >= `smallest`, and the probabilities from there."""
-    mode = min(trials, int((trials + 1) * p))
-    ways = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
-    top = math.exp(ways + mode * math.log(p) + (trials - mode) * math.log1p(-p))
-    rare = -math.log(smallest)
-    reach = int(rare + math.sqrt(2 * rare * trials * p * (1 - p))) + 2  # by Bernstein's inequality
-    down, up = np.arange(mode, max(mode - reach, 0), -1.0), np.arange(mode, min(mode + reach, trials))
-    odds = p / (1 - p)
-    below = top * np.cumprod(down / ((trials - down + 1) * odds))
-    above = top * np.cumprod((trials - up) / (up + 1) * odds)
-    below, above = below[below >= smallest], above[above >= smallest]
-    return mode - below.size, np.concatenate([below[::-1], [top], above])
-
-
-def _upper_tails(counts: Ints, guess_counts: Ints, p: float) -> Floats:
-    """Return Pr[Bin(k, p) >= count], shape as both; without the overhead of scipy's distributions."""
-    inside = np.minimum(np.maximum(counts, 1), guess_counts)  # `np.clip` takes as long as the tails of a few looks
-    tail = np.asarray(betainc(inside, guess_counts - inside + 1.0, p), np.float64)
-    tail[counts <= 0] = 1.0
-    tail[counts > guess_counts] = 0.0
-    return tail
-
-
-def _limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
-    """Return the smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low: safe."""
-
-    def within(counts: Ints, places: Ints) -> NDArray[np.bool_]:
-        return _upper_tails(counts, guess_counts[places], p) <= levels[places] * (1 + 1e-9)
-
-    every = np.arange(guess_counts.size)
-    expected = _expected_limits(guess_counts, p, levels)
-    below, above = np.clip(expected - 1, -1, guess_counts), np.clip(expected, 0, guess_counts + 1)
-    too_high = within(below, every) & (below >= 0)
-    places, wider = every[too_high], 1
-    while places.size:
-        above[places] = below[places]
-        below[places] = np.maximum(below[places] - wider, -1)
-        places, wider = places[within(below[places], places) & (below[places] >= 0)], 2 * wider
-    places, wider = every[~too_high], 1
-    places = places[~within(above[places], places)]
-    while places.size:
-        below[places] = above[places]
-        above[places] = np.minimum(above[places] + wider, guess_counts[places] + 1)
-        places, wider = places[~within(above[places], places)], 2 * wider
-    # Now `above` is within the level and `below` is not, at every look.
-    places = every[above - below > 1]
-    while places.size:
-        middle = (below[places] + above[places]) // 2
-        enough = within(middle, places)
-        below[places], above[places] = np.where(enough, below[places], middle), np.where(enough, middle, above[places])
-        places = places[above[places] - below[places] > 1]
-    return above
-
-
-def _expected_limits(guess_counts: Ints, p: float, levels: Floats) -> Ints:
-    """Return `_limits` approximately, by the normal law with a correction for skewness (Cornish and Fisher, 1937)."""
-    z = -ndtri(np.clip(levels, 1e-300, 0.5))
-    mean, spread = guess_counts * p, np.sqrt(guess_counts * (p * (1 - p)))
-    expected: Ints = np.ceil(mean + 0.5 + z * spread + (1 - 2 * p) * (z * z - 1) / 6).astype(np.int64)
-    return expected
 
 
 def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | None:

@@ -25,13 +25,8 @@ from dpaudit.estimators.arguments import Ints, require_levels
 from dpaudit.estimators.bound import Bound, curve_comparison
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
-from dpaudit.estimators.one_run.guess_band import (
-    IndependentTrials,
-    deciding_look,
-    guess_band_p_value,
-    guess_bounds,
-    guess_looks,
-)
+from dpaudit.estimators.one_run.delta_allowances import IndependentTrials
+from dpaudit.estimators.one_run.guess_band import deciding_look, guess_band_p_value, guess_bounds, guess_looks
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 

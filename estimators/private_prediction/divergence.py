@@ -59,6 +59,7 @@ def rdp_to_epsilon(
         delta: In (0, 1).
         conversion: "improved": rdp + log((a-1)/a) - (log delta + log a)/(a-1); "classical": rdp - log(delta)/(a-1).
     Source: Balle et al. (2020), Theorem 21 (Theorem 1 of Chadha et al. 2024); Mironov (2017), Proposition 3.
+    Slow twin: `rdp_to_epsilon` of tests/twins/renyi_twin.py.
     """
     require(
         conversion in ("improved", "classical"), "conversion must be 'improved' or 'classical'", conversion=conversion

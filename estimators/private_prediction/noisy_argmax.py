@@ -37,20 +37,14 @@ def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: b
     return logs if log else np.exp(logs)
 
 
-def gnmax_log_flip(histogram: ArrayLike, sigma: float) -> float:
+def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
     """Return the logarithm of the published bound q on the probability that the noisy argmax differs from the argmax.
 
-    Union bound over the other classes, capped at 1 - 1/classes. Histogram of shape (classes,), classes >= 2.
+    Union bound over the other classes, capped at 1 - 1/classes; shape (n, classes >= 2) to (n,).
 
     Source: Papernot et al. (2018), Proposition 7.
+    Slow twin: `flip` of tests/twins/gnmax_twin.py.
     """
-    counts = np.asarray(histogram, np.float64)
-    require(counts.ndim == 1 and counts.size >= 2, "a histogram must list at least two classes", shape=counts.shape)
-    return float(gnmax_log_flips(counts[None], sigma)[0])
-
-
-def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
-    """Return `gnmax_log_flip` of several histograms, shape (n, classes) to (n,)."""
     counts = np.asarray(histograms, np.float64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
     require(sigma > 0, "sigma must be > 0", sigma=sigma)
@@ -70,12 +64,13 @@ def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLi
     1, finite, scalar or shape (m,).
 
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
+    Slow twin: `rdp` of tests/twins/gnmax_twin.py.
     """
-    return gnmax_rdp_of_flip(gnmax_log_flip(histogram, sigma), sigma, orders)
+    return gnmax_rdp_of_flip(float(gnmax_log_flips(np.atleast_2d(histogram), sigma)[0]), sigma, orders)
 
 
 def gnmax_rdp_of_flip(log_flip: float, sigma: float, orders: ArrayLike) -> float | Floats:
-    """Return `gnmax_rdp_data_dependent` of a histogram with the given `gnmax_log_flip`, which determines it."""
+    """Return `gnmax_rdp_data_dependent` of a histogram with the given `gnmax_log_flips`, which determines it."""
     flat = np.atleast_1d(as_orders(orders, above=1.0))
     require(bool(np.all(np.isfinite(flat))), "orders must be finite", orders=orders)
     values = [min(order / sigma**2, _data_dependent(float(order), log_flip, sigma)) for order in flat]

@@ -74,6 +74,7 @@ def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, conf
         confidence: Confidence of both ends together, in (0, 1).
     Returns: Ends in nats, of the broadcast shape; accurate to 1e-14 relative and not rounded outwards.
     Source: Katz et al. (1978); Lu et al. (2022), Lemma A.3.
+    Slow twin: `katz_log` of tests/twins/binomial_twin.py.
     """
     first, trials1 = successes_of_trials(k1, n1, names=("k1", "n1"))
     second, trials0 = successes_of_trials(k0, n0, names=("k0", "n0"))

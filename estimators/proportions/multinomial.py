@@ -20,6 +20,7 @@ def goodman(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
         confidence: Confidence of all K intervals together, in (0, 1); a scalar or shape (...).
     Returns: Ends in [0, 1], arrays of shape (..., K); the lower end is 0 for an empty cell.
     Source: Goodman (1965).
+    Slow twin: `goodman` of tests/twins/binomial_twin.py.
     """
     cells, trials, level = _multinomial(counts, confidence)
     quantile = special.chdtri(1.0, (1 - level) / cells.shape[-1])

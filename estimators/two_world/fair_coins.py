@@ -26,8 +26,8 @@ from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_o
 from dpaudit.estimators.bound import Bound, curve_comparison
 from dpaudit.estimators.estimator import Estimator, Replays
 from dpaudit.estimators.finding import Comparison
+from dpaudit.estimators.one_run.delta_allowances import IndependentTrials
 from dpaudit.estimators.one_run.guess_band import (
-    IndependentTrials,
     deciding_counts,
     guess_bounds,
     guess_looks,

@@ -89,6 +89,7 @@ def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | F
     only while z < ln 2 / (1 - 1/sqrt 2) = 2.366: at 99 % and N = 10^4, n0 = 2 gives 6.696 instead of 6.635.
 
     Source: Lu et al. (2022), Corollary 4.0.1, corrected.
+    Slow twin: `katz_ceiling` of tests/twins/ratio_twin.py.
     """
     runs, level = as_counts("trials", trials), as_confidence(confidence)
     require(bool(np.all(runs >= 1)), "trials must be >= 1", trials=runs)

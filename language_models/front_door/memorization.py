@@ -22,10 +22,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.extraction.discoverable import DiscoverableExtraction
 from dpaudit.estimators.extraction.exposure import exposure_bits, exposure_interval
 from dpaudit.estimators.extraction.sampling import queries_needed
-from dpaudit.estimators.extraction.shares import Share, larger_share_p_value
+from dpaudit.estimators.extraction.shares import DiscoverableExtraction, Share, larger_share_p_value
 from dpaudit.estimators.measures import Measure
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.view import TextView

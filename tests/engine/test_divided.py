@@ -21,13 +21,12 @@ from dpaudit.engine.games import two_worlds
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_part, make_plan
 from dpaudit.engine.run.policy import Policy
-from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.estimator import CellBounds, Estimator
 from dpaudit.estimators.one_run import guess_band
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.order_statistics import OneRunOrderStatistics
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
-from dpaudit.estimators.private_prediction.answers_estimator import Answers, Cut
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery, Answers, Cut
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Grid
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys

@@ -19,15 +19,13 @@ from dpaudit.engine.answer.verdict import COLOURS
 from dpaudit.engine.figures.finding_figures import finding_figures
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import write_page
-from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
 from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage, rr_posterior
-from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
+from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.private_prediction.answers_estimator import Answers
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery, Answers
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting

@@ -47,9 +47,8 @@ from dpaudit.engine.games.predictions.knn_adversaries import (
 )
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.answers_estimator import Answers, AnswersFinding
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery, Answers, AnswersFinding
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.mechanisms.compute import Compute

@@ -19,8 +19,7 @@ from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, log_flips, release_law, simulated
 from dpaudit.errors import InputError
-from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.estimators.private_prediction.answers_estimator import Answers
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery, Answers
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.predictors.ensemble import CaPC

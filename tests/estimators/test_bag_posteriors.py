@@ -22,8 +22,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
-from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
-from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
 
 Floats = NDArray[np.float64]
 HARD = np.array([1e-9, 0.5, 1 - 1e-9, 0.5, 1e-12, 0.25, 0.5])

@@ -17,12 +17,14 @@ from scipy.stats import binom
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run import guess_band, right_guesses
 from dpaudit.estimators.one_run._guess_band_kernel import crossing_compared, crossing_probability
-from dpaudit.estimators.one_run.guess_band import (
+from dpaudit.estimators.one_run.delta_allowances import (
     IndependentTrials,
     OneTraining,
     SeveralTrainings,
-    SimultaneousGuessCount,
     covering_allowances,
+)
+from dpaudit.estimators.one_run.guess_band import (
+    SimultaneousGuessCount,
     guess_band_epsilon,
     guess_band_p_value,
     guess_bounds,
@@ -256,7 +258,7 @@ def false_claim_probability(
         level = math.sqrt(low * high)
         within = guess_band._largest_p_value(epsilon, epsilon, level, guess_counts, weights, 0.0) <= error - paid * cost
         low, high = (level, high) if within else (low, level)
-    limits = guess_band._limits(guess_counts, p, low * weights) + allowed
+    limits = guess_band.walk_limits(guess_counts, p, low * weights) + allowed
     total = 0.0
     for blocks in range(canaries // block + 1):
         revealed, chance = blocks * block, float(binom.pmf(blocks, canaries // block, delta))
@@ -433,7 +435,7 @@ def test_impossible_counts_are_refused(right: list[int], guess_counts: list[int]
 
 def test_search_ends_if_one_limit_is_0() -> None:
     """A level of 1 allows every count. The search for the other limits must still end."""
-    limits = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
+    limits = guess_band.walk_limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
     assert limits.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
 
 
@@ -442,7 +444,8 @@ def test_array_code_bounds_the_exact_probability(guesses: int, p: float) -> None
     """The array code gives the exact probability from above, apart from the mass that it drops."""
     guess_counts, rng = guess_looks(guesses), np.random.default_rng(guesses)
     for error in (0.3, 1e-3):
-        limits = guess_band._limits(guess_counts, p, error / guess_counts.size * rng.uniform(0.5, 2, guess_counts.size))
+        levels = error / guess_counts.size * rng.uniform(0.5, 2, guess_counts.size)
+        limits = guess_band.walk_limits(guess_counts, p, levels)
         exact = crossing_probability(guess_counts, limits, p)
         given_away = 1e-5 * error / guess_counts.size
         computed = guess_band.crossing_in_arrays(
@@ -453,7 +456,7 @@ def test_array_code_bounds_the_exact_probability(guesses: int, p: float) -> None
 
 def test_long_walks_use_transforms() -> None:
     guess_counts, p = guess_looks(500_000), 0.6
-    limits = guess_band._limits(guess_counts, p, 0.05 / guess_counts.size / np.sqrt(guess_counts))
+    limits = guess_band.walk_limits(guess_counts, p, 0.05 / guess_counts.size / np.sqrt(guess_counts))
     exact = crossing_probability(guess_counts, limits, p, 1e-9)
     computed = guess_band.crossing_in_arrays(guess_counts, limits, p, 1e-9, np.zeros(guess_counts.size), 0.0, 2.0)
     assert computed == pytest.approx(exact, abs=2 * guess_counts.size * 1e-9)
@@ -463,8 +466,8 @@ def test_long_walks_use_transforms() -> None:
 def test_walk_stops_as_soon_as_it_is_decided(follow: Callable[..., float]) -> None:
     """The returned value is on the same side of the error as the probability, and bounds the probability."""
     guess_counts, p = guess_looks(3_000), 0.7
-    limits = guess_band._limits(guess_counts, p, 0.05 / np.sqrt(guess_counts))
-    tails = guess_band._upper_tails(limits, guess_counts, p)
+    limits = guess_band.walk_limits(guess_counts, p, 0.05 / np.sqrt(guess_counts))
+    tails = guess_band.upper_tails(limits, guess_counts, p)
     later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
     exact = follow(guess_counts, limits, p, 1e-16, later, 0.0, 2.0)
     assert exact == pytest.approx(crossing_probability(guess_counts, limits, p), abs=1e-12)

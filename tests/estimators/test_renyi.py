@@ -18,7 +18,7 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.divergence import rdp_to_epsilon, renyi_divergence, renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import (
-    gnmax_log_flip,
+    gnmax_log_flips,
     gnmax_rdp_data_dependent,
     noisy_argmax_probabilities,
 )
@@ -439,7 +439,7 @@ def test_exact_divergence_is_below_the_data_dependent_bound_and_that_below_the_w
         assert np.all(charged <= worst)
         gained += int(np.any(charged < 0.99 * worst))
         log_p = noisy_argmax_probabilities(votes, sigma, log=True)
-        assert 1 - math.exp(log_p[np.argmax(votes)]) <= math.exp(gnmax_log_flip(votes, sigma)) + 1e-15
+        assert 1 - math.exp(log_p[np.argmax(votes)]) <= math.exp(gnmax_log_flips([votes], sigma)[0]) + 1e-15
         for donor, taker in product(np.flatnonzero(votes), range(4)):
             moved = votes.copy()
             moved[donor] -= 1
@@ -456,7 +456,7 @@ def test_exact_divergence_is_below_the_data_dependent_bound_and_that_below_the_w
 def test_data_dependent_bound_gains_nothing_on_the_example_and_much_on_consensus() -> None:
     assert gnmax_rdp_data_dependent(FIRST, 2.0, ORDERS) == pytest.approx(np.array(ORDERS) / 4)
     assert gnmax_rdp_data_dependent([250, 0, 0], 20.0, 4.0) < 1e-6
-    log_q = gnmax_log_flip([250, 0, 0], 20.0)
+    log_q = float(gnmax_log_flips([[250, 0, 0]], 20.0)[0])
     assert log_q == pytest.approx(math.log(2) + float(log_ndtr(-250 / (20 * math.sqrt(2)))), abs=1e-12)
 
 

@@ -29,7 +29,7 @@ from dpaudit.actors.work import unit
 from dpaudit.engine.games.predictions.adversaries import Crafted
 from dpaudit.engine.games.predictions.answer_set import chosen_set
 from dpaudit.errors import require
-from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flips
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features

@@ -24,7 +24,7 @@ from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, Votes, 
 from dpaudit.engine.games.predictions.answer_set import AnswerView, chosen_set
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
-from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import Ensemble, has_separate_teachers, joined

@@ -10,9 +10,8 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.extraction.discoverable import DiscoverableExtraction
 from dpaudit.estimators.extraction.sampling import Sampling, extraction_probability, queries_needed
-from dpaudit.estimators.extraction.shares import Share, larger_share_p_value
+from dpaudit.estimators.extraction.shares import DiscoverableExtraction, Share, larger_share_p_value
 from tests.estimators.extraction.enumerated_model import TEXTS, EnumeratedModel
 
 RULES = [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpaudit.errors import InputError
+from dpaudit.estimators.extraction.shares import VerbatimExtraction
 from dpaudit.estimators.extraction.spans import edit_distances, k_gram_overlap, longest_spans
-from dpaudit.estimators.extraction.verbatim import VerbatimExtraction
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 
