@@ -68,8 +68,7 @@ bench: $(STAMP)
 
 # The same work by other packages, called as they are, and by ours: processor seconds and answers side by side.
 compare: $(STAMP) .peers/.installed
-	PYTHONPATH=.peers OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.compare | \
-		$(ROWS) peers.csv --keys 2 --program "make compare"
+	PYTHONPATH=.peers OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.compare --write
 	$(BIN)/python -m tools.pages
 
 .peers/.installed: requirements/peers.txt $(STAMP)
@@ -79,12 +78,10 @@ compare: $(STAMP) .peers/.installed
 
 # What bounds and checks find, in the docs: the tightness of `estimate`, under-noising as stated, the defect bank. Hours;
 # the last two go on where they were stopped, in the folder FOUND.
-ROWS = $(BIN)/python -m tools.rows
 FOUND ?= build/evidence
 evidence: $(STAMP)
 	mkdir -p $(FOUND)
-	$(BIN)/python -W ignore -m benchmarks.estimate_default | \
-		$(ROWS) estimate-default.csv --keys 3 --trials tables --program "make evidence"
+	$(BIN)/python -W ignore -m benchmarks.estimate_default --write
 	$(BIN)/python -W ignore -m benchmarks.under_noising $(FOUND)/under-noising.jsonl --write
 	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl --write
 	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only defect
@@ -109,7 +106,7 @@ house: $(STAMP)
 # Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)
 	DPAUDIT_SEVERAL_NODES=yes $(BIN)/pytest -o addopts="--strict-markers" -q tests/actors/test_pool.py
-	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
+	$(BIN)/python -m benchmarks.chaos chaos.jsonl --seed $(or $(SEED),0) $(CHAOS)
 
 # Every file but torch's by its hash where requirements/hashes.lock has them: pip takes none beside an editable install, so
 # that one comes last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.

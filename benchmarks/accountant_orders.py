@@ -89,4 +89,4 @@ def rows(_: int) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    measurement(rows, program="benchmarks.accountant_orders", file="accountant-orders.csv")
+    measurement(rows)

@@ -1,12 +1,8 @@
-"""Utilisation of workers, cost of a unit in the driver, and time to start or resume a run on Ray.
-
-python -m benchmarks.bench_driver [COUNT]    # number of units, 100,000 by default
-"""
+"""Utilisation of workers, cost of a unit in the driver, and time to start or resume a run on Ray."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -14,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from benchmarks import Measured
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.schedule import run_units
@@ -45,14 +42,14 @@ class Nap:
         return pa.table({"number": [self.number]})
 
 
-def run() -> list[tuple[str, float, str]]:
+def run() -> list[Measured]:
     """Return (name, seconds, note) of each measurement."""
     with tempfile.TemporaryDirectory() as folder:
         short = [busy(Path(folder) / f"naps-{count}", count, s) for count, s in ((UNITS, SECONDS), (MANY, SMALL_S))]
         return [*short[0], short[1][1], *many(Path(folder) / "many")]
 
 
-def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str]]:
+def busy(folder: Path, units: int, seconds: float) -> list[Measured]:
     """Measure short units on two workers against the same units in a bare loop."""
     began, bare = time.perf_counter(), min(units, int(10 / seconds))
     for number in range(bare):
@@ -84,7 +81,7 @@ def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str
     ]
 
 
-def many(folder: Path) -> list[tuple[str, float, str]]:
+def many(folder: Path) -> list[Measured]:
     """Measure empty units through the whole driver, then the resumption of the finished run."""
     first = _run_many(folder)
     again = _run_many(folder)
@@ -148,9 +145,3 @@ def _run_many(folder: Path) -> _Took:
 def _resident_mb() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-if __name__ == "__main__":
-    MANY = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
-    for name, figure, note in run():
-        print(f"{figure:8.3f} s  {name}: {note}", flush=True)

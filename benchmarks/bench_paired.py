@@ -2,7 +2,7 @@
 
 Both run on two fresh actors. Both clocks start when the actors are up, so that both load torch; the audit's stops when
 its report is written. The program measures wall seconds and processor seconds: of the workers since their start, of the
-driver since the first unit. `python -m benchmarks.bench_paired 5 1024 512` sets pairs, trials and shadow models.
+driver since the first unit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import Measured
 from dpaudit.actors.events import Event, EventKind
 from dpaudit.actors.seed import Seed
 from dpaudit.cluster.session import ray_session
@@ -49,16 +50,11 @@ class Took:
     stages: tuple[float, ...] = ()
 
 
-def run() -> list[tuple[str, float, str]]:
+def run() -> list[Measured]:
     """Return (name, seconds, note) of each measurement."""
-    return paired(PAIRS, TRIALS, SHADOWS)
-
-
-def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]]:
-    """Return the measurements for these numbers of pairs, trials and shadow models."""
-    spec, models, loops, audits = spec_of(trials, shadows), trials + shadows, [], []
+    spec, models, loops, audits = spec_of(TRIALS, SHADOWS), TRIALS + SHADOWS, [], []
     with ray_session(cpus=WORKERS):
-        for number in range(pairs):  # the load of other tenants changes by the minute
+        for number in range(PAIRS):  # the load of other tenants changes by the minute
             both = [lambda: loops.append(bare_loop(spec, models)), lambda: audits.append(whole_audit(spec))]
             for measure in both if number % 2 else reversed(both):
                 measure()
@@ -70,12 +66,12 @@ def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]
     stages = [statistics.median(part) for part in zip(*(whole.stages for whole in audits), strict=True)]
     return [
         (
-            f"bare loop: {models} stacked trainings on {WORKERS} actors, median of {pairs}",
+            f"bare loop: {models} stacked trainings on {WORKERS} actors, median of {PAIRS}",
             statistics.median(loop.clock for loop in loops),
             f"{statistics.median(loop.cpu for loop in loops):.1f} s of the processors",
         ),
         (
-            f"whole audit of {trials} trials and {shadows} shadow models on {WORKERS} workers, median of {pairs}",
+            f"whole audit of {TRIALS} trials and {SHADOWS} shadow models on {WORKERS} workers, median of {PAIRS}",
             statistics.median(whole.clock for whole in audits),
             f"{statistics.median(by_clock):.1%} of the loop's speed in the median of pairs by the clock "
             f"({_listed(by_clock)}; goal 90 %), {statistics.median(by_cpu):.1%} by processor time ({_listed(by_cpu)}); "
@@ -166,8 +162,3 @@ def spec_of(trials: int, shadows: int) -> AuditSpec:
 
 def _listed(shares: list[float]) -> str:
     return ", ".join(f"{share:.1%}" for share in shares)
-
-
-if __name__ == "__main__":
-    for name, figure, note in paired(*(int(word) for word in sys.argv[1:] or (PAIRS, TRIALS, SHADOWS))):
-        print(f"{figure:8.3f} s  {name}: {note}")

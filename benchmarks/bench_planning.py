@@ -1,7 +1,4 @@
-"""Cost before a run: the expected bound of an audit of 100,000 canaries (goal 2 s), and the start-up of commands.
-
-python -m benchmarks.bench_planning
-"""
+"""Cost before a run: the expected bound of an audit of 100,000 canaries (goal 2 s), and the start-up of commands."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import Measured, least_seconds
 from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.engine.planning.power import expected_bound, outlook
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -29,6 +27,13 @@ data: {name: iris}
 game: {name: label-canaries}
 run: {runner: in-process%s}
 """
+CHECK = """\
+import sys
+import dpaudit
+from tests.bank.planted import FLAT_DIGITS, HONEST
+
+print(dpaudit.check(HONEST["dp-sgd"].defect(), FLAT_DIGITS, output=sys.argv[1], quiet=True).joint.verdict.value)
+"""
 COMMANDS = (
     ("dpaudit --help", 0.15, ("--help",)),
     ("dpaudit plan, 150 rows", 1.2, ("plan", "plain.yaml")),
@@ -38,24 +43,20 @@ COMMANDS = (
 )
 
 
-def run() -> list[tuple[str, float, str]]:
+def run() -> list[Measured]:
     """Return (name, processor seconds, note) of each measurement."""
-    return [*_outlooks(), *_commands()]
+    return [*_outlooks(), *_commands(), _honest_check()]
 
 
-def _outlooks() -> Iterator[tuple[str, float, str]]:
+def _outlooks() -> Iterator[Measured]:
     reference = Reference(CoinResponse(), CANARIES, "canaries", REPLAYS)
     for what, estimator in (("one-run", OneRun()), ("one-run, delta 1e-5", OneRun(delta=1e-5)), ("band", Band())):
         expected_bound(estimator, reference, 1.0)  # compiles
-        seconds = []
-        for _ in range(RUNS):
-            began = time.process_time()
-            outlook(estimator, reference, 1.0)
-            seconds.append(time.process_time() - began)
-        yield what, min(seconds), f"claim 1, {CANARIES:,} canaries, {REPLAYS} replays"
+        seconds = least_seconds(lambda chosen=estimator: outlook(chosen, reference, 1.0), RUNS, clock=time.process_time)
+        yield what, seconds, f"claim 1, {CANARIES:,} canaries, {REPLAYS} replays"
 
 
-def _commands() -> Iterator[tuple[str, float, str]]:
+def _commands() -> Iterator[Measured]:
     began = time.process_time()
     for number in range(ADDITIONS):
         _ = number + 1
@@ -72,17 +73,28 @@ def _commands() -> Iterator[tuple[str, float, str]]:
             yield what, min(_seconds(words, folder) for _ in range(TIMES)), f"goal {goal}"
 
 
+def _honest_check() -> Measured:
+    """Measure a check of an honest mechanism, DP-SGD on digits with default settings, by the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        began, before = time.perf_counter(), _of_children()
+        words = [sys.executable, "-c", CHECK, str(Path(folder) / "run")]
+        verdict = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+        seconds, spent = time.perf_counter() - began, _of_children() - before
+    note = f"{verdict}; {spent:.0f} s of processor time on {os.cpu_count()} cores (goal 120 s by the clock)"
+    return "check of an honest DP-SGD on digits, by the clock", seconds, note
+
+
+def _of_children() -> float:
+    """Return the processor seconds of ended child processes."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _seconds(words: tuple[str, ...], folder: Path) -> float:
     """Return the processor seconds of one command and its child processes."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-m", "dpaudit", *words]
-    before = os.times()
+    before = _of_children()
     subprocess.run(command, cwd=folder, env=os.environ | bytecode, capture_output=True, check=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
-
-
-if __name__ == "__main__":
-    for measured, seconds, note in run():
-        print(f"{seconds:6.2f} s  {measured} ({note})")
+    return _of_children() - before

@@ -1,12 +1,12 @@
 """Trainings per second: stacks of small networks against sequential trainings.
 
-Run as a script or through `run`. CPU seconds of one thread, because wall time depends on other processes.
+CPU seconds of one thread, because wall time depends on other processes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import nn
 
+from benchmarks import Measured, least_seconds
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
@@ -24,24 +25,25 @@ from dpaudit.mechanisms.training.train import train_stack
 
 ROWS = 20_000
 MODELS = 64
+cpu_seconds = partial(least_seconds, clock=time.process_time)
 TRAINER = Mlp(hidden=(64, 64), epochs=1, batch_size=32, learning_rate=0.05)
 
 
-def run() -> list[tuple[str, float, str]]:
+def run() -> list[Measured]:
     """Return (name, figure, unit) of each measurement."""
     torch.set_num_threads(1)
     return [*perceptrons(), *shadow_models()]
 
 
-def perceptrons() -> list[tuple[str, float, str]]:
+def perceptrons() -> list[Measured]:
     """Measure 64 perceptrons on 20,000 rows, the figure with a stated goal."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(ROWS, 64)).astype(np.float32)
     labels = (features[:, 0] > 0).astype(np.int64)
     tasks = [TrainingTask(np.arange(ROWS), labels, seed) for seed in SeedSequence(0).spawn(MODELS)]
-    plain = seconds(lambda: ordinary_training(features, labels), repeats=2)
-    alone = seconds(lambda: stacked(features, tasks[:1], 1), repeats=2)
-    together = seconds(lambda: stacked(features, tasks, MODELS), repeats=2) / MODELS
+    plain = cpu_seconds(lambda: ordinary_training(features, labels), 2)
+    alone = cpu_seconds(lambda: stacked(features, tasks[:1], 1), 2)
+    together = cpu_seconds(lambda: stacked(features, tasks, MODELS), 2) / MODELS
     return [
         ("64-64-64-2 MLP, 20,000 rows, batch 32: torch.nn and torch.optim, one after another", plain, "CPU s a model"),
         ("the same, our engine, one after another", alone, "CPU s a model"),
@@ -51,7 +53,7 @@ def perceptrons() -> list[tuple[str, float, str]]:
     ]
 
 
-def shadow_models() -> list[tuple[str, float, str]]:
+def shadow_models() -> list[Measured]:
     """Measure shadow models of digits on random halves, ordinary and by DP-SGD."""
     data = load_digits()
     features, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
@@ -71,8 +73,8 @@ def shadow_models() -> list[tuple[str, float, str]]:
 
     title = "64-64-64-10 MLP on half of digits, 20 epochs, batch 32, a stack of 64"
     return [
-        (title, seconds(ordinary, repeats=2) / MODELS, "CPU s a model"),
-        (f"{title}, DP-SGD", seconds(private, repeats=1) / MODELS, "CPU s a model"),
+        (title, cpu_seconds(ordinary, 2) / MODELS, "CPU s a model"),
+        (f"{title}, DP-SGD", cpu_seconds(private, 1) / MODELS, "CPU s a model"),
     ]
 
 
@@ -90,18 +92,3 @@ def ordinary_training(features: NDArray[np.float32], labels: NDArray[np.int64]) 
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
         optimizer.step()
-
-
-def seconds(work: Callable[[], None], *, repeats: int) -> float:
-    """Return the least CPU seconds of `work` over `repeats` runs."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-if __name__ == "__main__":
-    for name, figure, unit in run():
-        print(f"{figure:10.3f} {unit:14} {name}")

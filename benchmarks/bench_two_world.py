@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import Measured, least_seconds
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
@@ -34,13 +34,13 @@ MANY_SHADOWS = 1000
 SCORES = 10_000
 
 
-def run() -> list[tuple[str, float, str]]:
+def run() -> list[Measured]:
     """Return (name, seconds, note) of each measurement."""
     with ray_session(cpus=WORKERS):
         return [*thousand_shadows(), *sweep(), *million()]
 
 
-def thousand_shadows() -> list[tuple[str, float, str]]:
+def thousand_shadows() -> list[Measured]:
     """Measure shadow models of digits with queries at every point and stored tables."""
     data = Digits(flat=True).load()
     work = Work()
@@ -57,12 +57,12 @@ def thousand_shadows() -> list[tuple[str, float, str]]:
         resources=Resources(),
     )
     with _pool(work.shared) as (pool, store, events):
-        seconds = _timed(lambda: run_units(units, pool, store, events))
+        seconds = least_seconds(lambda: run_units(units, pool, store, events))
     title = f"{MANY_SHADOWS} shadow models of digits (64-64-64-10 MLP, 20 epochs), asked about all {len(data):,} points"
     return [(title, seconds, f"{WORKERS} workers, stacks of {STACK}, tables written (goal 180 s)")]
 
 
-def sweep() -> list[tuple[str, float, str]]:
+def sweep() -> list[Measured]:
     """Measure Ray tasks from a stored table of scores to the bounds of four methods over all thresholds."""
     rng = np.random.default_rng(0)
     estimators = [
@@ -83,7 +83,7 @@ def sweep() -> list[tuple[str, float, str]]:
                 for estimator, unit in zip(estimators, units, strict=True):
                     estimator.bound(decode(store.read(unit.key), estimator.tally_type))
 
-            times.append(_timed(work))
+            times.append(least_seconds(work))
     return [
         (
             f"bounds of band, Clopper-Pearson, Jeffreys and Bayesian from {SCORES:,} scores, all thresholds",
@@ -93,7 +93,7 @@ def sweep() -> list[tuple[str, float, str]]:
     ]
 
 
-def million() -> list[tuple[str, float, str]]:
+def million() -> list[Measured]:
     """Measure the band's bound from a million scores in memory, with and without a cached level for their number."""
     rng = np.random.default_rng(0)
     truth = rng.random(1_000_000) < 0.5
@@ -103,9 +103,9 @@ def million() -> list[tuple[str, float, str]]:
     def work() -> None:
         band.bound([band.tally(Scores(score, truth))])
 
-    first = _timed(work)
+    first = least_seconds(work)
     note = f"normals 1 apart; {first:.2g} s including the band's level for this number of scores (goal 0.3 s)"
-    return [("band's bound from 1,000,000 scores", min(_timed(work) for _ in range(3)), note)]
+    return [("band's bound from 1,000,000 scores", least_seconds(work, 3), note)]
 
 
 @unit
@@ -125,14 +125,3 @@ def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]
         pool.wait()  # until a worker is up
         yield pool, UnitStore(Path(folder)), events
         pool.close()
-
-
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    for name, figure, note in run():
-        print(f"{figure:8.3f} s  {name}: {note}")

@@ -1,7 +1,6 @@
 """Bounds in parts: processor time of each unit, and how long four workers take for what one piece takes.
 
-    python -m benchmarks.bound_parts | python -m tools.rows bounds-in-parts.csv --keys 2 \\
-        --program "python -m benchmarks.bound_parts"
+    python -m benchmarks.bound_parts [--write]
     python -m benchmarks.bound_parts --costs     # constants of the cost model, next to those in the code
     python -m benchmarks.bound_parts --wall      # wall time of the first bound on one and on two child processes
 
@@ -13,11 +12,11 @@ benchmark ends with an error if a finding from parts differs in a digit.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import heapq
 import itertools
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.bench_one_run import gaussian_scores
+from benchmarks.campaign import measurement, rows_about
 from dpaudit.actors.backend import Deadlines
 from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import EventStream
@@ -58,6 +58,7 @@ from dpaudit.estimators.two_world.family import BandFamily
 from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.compute import Compute
+from tools.rows import Row
 
 WORKERS = 4
 
@@ -231,24 +232,20 @@ def digits(finding: Any) -> str:
         return repr((finding, dict(finding.series)))
 
 
-def table() -> Iterator[str]:
-    """Yield a Markdown table, one row for each case."""
-    header = (
-        "| evidence | estimator | one piece, s | parts | longest part, s | one worker, s | four workers, s | share |"
-    )
-    yield header
-    yield "|" + " --- |" * (header.count("|") - 1)
+def divided(_: int) -> Iterator[Row]:
+    """Yield the numbers of each case."""
     for case in CASES:
         result = measured(case)
         single, four = result.with_workers(1), result.with_workers(WORKERS)
-        cells = [f"{value:.2f}" for value in (result.whole, max(result.parts), single, four)]
-        cells.insert(1, str(len(result.parts)))
-        yield f"| {case.name} | {name_of(case.estimator)} | {' | '.join(cells)} | {100 * four / result.whole:.0f} % |"
-    yield from fast()
-
-
-def fast() -> Iterator[str]:
-    """Yield one row for each bound that is not divided."""
+        values = {
+            "one piece, s": f"{result.whole:.2f}",
+            "parts": str(len(result.parts)),
+            "longest part, s": f"{max(result.parts):.2f}",
+            "one worker, s": f"{single:.2f}",
+            "four workers, s": f"{four:.2f}",
+            "share": f"{100 * four / result.whole:.0f} %",
+        }
+        yield from rows_about({"evidence": case.name, "estimator": name_of(case.estimator)}, values)
     for name, estimator, tally in undivided():
         # The first call compiles; a curve of DP-SGD is composed once in a process, so that of other steps is.
         dp_sgd = getattr(estimator, "family", "") == "dp-sgd"
@@ -256,7 +253,7 @@ def fast() -> Iterator[str]:
         forget()
         two_sample._informative_rates.cache_clear()
         _, seconds = processor_s(lambda estimator=estimator, tally=tally: estimator.find([tally]))
-        yield f"| {name} | {name_of(estimator)} | {seconds:.2f} | | | | | |"
+        yield from rows_about({"evidence": name, "estimator": name_of(estimator)}, {"one piece, s": f"{seconds:.2f}"})
 
 
 def name_of(estimator: Any) -> str:
@@ -309,10 +306,9 @@ def wall() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--costs", action="store_true", help="measure the constants of the cost model instead")
-    parser.add_argument("--fast", action="store_true", help="measure only the bounds that are not divided")
-    parser.add_argument("--wall", action="store_true", help="measure wall time on processes instead")
-    options = parser.parse_args()
-    for line in costs() if options.costs else wall() if options.wall else fast() if options.fast else table():
-        print(line, flush=True)
+    other = {"--costs": costs, "--wall": wall}.get(sys.argv[1] if sys.argv[1:] else "")
+    if other is None:
+        measurement(divided, file="bounds-in-parts.csv")
+    else:
+        for line in other():
+            print(line, flush=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.NAME [RUNS.jsonl] [--only TEXT ...] [--seeds N] [--seconds S] [--jobs N] [--write]
 
 A run is a case with a seed. Each adds a line of JSON to RUNS.jsonl, and runs that the file has are skipped, so that the
-same command resumes. The table of all lines is printed; `--write` makes it a file of `docs/data`.
+same command resumes. The table of all lines is printed; `--write` makes it the file `NAME.csv` of `docs/data`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -48,14 +49,14 @@ def campaign(
     columns: Columns,
     *,
     groups: Groups,
-    program: str,
-    file: str,
+    file: str = "",
+    verb: str = "",
     seeds: int = 1,
     counted: bool = True,
     settings: Mapping[str, str] | None = None,
     arguments: Sequence[str] | None = None,
-) -> None:
-    """Run what is missing, print the table of all runs, and write it.
+) -> list[Line]:
+    """Run what is missing, print the table of all runs, write it, and return the lines of the planned runs.
 
     Args:
         cases: Returns all cases, given the number of seeds and the settings.
@@ -63,14 +64,14 @@ def campaign(
             are added.
         columns: Values of a row.
         groups: Rows of a line.
-        program: The module, with further words of the command.
-        file: Name of the file in `docs/data`.
+        file: Name of the file in `docs/data`, if it is not that of the program.
+        verb: Word of the command before all others.
         seeds: Number of seeds, unless the command states another.
         counted: State the number of a row's lines as its trials.
         settings: Further options of the command, each with its help; empty where the command has none.
         arguments: Words of the command; those of this process by default.
     """
-    options = _parsed(program, seeds, settings or {}, arguments)
+    options = _parsed(seeds, settings or {}, arguments)
     stated = {name: getattr(options, name) for name in settings or {}}
     planned = [case for case in cases(options.seeds, **stated) if _is_wanted(case, options.only)]
     names = list(dict.fromkeys(name for case in planned for name in case))
@@ -90,34 +91,51 @@ def campaign(
     rows = list(rows_of(lines, groups, columns, counted=counted))
     print(*rows, sep="\n")
     if options.write:
-        record(file, rows, f"python -m {program} RUNS.jsonl --seeds {options.seeds}")
+        record(file or file_of(program()), rows, f"{command(verb)} RUNS.jsonl --seeds {options.seeds}")
+    return [line for line in lines if tuple(map(line.get, names)) in places]
 
 
-def measurement(rows: Callable[[int], Iterable[Row]], *, program: str, file: str, number: int = 1) -> None:
+def measurement(rows: Callable[..., Iterable[Row]], *, file: str = "", number: int = 1, **settings: str) -> None:
     """Print rows as they are measured, and write them with `--write`.
 
     Args:
-        rows: Returns the rows, given the number of repetitions.
-        program: The module.
-        file: Name of the file in `docs/data`.
+        rows: Returns the rows, given the number of repetitions and the settings.
+        file: Name of the file in `docs/data`, if it is not that of the program.
         number: Repetitions, unless the command states another number by `--number`.
+        settings: Further options of the command, each with its help; empty where the command has none.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+    parser = argparse.ArgumentParser(prog=command())
     parser.add_argument("--number", type=int, default=number, help="repetitions")
     parser.add_argument("--write", action="store_true", help="write docs/data")
+    for name, meaning in settings.items():
+        parser.add_argument(f"--{name}", default="", help=meaning)
     options = parser.parse_args()
     measured = []
-    for row in rows(options.number):
+    for row in rows(options.number, **{name: getattr(options, name) for name in settings}):
         print(f"{row.setting}: {row.what}: {row.value} {row.interval}", flush=True)
         measured.append(row)
     if options.write:
-        record(file, measured, f"python -m {program} --number {options.number}")
+        record(file or file_of(program()), measured, f"{command()} --number {options.number}")
 
 
-def _parsed(
-    program: str, seeds: int, settings: Mapping[str, str], arguments: Sequence[str] | None
-) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+def program() -> str:
+    """Return the module that `python -m` runs."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec else "benchmarks"
+
+
+def command(*verbs: str) -> str:
+    """Return the words that start the program."""
+    return " ".join(filter(None, ("python -m", program(), *verbs)))
+
+
+def file_of(module: str) -> str:
+    """Return the name of the data file of a program."""
+    return f"{module.rpartition('.')[2].replace('_', '-')}.csv"
+
+
+def _parsed(seeds: int, settings: Mapping[str, str], arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=command())
     parser.add_argument("runs", type=Path, nargs="?", help="JSON lines, one for each run; left out: nothing is kept")
     parser.add_argument(
         "--only",
@@ -179,7 +197,15 @@ def rows_of(lines: Iterable[Line], groups: Groups, columns: Columns, *, counted:
         for conditions, part in groups(line):
             parts.setdefault(setting(conditions), []).append(part)
     for conditions, of_row in parts.items():
-        for what, value in columns(of_row).items():
-            number, interval = (value, "") if isinstance(value, str) else value
-            if number:
-                yield Row(conditions, what, number, interval, str(len(of_row)) if counted else "")
+        yield from rows_about(conditions, columns(of_row), len(of_row) if counted else None)
+
+
+def rows_about(
+    conditions: str | Mapping[str, str], values: Mapping[str, str | tuple[str, str]], trials: int | None = None
+) -> Iterator[Row]:
+    """Yield the rows of one subject from its values, each with its interval if it has one; empty ones are left out."""
+    subject = conditions if isinstance(conditions, str) else setting(conditions)
+    for what, value in values.items():
+        number, interval = (value, "") if isinstance(value, str) else value
+        if number or interval:
+            yield Row(subject, what, number, interval, "" if trials is None else str(trials))

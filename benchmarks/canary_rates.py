@@ -80,4 +80,4 @@ def measured(audits: int) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    measurement(measured, program="benchmarks.canary_rates", file="canary-rates.csv", number=AUDITS)
+    measurement(measured, number=AUDITS)

@@ -1,16 +1,14 @@
 """Inject faults at random moments of a small audit on Ray, and check results, exit codes and leftover processes.
 
-    python -m benchmarks.chaos --runs 24 --seed 0 --out chaos.jsonl
+    python -m benchmarks.chaos RUNS.jsonl [--only FAULT ...] [--seeds 2] [--seed 0] [--write]
 
 Run n gets the n-th of `FAULTS`, cyclically, after a random number of finished units. After at most one resume, results
-must have the bytes of an undisturbed run. No process of the run may remain after `GONE_S` seconds. Each finished run is
-a line of `--out`; with unchanged code, the same command resumes after the last line. The full disk needs the right to
-mount one.
+must have the bytes of an undisturbed run. No process of the run may remain after `GONE_S` seconds. With unchanged code,
+the same command resumes after the last line of RUNS.jsonl. The full disk needs the right to mount one.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -23,12 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import dpaudit
+from benchmarks.campaign import by_case, campaign
 from benchmarks.nodes import children_of, cluster, processes
 
 GONE_S = 30.0
@@ -320,40 +320,19 @@ def reference(rows: int) -> dict[str, str]:
         return content(run.folder)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a run with a fault.
+def outcome(run: int, fault: str, seed: int, digest: str) -> dict[str, Any]:
+    """Run the audit, inject the fault, resume if needed, and compare.
 
-    Attributes:
-        run: Number of the run.
-        fault: Name of the fault.
-        after: Number of finished units at the fault.
-        code: The first exit code.
-        left_s: Seconds until all processes had ended; None if some remained after `GONE_S`.
-        resumed: True if a second command was needed.
-        same: True if the bytes equal those of the undisturbed run.
-        seconds: Total duration.
-        wrong: Violated requirements; "" if there are none.
-        seed: Seed of the random draws.
-        digest: Digest of the code.
+    Returns the number of finished units at the fault (`after`), the first exit code (`code`), the seconds until all
+    processes had ended (`left_s`; None if some remained after `GONE_S`), if a second command was needed (`resumed`), if
+    the bytes equal those of the undisturbed run (`same`), the duration, and violated requirements (`wrong`).
     """
-
-    run: int
-    fault: str
-    after: int
-    code: int
-    left_s: float | None
-    resumed: bool
-    same: bool
-    seconds: float
-    wrong: str
-    seed: int
-    digest: str
+    rng, began = random.Random(f"{seed} {run}"), time.monotonic()
+    return outcome_of(FAULTS[run % len(FAULTS)], rng) | {"seconds": time.monotonic() - began}
 
 
-def outcome(number: int, seed: int) -> Outcome:
-    """Run the audit, inject the fault, resume if needed, and compare."""
-    rng, fault, began = random.Random(f"{seed} {number}"), FAULTS[number % len(FAULTS)], time.monotonic()
+def outcome_of(fault: Fault, rng: random.Random) -> dict[str, Any]:
+    """Return the outcome of a run with a fault at a random moment."""
     after, expected = rng.randint(1, 2 * TRAININGS), reference(fault.rows)
     with workplace(disk=fault.disk) as place, contextlib.ExitStack() as stack:
         nodes = stack.enter_context(cluster(place / "cluster", fault.nodes)) if fault.nodes else None
@@ -384,8 +363,8 @@ def outcome(number: int, seed: int) -> Outcome:
             *([f"exit code {again} of resume: {(place / 'errors.txt').read_text()[-600:]}"] if again else []),
             *([] if same else ["other bytes"]),
         ]
-        seconds = time.monotonic() - began
-    return Outcome(number, fault.name, after, code, left_s, resumed, same, seconds, "; ".join(wrong), seed, digest())
+    facts = {"after": after, "code": code, "left_s": left_s, "resumed": resumed, "same": same}
+    return facts | {"wrong": "; ".join(wrong)}
 
 
 def _gone_after(run: Run) -> float | None:
@@ -413,54 +392,38 @@ def digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
-def _table(outcomes: list[Outcome]) -> str:
-    lines = [
-        "| run | fault | after units | exit code | all gone after s | resumed | same bytes | s |",
-        f"|{' --- |' * 8}",
-    ]
-    for outcome in outcomes:
-        gone_after = "never" if outcome.left_s is None else f"{outcome.left_s:.1f}"
-        resumed, same = ("yes" if fact else "no" for fact in (outcome.resumed, outcome.same))
-        row = (
-            outcome.run,
-            outcome.fault,
-            outcome.after,
-            outcome.code,
-            gone_after,
-            resumed,
-            same,
-            f"{outcome.seconds:.0f}",
-        )
-        lines.append(f"| {' | '.join(map(str, row))} |")
-    return "\n".join(lines)
+def cases(seeds: int, seed: str) -> Iterator[dict[str, Any]]:
+    """Yield the runs, as many as seeds for each fault; those of other code do not count."""
+    for run in range(seeds * len(FAULTS)):
+        yield {"run": run, "fault": FAULTS[run % len(FAULTS)].name, "seed": int(seed or 0), "digest": digest()}
 
 
-def main() -> None:
-    """Print a table of all runs; exit with code 1 if one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=2 * len(FAULTS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of runs, instead of the first --runs")
-    parser.add_argument("--out", type=Path, default=Path("chaos.jsonl"))
-    options = parser.parse_args()
+def columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the numbers of a run."""
+    (line,) = lines
+    return {
+        "after units": str(line["after"]),
+        "exit code": str(line["code"]),
+        "all gone after s": "never" if line["left_s"] is None else f"{line['left_s']:.1f}",
+        "resumed": yes(line["resumed"]),
+        "same bytes": yes(line["same"]),
+        "s": f"{line['seconds']:.0f}",
+        "wrong": line["wrong"],
+    }
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def played(*campaign_of: Any, **options: Any) -> None:
+    """Play all runs; exit with code 1 if one of them failed."""
     for number in (signal.SIGINT, signal.SIGHUP):  # background commands of a shell and `nohup` ignore them
         signal.signal(number, signal.SIG_DFL)
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    before = [Outcome(**json.loads(line)) for line in lines]
-    ended = {outcome.run: outcome for outcome in before if (outcome.seed, outcome.digest) == (options.seed, digest())}
-    numbers = options.only or range(options.runs)
-    for number in numbers:
-        if number not in ended:
-            ended[number] = outcome(number, options.seed)
-            with options.out.open("a") as file:
-                file.write(json.dumps(asdict(ended[number])) + "\n")
-            print(f"run {number}, {ended[number].fault}: {ended[number].wrong or 'as it should'}", file=sys.stderr)
-    outcomes = [ended[number] for number in numbers]
-    print(_table(outcomes))
-    wrong = [outcome for outcome in outcomes if outcome.wrong]
-    print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} runs went as they should")
+    wrong = [line for line in campaign(*campaign_of, counted=False, **options) if line["wrong"]]
+    print(*(f"run {line['run']}: {line['wrong']}" for line in wrong), f"{len(wrong)} runs went wrong", sep="\n")
     sys.exit(len(wrong) > 0)
 
 
 if __name__ == "__main__":
-    main()
+    played(cases, outcome, columns, groups=by_case("run", "fault"), seeds=2, settings={"seed": "of the random draws"})

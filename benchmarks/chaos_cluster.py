@@ -1,30 +1,29 @@
 """Run an audit of 2,000 units on a four-node cluster that loses workers, nodes, driver and head at random.
 
-    python -m benchmarks.chaos_cluster --runs 20 --seed 0 --out chaos-cluster.jsonl
+    python -m benchmarks.chaos_cluster RUNS.jsonl [--seeds 20] [--seed 0] [--write]
 
 In each run, three workers, a node and the driver are killed after random numbers of finished units. Another node
 replaces the killed one. In every fourth run the head dies with the driver, and a new cluster resumes. In the end every
 unit of the plan must be finished, no row may occur twice in the score table, and scores and results must equal those of
-an undisturbed run bit by bit. All nodes are on this machine, with one CPU each. Each finished run is a line of `--out`;
-with unchanged code, the same command resumes after the last line.
+an undisturbed run bit by bit. All nodes are on this machine, with one CPU each. With unchanged code, the same command
+resumes after the last line of RUNS.jsonl.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import random
-import sys
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.chaos import ENDED_S, Run, content, digest, started, workplace
+from benchmarks.campaign import by_case
+from benchmarks.chaos import ENDED_S, Run, content, digest, played, started, workplace, yes
 from benchmarks.nodes import cluster, kill
 
 NODES = 4
@@ -40,37 +39,7 @@ run: {{runner: {runner}, time_limit_s: 30, figures: false}}
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a run.
-
-    Attributes:
-        run: Number of the run.
-        struck: Killed processes, with the number of finished units.
-        planned: Number of planned units.
-        lost: Number of planned units without a result.
-        twice: Number of repeated rows in the score table.
-        same: True if scores and results equal those of the undisturbed run.
-        commands: Number of commands, including the first.
-        seconds: Total duration.
-        wrong: Violated requirements; "" if there are none.
-        seed: Seed of the random draws.
-        digest: Digest of the code.
-    """
-
-    run: int
-    struck: str
-    planned: int
-    lost: int
-    twice: int
-    same: bool
-    commands: int
-    seconds: float
-    wrong: str
-    seed: int
-    digest: str
-
-
+@cache
 def reference(trainings: int) -> dict[str, str]:
     """Return the content of the undisturbed audit, run in one process."""
     with workplace() as place:
@@ -80,12 +49,20 @@ def reference(trainings: int) -> dict[str, str]:
         return content(run.folder)
 
 
-def outcome(
-    number: int, seed: int, expected: dict[str, str], trainings: int = TRAININGS, count: int = NODES
-) -> Outcome:
-    """Run the audit on a cluster, kill the drawn processes, resume, and compare."""
-    rng, began, struck = random.Random(f"{seed} {number}"), time.monotonic(), []
-    units = 1 + 3 * trainings
+def outcome(run: int, seed: int, trainings: int = TRAININGS, count: int = NODES, **_: Any) -> dict[str, Any]:
+    """Run the audit on a cluster, kill the drawn processes, resume, and compare.
+
+    Returns the killed processes with the number of finished units (`struck`), the numbers of planned units, of those
+    without a result (`lost`), of repeated rows in the score table (`twice`) and of commands, if scores and results
+    equal those of the undisturbed run (`same`), the duration, and violated requirements (`wrong`).
+    """
+    rng, began = random.Random(f"{seed} {run}"), time.monotonic()
+    return disturbed(run, rng, reference(trainings), trainings, count) | {"seconds": time.monotonic() - began}
+
+
+def disturbed(number: int, rng: random.Random, expected: dict[str, str], trainings: int, count: int) -> dict[str, Any]:
+    """Return the outcome of a run; in every fourth one the head dies with the driver."""
+    units, struck = 1 + 3 * trainings, []
     with workplace() as place, contextlib.ExitStack() as stack:
         (place / "spec.yaml").write_text(SPEC.format(runner="ray", trainings=trainings))
         nodes = stack.enter_context(cluster(place / "a", count))
@@ -125,9 +102,15 @@ def outcome(
             *([] if not twice else [f"{twice} rows twice"]),
             *([] if same else ["other bytes"]),
         ]
-        seconds = time.monotonic() - began
-        facts = len(planned), len(lost_units), int(twice), same, commands, seconds, "; ".join(wrong), seed, digest()
-    return Outcome(number, ", ".join(struck), *facts)
+    return {
+        "struck": ", ".join(struck),
+        "planned": len(planned),
+        "lost": len(lost_units),
+        "twice": int(twice),
+        "same": same,
+        "commands": commands,
+        "wrong": "; ".join(wrong),
+    }
 
 
 def duplicates(run: Run) -> int:
@@ -137,47 +120,25 @@ def duplicates(run: Run) -> int:
     return int(rows.num_rows - rows.group_by(["replay", "canary"]).aggregate([]).num_rows)
 
 
-def main() -> None:
-    """Print a table of all runs; exit with code 1 if one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trainings", type=int, default=TRAININGS, help="three units each")
-    parser.add_argument("--out", type=Path, default=Path("chaos-cluster.jsonl"))
-    options = parser.parse_args()
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    before = [Outcome(**json.loads(line)) for line in lines]
-    units = 1 + 3 * options.trainings
-    ended = {
-        outcome.run: outcome
-        for outcome in before
-        if (outcome.seed, outcome.digest, outcome.planned) == (options.seed, digest(), units)
+def cases(seeds: int, seed: str) -> Iterator[dict[str, Any]]:
+    """Yield the runs; those of other code do not count."""
+    yield from ({"run": run, "seed": int(seed or 0), "digest": digest()} for run in range(seeds))
+
+
+def columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the numbers of a run."""
+    (line,) = lines
+    return {
+        "killed, after units": line["struck"],
+        "units": str(line["planned"]),
+        "lost": str(line["lost"]),
+        "twice": str(line["twice"]),
+        "same bytes": yes(line["same"]),
+        "commands": str(line["commands"]),
+        "s": f"{line['seconds']:.0f}",
+        "wrong": line["wrong"],
     }
-    expected = reference(options.trainings) if set(range(options.runs)) - ended.keys() else {}
-    for number in range(options.runs):
-        if number not in ended:
-            ended[number] = outcome(number, options.seed, expected, options.trainings)
-            with options.out.open("a") as file:
-                file.write(json.dumps(asdict(ended[number])) + "\n")
-            print(f"run {number}: {ended[number].wrong or 'as it should'}", file=sys.stderr)
-    outcomes = [ended[number] for number in range(options.runs)]
-    print("| run | killed, after units | units | lost | twice | same bytes | commands | s |")
-    print(f"|{' --- |' * 8}")
-    for result in outcomes:
-        row = (
-            result.run,
-            result.struck,
-            result.planned,
-            result.lost,
-            result.twice,
-            "yes" if result.same else "no",
-            result.commands,
-        )
-        print(f"| {' | '.join(map(str, row))} | {result.seconds:.0f} |")
-    right = sum(not result.wrong for result in outcomes)
-    print(f"{right} of {len(outcomes)} runs went as they should")
-    sys.exit(right < len(outcomes))
 
 
 if __name__ == "__main__":
-    main()
+    played(cases, outcome, columns, groups=by_case("run"), seeds=20, settings={"seed": "of the random draws"})

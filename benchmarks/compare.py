@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import SeedSequence
 
+from benchmarks.campaign import measurement, rows_about
 from dpaudit.claims import SubsampledGaussian
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.estimate.estimating import estimate
@@ -31,6 +32,7 @@ from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
+from tools.rows import Row
 
 AGAIN_S = 10.0
 Answer = tuple[float, ...]
@@ -178,26 +180,23 @@ def timed(call: Callable[[], Answer], *, always_again: bool) -> tuple[float, str
     return seconds, ", ".join(f"{each:.4f}" for each in answer), answer
 
 
-def main() -> None:
-    """Print a Markdown table with a row for each piece of work."""
-    print("| work | package | ours s | theirs s | ours faster, times | ours | theirs | apart |\n" + "| --- " * 8 + "|")
+def compared(_: int) -> Iterator[Row]:
+    """Yield the numbers of each piece of work."""
     for work in works():
         ours, our_words, mine = timed(work.ours, always_again=True)
         theirs, their_words, other = timed(work.theirs, always_again=False)
-        difference = f"{max(abs(a - b) for a, b in zip(mine, other, strict=True)):.4f}" if mine and other else "–"
-        package = f"{work.package} {metadata.version(work.package)}"
-        cells = (
-            work.what,
-            package,
-            f"{ours:.3g}",
-            f"{theirs:.3g}",
-            f"{theirs / max(ours, 1e-9):.3g}",
-            our_words,
-            their_words,
-            difference,
+        values = {
+            "ours s": f"{ours:.3g}",
+            "theirs s": f"{theirs:.3g}",
+            "ours faster, times": f"{theirs / max(ours, 1e-9):.3g}",
+            "ours": our_words,
+            "theirs": their_words,
+            "apart": f"{max(abs(a - b) for a, b in zip(mine, other, strict=True)):.4f}" if mine and other else "–",
+        }
+        yield from rows_about(
+            {"work": work.what, "package": f"{work.package} {metadata.version(work.package)}"}, values
         )
-        print(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    measurement(compared, file="peers.csv")

@@ -82,12 +82,4 @@ def columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=by_case("training"),
-        program="benchmarks.dp_sgd_steps",
-        file="dp-sgd-steps.csv",
-        seeds=200,
-    )
+    campaign(cases, run, columns, groups=by_case("training"), seeds=200)

@@ -1,6 +1,6 @@
 """Validity and tightness of `dpaudit estimate` with its default method, against rules known beforehand.
 
-    python -m benchmarks.estimate_default [tables of each law and size] [seconds at most] [a kind of table]
+    python -m benchmarks.estimate_default [--number TABLES] [--seconds S] [--only KIND] [--write]
 
 Each table has one score per row. The epsilon of its law is known exactly, or infinite. Membership follows fair coins,
 or exactly half of the rows in random order are members (as after a split into training and test rows), or the tables
@@ -11,8 +11,8 @@ all thresholds at once), and the best single threshold or number of guesses (exa
 
 from __future__ import annotations
 
+import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from benchmarks.campaign import measurement, rows_about
 from dpaudit import estimate
 from dpaudit.errors import DataError
+from tools.rows import Row
 
 SIZES = (300, 1_000, 4_000)
 FAIR_COINS, HALF, TWO_SAMPLES = "fair coins", "exactly half", "two samples"
@@ -124,30 +126,31 @@ def by_threshold(score: Floats, truth: Bits, kind: str) -> Floats:
     return np.array(bounds)
 
 
-def main(count: int = 750, seconds: float = 1e9, only: str = "") -> None:
-    """Print a row for each kind of table until the time is used up."""
-    began = time.monotonic()
-    comparisons = "best rule, known", "share of the best rule", "best threshold, known"
-    heads = "members", "law", "rows", "tables", "too high", "mean bound", *comparisons
-    print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
-    for rows in SIZES:
-        for kind in (only,) if only else (FAIR_COINS, HALF, TWO_SAMPLES):
-            for law, (epsilon, _) in LAWS.items():
-                lower, rules, thresholds = [], [], []
-                for score, truth in tables(law, rows, kind, count if math.isfinite(epsilon) else min(count, COMPARED)):
-                    if time.monotonic() - began > seconds:
-                        return
-                    lower.append(bound(score, truth, kind))
-                    if len(rules) < COMPARED:
-                        rules.append(by_rule(score, truth, kind))
-                        thresholds.append(by_threshold(score, truth, kind))
-                high = sum(value > epsilon for value in lower)
-                rule, threshold = (np.nanmean(bounds, 0).max() for bounds in (rules, thresholds))
-                mean = np.mean(lower[:COMPARED])
-                means = mean, rule, mean / rule if rule > 0 else 1.0, threshold
-                cells = [kind, law, f"{rows:,}", f"{len(lower):,}", str(high), *(f"{mean:.3f}" for mean in means)]
-                print("| " + " | ".join(cells) + " |", flush=True)
+def measured(count: int, seconds: str, only: str) -> Iterator[Row]:
+    """Yield the numbers of each law, size and kind of table until the time is used up."""
+    end = time.monotonic() + float(seconds or math.inf)
+    kinds = (only,) if only else (FAIR_COINS, HALF, TWO_SAMPLES)
+    for rows, kind, (law, (epsilon, _)) in itertools.product(SIZES, kinds, LAWS.items()):
+        lower, rules, thresholds = [], [], []
+        for score, truth in tables(law, rows, kind, count if math.isfinite(epsilon) else min(count, COMPARED)):
+            if time.monotonic() > end:
+                return
+            lower.append(bound(score, truth, kind))
+            if len(rules) < COMPARED:
+                rules.append(by_rule(score, truth, kind))
+                thresholds.append(by_threshold(score, truth, kind))
+        mean = np.mean(lower[:COMPARED])
+        rule, threshold = (np.nanmean(bounds, 0).max() for bounds in (rules, thresholds))
+        numbers = {
+            "mean bound": mean,
+            "best rule, known": rule,
+            "share of the best rule": mean / rule if rule > 0 else 1.0,
+            "best threshold, known": threshold,
+        }
+        high = {"too high": str(sum(value > epsilon for value in lower))}
+        subject = {"members": kind, "law": law, "rows": f"{rows:,}"}
+        yield from rows_about(subject, high | {name: f"{value:.3f}" for name, value in numbers.items()}, len(lower))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *sys.argv[3:4])
+    measurement(measured, number=750, seconds="no table is made later", only="a kind of table")

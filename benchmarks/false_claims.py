@@ -1,31 +1,32 @@
 """Error rates of each 95 % bound above the true epsilon, for mechanisms with exactly known privacy.
 
-    python -m benchmarks.false_claims [games | simultaneous-guess-count]
+    python -m benchmarks.false_claims [--number GAMES] [--write]
 
-Prints the tables of docs/statistics/calibration.md. A finite-sample bound must err in at most 5 % of the games for
-every mechanism; for other bounds the tables show the error rates.
+A finite-sample bound must err in at most 5 % of the games for every mechanism; of other bounds the error rates are
+shown. The guess band is also measured at the truth, on random walks of right guesses.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
+from benchmarks.campaign import measurement, rows_about
+from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value, guess_looks, look_weights
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
 from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
+from tools.rows import Row
 
 TRIALS = 1_000
 """Trials in each world (two samples), canaries (one run)."""
@@ -162,36 +163,62 @@ ONE_RUN_PURE: Mapping[str, Make] = {
 }
 
 
-def run(games: int = 2_000) -> str:
-    """Return Markdown tables with the share of `games` whose 95 % bound exceeds the exact epsilon."""
-    sections = {
-        f"Two samples of {TRIALS:,}, delta = 0": (TWO_SAMPLES, PURE, _two_worlds),
-        f"Two samples of {TRIALS:,}, delta > 0": (TWO_SAMPLES, APPROXIMATE, _two_worlds),
-        f"One run of {TRIALS:,} canaries, delta = 0": (ONE_RUN_PURE, PURE, _one_run),
-        f"One run of {TRIALS:,} canaries, delta > 0": (ONE_RUN, APPROXIMATE, _one_run),
-    }
-    tables = [f"{title}:\n\n{_table(*section, games)}" for title, section in sections.items()]
-    return "\n\n".join([*tables, f"Guess band at the truth:\n\n{guess_band()}"])
+Game = Callable[[Exact, np.random.Generator], Scores]
+
+
+def two_worlds(mechanism: Exact, rng: np.random.Generator) -> Scores:
+    """Return scores of as many trials in each world."""
+    truth = np.arange(2 * TRIALS) < TRIALS
+    return Scores(mechanism.scores(truth, rng), truth)
+
+
+def one_run(mechanism: Exact, rng: np.random.Generator) -> Scores:
+    """Return scores of one run, whose canaries are members by fair coins."""
+    truth = rng.random(TRIALS) < 0.5
+    return Scores(mechanism.scores(truth, rng), truth)
+
+
+SECTIONS: Mapping[str, tuple[Game, Mapping[str, Make], Sequence[Exact]]] = {
+    f"two samples of {TRIALS:,}; delta=0": (two_worlds, TWO_SAMPLES, PURE),
+    f"two samples of {TRIALS:,}; delta>0": (two_worlds, TWO_SAMPLES, APPROXIMATE),
+    f"one run of {TRIALS:,} canaries; delta=0": (one_run, ONE_RUN_PURE, PURE),
+    f"one run of {TRIALS:,} canaries; delta>0": (one_run, ONE_RUN, APPROXIMATE),
+}
+
+
+def false_claims(games: int) -> Iterator[Row]:
+    """Yield the share of games whose 95 % bound exceeds the exact epsilon, for each estimator and mechanism."""
+    for section, (game, makes, mechanisms) in SECTIONS.items():
+        for mechanism in mechanisms:
+            estimators = [make(mechanism.delta) for make in makes.values()]
+            misses = np.zeros(len(estimators), dtype=np.int64)
+            bounds: list[Bound] = []
+            for seed in np.random.SeedSequence(20).spawn(games):
+                scores = game(mechanism, np.random.default_rng(seed))
+                bounds = [estimator.bound([estimator.tally(scores)]) for estimator in estimators]
+                misses += [bound.lower > mechanism.epsilon for bound in bounds]
+            exact = f"{mechanism.name} (ε {mechanism.epsilon:.3g}, δ {mechanism.delta:g})"
+            for name, bound, missed in zip(makes, bounds, misses, strict=True):
+                subject = f"game={section}; estimator={name}; validity={bound.validity}; mechanism={exact}"
+                yield from rows_about(subject, {"share of bounds above the truth": f"{missed / games:.4f}"})
 
 
 WALKS = [(canaries, epsilon) for canaries in (100, 1_000, 5_000) for epsilon in (0.0, 1.0, 3.0)]
-WALKED = 4_000
 
 
-def guess_band(games: int = WALKED) -> str:
-    """Return the share of games in which the guess band rejects the exact epsilon.
+def guess_band(games: int) -> Iterator[Row]:
+    """Yield the share of games in which the guess band rejects the exact epsilon.
 
     Every guess is correct with probability expit(epsilon), the maximum for any mechanism. A bound above epsilon rejects
     it, so the rate of false bounds is no larger.
     """
-    rows = ["| canaries | epsilon | rejected at 5 % | games |", "| --- | --- | --- | --- |"]
     for (canaries, epsilon), seed in zip(WALKS, np.random.SeedSequence(21).spawn(len(WALKS)), strict=True):
         guess_counts = guess_looks(canaries)
         gaps = np.diff(guess_counts, prepend=0)
         walks = np.random.default_rng(seed).binomial(gaps, special.expit(epsilon), (games, gaps.size)).cumsum(axis=1)
         share = _rejected(epsilon, walks, guess_counts) / games
-        rows.append(f"| {canaries:,} | {epsilon:g} | {share:.4f} | {games:,} |")
-    return "\n".join(rows)
+        subject = {"canaries": f"{canaries:,}", "epsilon": f"{epsilon:g}"}
+        yield from rows_about(subject, {"rejected at 5 %": f"{share:.4f}"}, games)
 
 
 def _rejected(epsilon: float, walks: NDArray[np.int64], guess_counts: NDArray[np.int64]) -> int:
@@ -201,51 +228,6 @@ def _rejected(epsilon: float, walks: NDArray[np.int64], guess_counts: NDArray[np
     return bisect.bisect_right(ordered, 0.05, key=lambda walk: guess_band_p_value(epsilon, walk, guess_counts))
 
 
-def _two_worlds(mechanism: Exact, rng: np.random.Generator) -> Scores:
-    truth = np.arange(2 * TRIALS) < TRIALS
-    return Scores(mechanism.scores(truth, rng), truth)
-
-
-def _one_run(mechanism: Exact, rng: np.random.Generator) -> Scores:
-    truth = rng.random(TRIALS) < 0.5
-    return Scores(mechanism.scores(truth, rng), truth)
-
-
-def _table(
-    makes: Mapping[str, Make],
-    mechanisms: Sequence[Exact],
-    game: Callable[[Exact, np.random.Generator], Scores],
-    games: int,
-) -> str:
-    heads = [f"{mechanism.name} (ε {mechanism.epsilon:.3g}, δ {mechanism.delta:g})" for mechanism in mechanisms]
-    rows = [["estimator, selection", "validity", *heads], ["---"] * (2 + len(heads))]
-    shares = [_false_claims(makes, mechanism, game, games) for mechanism in mechanisms]
-    for index, name in enumerate(makes):
-        cells = [f"{share[index][0]:.4f}" for share in shares]
-        rows.append([name, str(shares[0][index][1]), *cells])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _false_claims(
-    makes: Mapping[str, Make],
-    mechanism: Exact,
-    game: Callable[[Exact, np.random.Generator], Scores],
-    games: int,
-) -> list[tuple[float, Validity]]:
-    estimators = [make(mechanism.delta) for make in makes.values()]
-    misses = np.zeros(len(estimators), dtype=np.int64)
-    validity = [Validity.FINITE_SAMPLE] * len(estimators)
-    for seed in np.random.SeedSequence(20).spawn(games):
-        scores = game(mechanism, np.random.default_rng(seed))
-        bounds = [estimator.bound([estimator.tally(scores)]) for estimator in estimators]
-        misses += [bound.lower > mechanism.epsilon for bound in bounds]
-        validity = [bound.validity for bound in bounds]
-    return list(zip((misses / games).tolist(), validity, strict=True))
-
-
 if __name__ == "__main__":
-    print(
-        guess_band()
-        if sys.argv[1:] == ["simultaneous-guess-count"]
-        else run(*(int(argument) for argument in sys.argv[1:2]))
-    )
+    measurement(false_claims, number=2_000)
+    measurement(guess_band, file="guess-band-at-the-truth.csv", number=4_000)

@@ -305,16 +305,7 @@ def columns(verdicts: Sequence[str]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the audits that are missing, and print the table."""
     with read_once():
-        campaign(
-            cases,
-            run,
-            columns,
-            groups=groups,
-            program="benchmarks.false_violations",
-            file="false-violations.csv",
-            seeds=400,
-            arguments=arguments,
-        )
+        campaign(cases, run, columns, groups=groups, seeds=400, arguments=arguments)
 
 
 if __name__ == "__main__":

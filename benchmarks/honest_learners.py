@@ -121,12 +121,4 @@ def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    campaign(
-        partial(of_each, TABLE, by="learner"),
-        run,
-        columns,
-        groups=by_case("learner"),
-        program="benchmarks.honest_learners",
-        file="honest-learners.csv",
-        seeds=200,
-    )
+    campaign(partial(of_each, TABLE, by="learner"), run, columns, groups=by_case("learner"), seeds=200)

@@ -1,6 +1,6 @@
 """Utility and measured epsilon of three private learners on two data sets, next to their claims.
 
-    python -m benchmarks.privacy_utility [FOLDER]
+    python -m benchmarks.privacy_utility [--folder FOLDER] [--write]
 
 Each learner trains the same perceptron at four claims; `dpaudit sweep` chooses the game by its power. A finished run in
 FOLDER is reused.
@@ -8,17 +8,18 @@ FOLDER is reused.
 
 from __future__ import annotations
 
-import sys
+import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.campaign import measurement, rows_about
 from dpaudit.engine.answer.sweep_summary import SweepRow
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import sweep
 from dpaudit.estimators.bound import format_lower, format_upper
-from tools.rows import DATA, record, table_rows
+from tools.rows import DATA, Row
 
 MODEL = {"name": "mlp", "hidden": [32], "epochs": 20}
 LEARNERS: dict[str, dict[str, Any]] = {
@@ -28,7 +29,6 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 DATA_SETS: dict[str, Any] = {"digits": {"name": "digits", "flat": True}, "breast-cancer": "breast-cancer"}
 CLAIMS = [0.5, 1, 2, 4]
-COLUMNS = ("test accuracy", "majority", "measured ε at least", "detectable ε", "verdict", "game")
 
 
 def spec(learner: str, data: str) -> dict[str, Any]:
@@ -45,48 +45,43 @@ def spec(learner: str, data: str) -> dict[str, Any]:
     }
 
 
-def rows(folder: Path) -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield f"| learner | data | claimed ε | {' | '.join(COLUMNS)} |"
-    yield "| --- " * (len(COLUMNS) + 3) + "|"
-    for learner in LEARNERS:
-        for data in DATA_SETS:
-            content = spec(learner, data)
+def measured(_: int, folder: str) -> Iterator[Row]:
+    """Yield the numbers of each configuration, and draw them."""
+    rows_of: dict[tuple[str, str], list[SweepRow]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for learner, data in itertools.product(LEARNERS, DATA_SETS):
+            content, place = spec(learner, data), Path(folder or temporary) / f"{learner}-{data}"
             game = str(read_request(content).base.game)
-            summary = sweep(content, output=folder / f"{learner}-{data}", quiet=True).report.sweep
+            summary = sweep(content, output=place, quiet=True).report.sweep
             assert summary is not None
+            rows_of[learner, data] = list(summary.rows)
             for row in summary.rows:
-                yield f"| {learner} | {data} | {row.claimed:g} | {' | '.join(cells(row, game))} |"
+                values = {
+                    "test accuracy": (f"{row.utility:.3f}", f"± {row.metrics['test_accuracy_error']:.3f}"),
+                    "majority": f"{row.metrics['majority_accuracy']:.3f}",
+                    "measured ε at least": format_lower(row.audited, 2),
+                    "detectable ε": format_upper(row.ceiling, 2),
+                    "verdict": row.verdict,
+                    "game": game,
+                }
+                yield from rows_about({"learner": learner, "data": data, "claimed ε": f"{row.claimed:g}"}, values)
+    draw(rows_of, DATA.parent / "guides" / "privacy-utility.png")
 
 
-def cells(row: SweepRow, game: str) -> tuple[str, ...]:
-    """Return the cells of a configuration, as in `COLUMNS`."""
-    return (
-        f"{row.utility:.3f} ± {row.metrics['test_accuracy_error']:.3f}",
-        f"{row.metrics['majority_accuracy']:.3f}",
-        format_lower(row.audited, 2),
-        format_upper(row.ceiling, 2),
-        row.verdict,
-        game,
-    )
-
-
-def draw(lines: list[str], path: Path) -> None:
+def draw(rows_of: Mapping[tuple[str, str], Sequence[SweepRow]], path: Path) -> None:
     """Draw accuracy against epsilon: a dot at each claim, and a bar from it to the measured bound if one was shown."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     every_axes = figure.subplots(1, len(DATA_SETS), sharey=True)
-    table = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[2:]]
     for axes, data in zip(every_axes, DATA_SETS, strict=True):
         for number, learner in enumerate(LEARNERS):
-            selected = [cells for cells in table if cells[:2] == [learner, data]]
-            claimed, measured = ([float(cells[column]) for cells in selected] for column in (2, 5))
-            accuracy, error = zip(*(map(float, cells[3].split(" ± ")) for cells in selected), strict=True)
-            colour = f"C{number}"
+            rows, colour = rows_of[learner, data], f"C{number}"
+            claimed, accuracy = [row.claimed for row in rows], [row.utility for row in rows]
+            error = [row.metrics["test_accuracy_error"] for row in rows]
             axes.errorbar(claimed, accuracy, yerr=error, marker="o", color=colour, label=f"{learner}, claim")
-            axes.hlines(accuracy, measured, claimed, color=colour, alpha=0.35, linewidth=5)
-        majority = float(next(cells[4] for cells in table if cells[1] == data))
+            axes.hlines(accuracy, [row.audited for row in rows], claimed, color=colour, alpha=0.35, linewidth=5)
+        majority = rows_of["lp-1st", data][0].metrics["majority_accuracy"]
         axes.axhline(majority, color="gray", linestyle="--", linewidth=1, label="always the most frequent label")
         axes.set(title=data, xlabel="ε of one record in nats", xlim=(0, 1.05 * max(CLAIMS)))
     every_axes[0].set_ylabel("test accuracy")
@@ -94,16 +89,5 @@ def draw(lines: list[str], path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def main() -> None:
-    """Print the table, write it to the data file and draw it."""
-    with tempfile.TemporaryDirectory() as temporary:
-        lines = []
-        for line in rows(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)):
-            print(line, flush=True)
-            lines.append(line)
-    draw(lines, DATA.parent / "guides" / "privacy-utility.png")
-    record("privacy-utility.csv", list(table_rows(lines, keys=3)), "python -m benchmarks.privacy_utility")
-
-
 if __name__ == "__main__":
-    main()
+    measurement(measured, folder="folder of runs; a finished one is reused")

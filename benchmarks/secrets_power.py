@@ -116,4 +116,4 @@ def compared(games: int) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    measurement(compared, program="benchmarks.secrets_power", file="secrets-power.csv", number=GAMES)
+    measurement(compared, number=GAMES)

@@ -1,29 +1,26 @@
 """Generators of synthetic tables with a planted defect, and what an audit from three files says of each.
 
-    python -m benchmarks.synthetic_defects [--data FOLDER] [--rows 4000] [--seed 0] [NAME ...]
+    python -m benchmarks.synthetic_defects RUNS.jsonl [--only NAME ...] [--data FOLDER] [--rows 4000] [--write]
 
-runs the named cases, or all of them, on rows of the census data in FOLDER, else on made rows of the same kind, and
-writes bounds, p-values, verdicts and the usual measures to `docs/data/synthetic-defects.csv`.
-
-Each generator is given the training rows, and `fresh`, a sampler of new rows of the true law, so that nothing but the
-defect gives the training rows away.
+The rows are those of the census data in FOLDER, else made rows of the same kind. Each generator is given the training
+rows, and `fresh`, a sampler of new rows of the true law, so that nothing but the defect gives the training rows away.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import dpaudit
+from benchmarks.campaign import by_case, campaign, of_each
 from dpaudit.engine.data.labelled_files import COLUMNS, NUMERIC
-from tools.rows import DATA, Row, measured_here, note_origin, read_rows, setting, write
 
 Rng = np.random.Generator
 Sampler = Callable[[int], pd.DataFrame]
@@ -497,10 +494,16 @@ CASES: dict[str, Case] = {
 }
 
 
-def measured(name: str, split: Split, seed: int) -> list[Row]:
-    """Return the rows of the data file for one case."""
-    case = CASES[name]
-    split = case.prepare(split)
+def cases(seeds: int, **_: str) -> Iterator[dict[str, Any]]:
+    """Yield generator and seed of each audit."""
+    return of_each(CASES, seeds, by="generator")  # type: ignore[return-value]
+
+
+def run(generator: str, seed: int, data: str, rows: str) -> dict[str, Any]:
+    """Return what an audit from three files says of a generator."""
+    case = CASES[generator]
+    count = round(int(rows or 4_000) * case.size)
+    split = case.prepare(split_of(read_adult(Path(data)), count, seed) if data else made_split(count, seed))
     released = case.generate(split, np.random.default_rng(seed))
     started = time.process_time()
     audit = dpaudit.synthetic(split.training, split.holdout, released, claim=1.0)
@@ -512,8 +515,7 @@ def measured(name: str, split: Split, seed: int) -> list[Row]:
         """Return the verdict on a claim that allows this epsilon for a replaced row."""
         return "VIOLATION" if strict > allowed and not audit.control.doubt else "NO VIOLATION FOUND"
 
-    conditions = {"generator": name, "rows": f"{len(split.training):,}"}
-    numbers = {
+    values = {
         "epsilon, one replaced row": f"{np.floor(audit.epsilon * 100) / 100:.2f}",
         "the same at 99.9 %": f"{np.floor(strict * 100) / 100:.2f}",
         "p-value of claim 1": f"{p_value:.2g}",
@@ -522,10 +524,9 @@ def measured(name: str, split: Split, seed: int) -> list[Row]:
         "claim 1, replaced rows": verdict(1.0),
         **{RULES[each.name]: "passes" if each.passes else "fails" for each in audit.measures if each.name in RULES},
         "processor seconds": f"{seconds:.0f}",
+        "limit": case.limit,
     }
-    if case.limit:
-        numbers["limit"] = case.limit
-    return [Row(setting(conditions), what, value) for what, value in numbers.items()]
+    return {"rows": f"{len(split.training):,}", "values": values}
 
 
 RULES = {
@@ -537,29 +538,7 @@ RULES = {
 """Short names of the measures with a usual rule."""
 
 
-def main() -> None:
-    """Measure the cases and replace their rows in the data file."""
-    parser = argparse.ArgumentParser(description="Audit synthetic tables with planted defects.")
-    parser.add_argument("cases", nargs="*", metavar="NAME", help="cases to run; all by default")
-    parser.add_argument("--data", type=Path, help="folder with adult.data and adult.test; made rows by default")
-    parser.add_argument("--rows", type=int, default=4_000, help="training rows")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    population = read_adult(arguments.data) if arguments.data else None
-    path = DATA / "synthetic-defects.csv"
-    names = arguments.cases or list(CASES)
-    rows = read_rows(path) if path.exists() else []
-    for name in names:
-        count = round(arguments.rows * CASES[name].size)
-        split = made_split(count, arguments.seed) if population is None else split_of(population, count, arguments.seed)
-        others = [row for row in rows if row.settings()["generator"] != name]
-        new = measured(name, split, arguments.seed)
-        rows = sorted([*others, *new], key=lambda row: list(CASES).index(row.settings()["generator"]))
-        print(name, {row.what: row.value for row in new}, flush=True)
-        write(path, rows)
-    data = " --data FOLDER" if arguments.data else ""
-    note_origin(measured_here("synthetic-defects.csv", f"python -m benchmarks.synthetic_defects{data}"))
-
-
 if __name__ == "__main__":
-    main()
+    settings = {"data": "folder with adult.data and adult.test; made rows without", "rows": "training rows"}
+    groups = by_case("generator", "rows")
+    campaign(cases, run, lambda lines: lines[-1]["values"], groups=groups, counted=False, settings=settings)

@@ -284,12 +284,4 @@ def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=groups,
-        program="benchmarks.synthetic_generators",
-        file="synthetic-generators.csv",
-        seeds=100,
-    )
+    campaign(cases, run, columns, groups=groups, seeds=100)

@@ -293,12 +293,4 @@ def columns(games: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=groups,
-        program="benchmarks.synthetic_honest",
-        file="synthetic-honest.csv",
-        seeds=200,
-    )
+    campaign(cases, run, columns, groups=groups, seeds=200)

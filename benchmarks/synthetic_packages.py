@@ -1,26 +1,24 @@
 """Audit third-party generators of tables, each in a Python of its own: with the generator, and from three files.
 
     make libraries
-    python -m benchmarks.synthetic_packages checks FOLDER [NAME ...]
+    python -m benchmarks.synthetic_packages checks RUNS.jsonl [--only NAME ...] [--write]
     python -m benchmarks.synthetic_packages tables FOLDER ADULT [NAME ...]
-    python -m benchmarks.synthetic_packages audits FOLDER [NAME ...]
-    python -m benchmarks.synthetic_packages pages FOLDER
+    python -m benchmarks.synthetic_packages audits RUNS.jsonl --folder FOLDER [--only NAME ...] [--write]
 
-`checks` runs `dpaudit check` on generators, each in the run folder FOLDER/NAME. `tables` splits random rows of UCI's
-files in ADULT into FOLDER/train.csv and FOLDER/holdout.csv, and writes FOLDER/NAME.csv for each generator. `audits`
-runs `dpaudit.synthetic` on these tables. All skip what FOLDER has. `pages` writes what was found to
-`docs/data/synthetic-package-checks.csv` and `docs/data/synthetic-package-tables.csv`.
+`checks` runs `dpaudit check` on generators. `tables` splits random rows of UCI's files in ADULT into FOLDER/train.csv
+and FOLDER/holdout.csv, and writes FOLDER/NAME.csv for each generator whose file is missing. `audits` runs
+`dpaudit.synthetic` on these tables.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,9 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
+from benchmarks.campaign import by_case, campaign, of_each
 from dpaudit import Claim, Relation
 from dpaudit.engine.data.labelled_files import COLUMNS, NUMERIC
-from tools.rows import record, table_rows
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "examples" / "libraries"
@@ -140,15 +138,12 @@ CHECKS = {
 BUDGET = "4m"
 
 
-def checks(folder: Path, *names: str) -> None:
-    """Run the checks that are missing."""
-    for name in names or CHECKS:
-        output = folder / name.replace(", ", "-").replace(" ", "-")
-        if (output / "found.json").exists():
-            continue
-        case, began = CHECKS[name], time.monotonic()
-        claim = Claim(1.0, case.delta, Relation.ADD_REMOVE)
-        report = dpaudit.check(
+def check(generator: str, seed: int) -> dict[str, Any]:
+    """Return what a check of a generator found."""
+    case = CHECKS[generator]
+    claim = Claim(1.0, case.delta, Relation.ADD_REMOVE)
+    with tempfile.TemporaryDirectory() as folder:
+        joint = dpaudit.check(
             case.generator,
             schema=SCHEMA,
             claim=claim,
@@ -158,73 +153,45 @@ def checks(folder: Path, *names: str) -> None:
             folder=str(FOLDER),
             effort="quick",
             budget=BUDGET,
-            output=str(output),
-        )
-        assert report.joint is not None
-        deciding = report.joint.deciding
-        outcome = {
-            "name": name,
-            "verdict": report.joint.verdict.value,
-            "epsilon": 0.0 if deciding is None else max(0.0, deciding.epsilon),
-            "seconds": time.monotonic() - began,
-        }
-        (output / "found.json").write_text(json.dumps(outcome))
-        print(report, json.dumps(outcome), sep="\n", flush=True)
+            output=f"{folder}/run",
+        ).joint
+    assert joint is not None
+    return {
+        "leak": case.leak or "none known",
+        "verdict": joint.verdict.value,
+        "epsilon": 0.0 if joint.deciding is None else max(0.0, joint.deciding.epsilon),
+    }
 
 
-def audits(folder: Path, *names: str) -> None:
-    """Audit the synthetic tables that were not audited yet."""
-    for name in names or PACKAGES:
-        synth, output = folder / f"{name}.csv", folder / f"{name}.json"
-        if not synth.exists() or output.exists():
-            continue
-        claim = None if PACKAGES[name].epsilon is None else PACKAGES[name].epsilon
-        began = time.process_time()
-        result = dpaudit.synthetic(folder / "train.csv", folder / "holdout.csv", synth, claim=claim)
-        outcome = {
-            "name": name,
-            "claimed": claim,
-            "verdict": result.verdict.value,
-            "epsilon": result.epsilon,
-            "measures": {measure.name: measure.value for measure in result.measures},
-            "best": max((attack.accuracy, attack.name) for attack in result.attacks),
-            "seconds": time.process_time() - began,
-        }
-        output.write_text(json.dumps(outcome))
-        print(name, result, sep="\n", flush=True)
+def columns_of_checks(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return claim, bound and verdict of a generator."""
+    return {"claimed": "1", "epsilon at least": _down(lines[0]["epsilon"]), "verdict": lines[0]["verdict"]}
 
 
-def pages(folder: Path) -> None:
-    """Write what was found to `docs/data`."""
-    lines = ["| generator | leak | claimed | epsilon at least | verdict |", "| --- | --- | --- | --- | --- |"]
-    for name, case in CHECKS.items():
-        path = folder / name.replace(", ", "-").replace(" ", "-") / "found.json"
-        if path.exists():
-            outcome = json.loads(path.read_text())
-            lines.append(
-                f"| {name} | {case.leak or 'none known'} | 1 | {_down(outcome['epsilon'])} | {outcome['verdict']} |"
-            )
-    _write("synthetic-package-checks.csv", lines, 2, "checks")
-    lines = [
-        "| generator | claimed | epsilon at least | best attack | right in | seconds |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name in PACKAGES:
-        path = folder / f"{name}.json"
-        if path.exists():
-            outcome = json.loads(path.read_text())
-            accuracy, attack = outcome["best"]
-            claimed = "none" if outcome["claimed"] is None else f"{outcome['claimed']:g}"
-            cells = f"{_down(outcome['epsilon'])} | {attack} | {accuracy:.1%}".replace("%", " %")
-            lines.append(f"| {name} | {claimed} | {cells} | {outcome['seconds']:.0f} |")
-    _write("synthetic-package-tables.csv", lines, 1, "audits")
+def audit(generator: str, seed: int, folder: str) -> dict[str, Any]:
+    """Return what an audit from the files of the training, of the holdout and of a generator found."""
+    tables = (Path(folder) / f"{name}.csv" for name in ("train", "holdout", generator))
+    result = dpaudit.synthetic(*tables, claim=PACKAGES[generator].epsilon)
+    best = max((attack.accuracy, attack.name) for attack in result.attacks)
+    return {"epsilon": result.epsilon, "best": best}
 
 
-def _write(file: str, lines: list[str], keys: int, verb: str) -> None:
-    if len(lines) == 2:
-        return  # nothing was found
-    print(*lines, sep="\n")
-    record(file, list(table_rows(lines, keys=keys)), f"python -m benchmarks.synthetic_packages {verb} FOLDER")
+def columns_of_audits(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return claim, bound, best attack and seconds of a generator."""
+    (line,), (accuracy, attack) = lines, lines[0]["best"]
+    claimed = PACKAGES[line["generator"]].epsilon
+    return {
+        "claimed": "none" if claimed is None else f"{claimed:g}",
+        "epsilon at least": _down(line["epsilon"]),
+        "best attack": attack,
+        "right in": f"{100 * accuracy:.1f} %",
+        "seconds": f"{line['seconds']:.0f}",
+    }
+
+
+def with_tables(seeds: int, folder: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the generators whose table is in the folder."""
+    yield from of_each((name for name in PACKAGES if (Path(folder) / f"{name}.csv").exists()), 1, by="generator")
 
 
 def _down(epsilon: float) -> str:
@@ -260,13 +227,11 @@ def tables(folder: Path, adult: str, *names: str) -> None:
     for name in names or PACKAGES:
         path = folder / f"{name}.csv"
         if not path.exists():
-            print(
-                name, f"{synthesize(PACKAGES[name], folder / 'train.csv', path, public_domain(rows)):.0f} s", flush=True
-            )
+            synthesize(PACKAGES[name], folder / "train.csv", path, public_domain(rows))
 
 
-def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str, Any]) -> float:
-    """Write a synthetic table of as many rows; return the seconds of processor time."""
+def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str, Any]) -> None:
+    """Write a synthetic table of as many rows."""
     module, generator = package.generator.split(":")
     arguments = {
         **({} if package.epsilon is None else {"epsilon": package.epsilon}),
@@ -274,18 +239,34 @@ def synthesize(package: Package, train: Path, output: Path, domain: Mapping[str,
         **package.arguments,
     }
     python = ROOT / f".venv-{package.python}" / "bin" / "python"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [str(python), "-W", "ignore", "-c", SYNTHESIZE, module, generator, json.dumps(arguments), train, output],
         env={"PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         check=True,
         timeout=LIMIT_S,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 if __name__ == "__main__":
-    verb, folder, *arguments = sys.argv[1:]
-    verbs: dict[str, Callable[..., None]] = {"checks": checks, "tables": tables, "audits": audits, "pages": pages}
-    verbs[verb](Path(folder), *arguments)
+    verb, *words = sys.argv[1:]
+    if verb == "tables":
+        tables(Path(words[0]), *words[1:])
+    elif verb == "checks":
+        campaign(
+            *(partial(of_each, CHECKS, by="generator"), check, columns_of_checks),
+            groups=by_case("generator", "leak"),
+            file="synthetic-package-checks.csv",
+            counted=False,
+            verb=verb,
+            arguments=words,
+        )
+    else:
+        campaign(
+            *(with_tables, audit, columns_of_audits),
+            groups=by_case("generator"),
+            file="synthetic-package-tables.csv",
+            counted=False,
+            verb=verb,
+            settings={"folder": "where the tables are"},
+            arguments=words,
+        )

@@ -1,12 +1,11 @@
 """Detect leaking generators of tables: `dpaudit.synthetic`, anonymeter, distances and shadow models on the same tables.
 
     make .venv-anonymeter/.installed
-    python -m benchmarks.synthetic_peers [--honest 40] [--tables 6] [--rows 1000]
+    python -m benchmarks.synthetic_peers RUNS.jsonl [--seeds HONEST_TABLES] [--rows 1000] [--write]
 
 Each method gives a number for a table, larger for more leakage. Its threshold is the one that at most 5 % of the honest
 tables exceed, so that all methods have the same share of false alarms; the power is the share of leaking tables beyond
-it. Honest tables are fresh draws of the law of the training rows. The script prints a table and writes it to
-`docs/data/synthetic-peers.csv`. Seconds are those of the processor, for one table.
+it. Honest tables are fresh draws of the law of the training rows. Seconds are those of the processor, for one table.
 
 The shadow-model attack is written from its paper (Houssiau et al., 2022, "TAPAS"), since the toolbox is on no package
 index. Unlike the others it fits the generator itself, `SHADOWS` times for each of two worlds: with a target record, or
@@ -15,16 +14,16 @@ with another one instead.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,8 +32,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
 import dpaudit
+from benchmarks.campaign import campaign, of_each
 from benchmarks.synthetic_defects import Split, copies, interpolated, jittered, made_rows, made_split, marginals
-from tools.rows import DATA, measured_here, note_origin, table_rows, write
 
 ROOT = Path(__file__).parent.parent
 Rng = np.random.Generator
@@ -50,6 +49,8 @@ GENERATORS: dict[str, Generator] = {
     "marginals, ε = 1": lambda split, rng: marginals(split, rng, 1.0),
 }
 FALSE_ALARMS = 0.05
+TABLES = 6
+"""Leaking tables of each generator."""
 SHADOWS = 16
 """Fits of the generator in each world to learn from; half as many more to test on."""
 QUERIES = 60
@@ -61,22 +62,21 @@ from pathlib import Path
 import pandas as pd
 from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
 warnings.simplefilter("ignore")
-for folder in sys.argv[1:]:
-    train, holdout, synth = (pd.read_csv(Path(folder) / f"{name}.csv") for name in ("train", "holdout", "synth"))
-    columns, results = list(train.columns), {}
-    halves = columns[::2], columns[1::2]
-    tables = {"ori": train, "syn": synth, "control": holdout, "n_attacks": 200}
-    evaluators = {
-        "singling out, one column": (SinglingOutEvaluator(**tables, seed=0), {"mode": "univariate"}),
-        "singling out, four columns": (SinglingOutEvaluator(**tables, n_cols=4, seed=0), {"mode": "multivariate"}),
-        "linkability": (LinkabilityEvaluator(**tables, aux_cols=halves, n_neighbors=10), {"n_jobs": 1}),
-        "inference": (InferenceEvaluator(**tables, secret="income", aux_cols=columns[:-1]), {"n_jobs": 1}),
-    }
-    for name, (evaluator, arguments) in evaluators.items():
-        began = time.process_time()
-        risk = evaluator.evaluate(**arguments).risk()
-        results[name] = risk.value, time.process_time() - began
-    print(json.dumps(results), flush=True)
+train, holdout, synth = (pd.read_csv(Path(sys.argv[1]) / f"{name}.csv") for name in ("train", "holdout", "synth"))
+columns, results = list(train.columns), {}
+halves = columns[::2], columns[1::2]
+tables = {"ori": train, "syn": synth, "control": holdout, "n_attacks": 200}
+evaluators = {
+    "singling out, one column": (SinglingOutEvaluator(**tables, seed=0), {"mode": "univariate"}),
+    "singling out, four columns": (SinglingOutEvaluator(**tables, n_cols=4, seed=0), {"mode": "multivariate"}),
+    "linkability": (LinkabilityEvaluator(**tables, aux_cols=halves, n_neighbors=10), {"n_jobs": 1}),
+    "inference": (InferenceEvaluator(**tables, secret="income", aux_cols=columns[:-1]), {"n_jobs": 1}),
+}
+for name, (evaluator, arguments) in evaluators.items():
+    began = time.process_time()
+    risk = evaluator.evaluate(**arguments).risk()
+    results[name] = risk.value, time.process_time() - began
+print(json.dumps(results))
 """
 
 
@@ -99,13 +99,17 @@ def with_distances(train: pd.DataFrame, holdout: pd.DataFrame, synth: pd.DataFra
     return float(np.mean(gaps[0] < gaps[1]) + np.mean(gaps[0] == gaps[1]) / 2)
 
 
-def with_anonymeter(folders: Sequence[Path]) -> list[dict[str, tuple[float, float]]]:
-    """Return risk and seconds of each evaluator for each folder of tables."""
+def with_anonymeter(*tables: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return risk and seconds of each evaluator for training, holdout and synthetic rows."""
     python = ROOT / ".venv-anonymeter" / "bin" / "python"
-    completed = subprocess.run(
-        [str(python), "-W", "ignore", "-c", ANONYMETER, *map(str, folders)], capture_output=True, text=True, check=True
-    )
-    return [json.loads(line) for line in completed.stdout.splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        for file, frame in zip(("train", "holdout", "synth"), tables, strict=True):
+            frame.to_csv(Path(folder) / f"{file}.csv", index=False)
+        completed = subprocess.run(
+            [str(python), "-W", "ignore", "-c", ANONYMETER, folder], capture_output=True, text=True, check=True
+        )
+    results: dict[str, tuple[float, float]] = json.loads(completed.stdout)
+    return {f"anonymeter, {name}": result for name, result in results.items()}
 
 
 def with_shadow_models(split: Split, generator: Generator, rng: Rng) -> float:
@@ -186,68 +190,49 @@ OWN_LINES = {
 }
 
 
-def main() -> None:
-    """Run all methods and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--honest", type=int, default=40)
-    parser.add_argument("--tables", type=int, default=6)
-    parser.add_argument("--rows", type=int, default=1_000)
-    options = parser.parse_args()
+def cases(seeds: int, rows: str) -> Iterator[dict[str, Any]]:
+    """Yield generator and number of each table."""
+    yield from of_each([HONEST], seeds, by="generator")
+    yield from of_each([name for name in GENERATORS if name != HONEST], TABLES, by="generator")
+
+
+def run(generator: str, seed: int, rows: str) -> dict[str, Any]:
+    """Return the value of each method on one table, and its seconds."""
     warnings.simplefilter("ignore")
-    values: dict[str, dict[str, list[float]]] = {}
-    seconds: dict[str, list[float]] = {}
+    rng = np.random.default_rng([seed, list(GENERATORS).index(generator)])
+    split = made_split(int(rows or 1_000), int(rng.integers(1 << 31)))
+    tables = split.training, split.holdout, GENERATORS[generator](split, rng)
 
-    def note(method: str, generator: str, value: float, took: float) -> None:
-        values.setdefault(method, {}).setdefault(generator, []).append(value)
-        seconds.setdefault(method, []).append(took)
+    def timed(method: Callable[..., float], *arguments: Any) -> tuple[float, float]:
+        began = time.process_time()
+        return method(*arguments), time.process_time() - began
 
-    with tempfile.TemporaryDirectory() as root:
-        folders: list[tuple[str, Path]] = []
-        for name, generator in GENERATORS.items():
-            for number in range(options.honest if name == HONEST else options.tables):
-                rng = np.random.default_rng([number, list(GENERATORS).index(name)])
-                split = made_split(options.rows, int(rng.integers(1 << 31)))
-                synth = generator(split, rng)
-                tables = (split.training, split.holdout, synth)
-                for method, function in (
-                    ("dpaudit synthetic", with_dpaudit),
-                    ("distance to closest record", with_distances),
-                ):
-                    began = time.process_time()
-                    note(method, name, function(*tables), time.process_time() - began)
-                began = time.process_time()
-                note("shadow models", name, with_shadow_models(split, generator, rng), time.process_time() - began)
-                folder = Path(root) / f"{len(folders)}"
-                folder.mkdir()
-                for file, frame in zip(("train", "holdout", "synth"), tables, strict=True):
-                    frame.to_csv(folder / f"{file}.csv", index=False)
-                folders.append((name, folder))
-            print(name, {method: np.round(by[name], 3).tolist() for method, by in values.items()}, flush=True)
-        risks = with_anonymeter([folder for _, folder in folders])
-        for (name, _), evaluators in zip(folders, risks, strict=True):
-            for evaluator, (value, took) in evaluators.items():
-                note(f"anonymeter, {evaluator}", name, value, took)
-    lines = table(values, seconds)
-    print(*lines, sep="\n")
-    write(DATA / "synthetic-peers.csv", list(table_rows(lines, keys=1)))
-    sizes = f"--honest {options.honest} --tables {options.tables} --rows {options.rows}"
-    note_origin(measured_here("synthetic-peers.csv", f"python -m benchmarks.synthetic_peers {sizes}"))
+    methods = {
+        "dpaudit synthetic": timed(with_dpaudit, *tables),
+        "distance to closest record": timed(with_distances, *tables),
+        "shadow models": timed(with_shadow_models, split, GENERATORS[generator], rng),
+        **with_anonymeter(*tables),
+    }
+    return {"methods": methods}
 
 
-def table(values: Mapping[str, Mapping[str, Sequence[float]]], seconds: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return a row for each method: false alarms, power on each generator, seconds and lines of code."""
-    header = ["method", *GENERATORS, "seconds", "lines of code"]
-    lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
-    for method, by_generator in values.items():
-        honest = np.sort(by_generator[HONEST])[::-1]
-        threshold = honest[int(FALSE_ALARMS * honest.size)]
-        shares = [
-            f"{np.mean(np.asarray(by_generator[name]) > threshold):.1%}".replace("%", " %") for name in GENERATORS
-        ]
-        written_lines = OWN_LINES[method.partition(",")[0]]
-        lines.append(f"| {' | '.join([method, *shares, f'{np.mean(seconds[method]):.1f}', str(written_lines)])} |")
-    return lines
+def groups(line: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], tuple[str, str, float, float]]]:
+    """Yield the row of each method."""
+    for method, (value, seconds) in line["methods"].items():
+        yield {"method": method}, (method, line["generator"], value, seconds)
+
+
+def columns(tables: Sequence[tuple[str, str, float, float]]) -> dict[str, str]:
+    """Return false alarms, power on each generator, seconds and lines of code."""
+    by_generator = {name: np.array([value for _, of, value, _ in tables if of == name]) for name in GENERATORS}
+    honest = np.sort(by_generator[HONEST])[::-1]
+    threshold = honest[int(FALSE_ALARMS * honest.size)]
+    return {
+        **{name: f"{100 * np.mean(values > threshold):.1f} %" for name, values in by_generator.items() if values.size},
+        "seconds": f"{np.mean([seconds for *_, seconds in tables]):.1f}",
+        "lines of code": str(OWN_LINES[tables[0][0].partition(",")[0]]),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    campaign(cases, run, columns, groups=groups, counted=False, seeds=40, settings={"rows": "training rows"})

@@ -383,4 +383,4 @@ def groups(line: Mapping[str, Any]) -> list[tuple[dict[str, str], Mapping[str, A
 
 
 if __name__ == "__main__":
-    campaign(cases, run, columns, groups=groups, program="benchmarks.text_defects", file="text-defects.csv", seeds=2)
+    campaign(cases, run, columns, groups=groups, seeds=2)

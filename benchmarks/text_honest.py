@@ -101,12 +101,4 @@ def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=by_case("training"),
-        program="benchmarks.text_honest",
-        file="text-honest.csv",
-        seeds=1_000,
-    )
+    campaign(cases, run, columns, groups=by_case("training"), seeds=1_000)

@@ -173,4 +173,4 @@ def columns(games: Sequence[tuple[str, float, float]]) -> dict[str, str]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    campaign(cases, run, columns, groups=groups, program="benchmarks.text_peers", file="text-peers.csv", seeds=200)
+    campaign(cases, run, columns, groups=groups, seeds=200)

@@ -1,14 +1,12 @@
 """Ways to audit a language model that do not work, measured.
 
-    python -m benchmarks.text_pitfalls [--small]
+    python -m benchmarks.text_pitfalls [--number SEEDS] [--write]
 
-The program writes the numbers that `docs/guides/text-pitfalls.md` quotes to `docs/data/text-pitfalls.csv`, in a minute
-of processor time.
+`docs/guides/text-pitfalls.md` quotes the numbers, which take a minute of processor time; fewer seeds take less.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,12 +16,14 @@ import torch
 from scipy.stats import beta, binom
 
 import dpaudit
+from benchmarks.campaign import measurement, rows_about
 from benchmarks.text_defects import adapted, base_model
 from benchmarks.text_honest import without_canaries
 from tests.language_models.small_language_models import collated, domain_texts, small_tokenizer
-from tools.rows import Row, record, setting
+from tools.rows import Row
 
 DELTA, CANARIES = 1e-5, 200
+SEEDS, AUDITS = 3, 100
 RATES = (0.05, 0.2, 0.5)
 SIDE = 0.025
 
@@ -92,38 +92,28 @@ def contexts(seed: int, *, are_training_texts: bool) -> float:
     return dpaudit.estimate_text(model, base, canaries, delta=DELTA).lower
 
 
-def measurements(small: bool) -> Iterator[Row]:
+def measured(seeds: int) -> Iterator[Row]:
     """Yield the rows of the data file."""
     for count in (100, 200, 500, 1_000, 2_000, 4_000):
         canaries = dpaudit.canaries(_Numbers(), count, "random-tokens", length=8, seed=0)
-        yield _row(
-            "claims too large",
-            f"{count:,} canaries",
-            "maximum epsilon",
-            canaries.maximum_epsilon(delta=DELTA, confidence=0.95),
-        )
+        most = canaries.maximum_epsilon(delta=DELTA, confidence=0.95)
+        yield from _rows("claims too large", f"{count:,} canaries", "maximum epsilon", f"{most:.2f}")
     for rate in RATES:
-        error = 100 * ignored_controls(100, 100, rate)
-        yield _row("controls taken as exact", f"rate {rate:g}", "error of a side of 2.5 %", error, unit=" %")
-    audits, seeds = (4, 1) if small else (100, 3)
+        error = f"{100 * ignored_controls(100, 100, rate):.2f} %"
+        yield from _rows("controls taken as exact", f"rate {rate:g}", "error of a side of 2.5 %", error)
+    audits = AUDITS if seeds == SEEDS else 4 * seeds
     for name, count in zip(("the first", "the best of four"), best_of_attacks(audits), strict=True):
-        yield Row(
-            setting({"pitfall": "attack chosen afterwards", "case": name}),
-            "above 0",
-            f"{count} of {audits}",
-            trials=str(audits),
-        )
+        yield from _rows("attack chosen afterwards", name, "above 0", f"{count} of {audits}", audits)
     for name, are_trained in (("trained", True), ("frozen", False)):
-        bounds = [new_tokens(seed, are_trained=are_trained) for seed in range(seeds)]
-        yield _row("new tokens", f"embeddings {name}", "mean bound", float(np.mean(bounds)), trials=seeds)
+        mean = np.mean([new_tokens(seed, are_trained=are_trained) for seed in range(seeds)])
+        yield from _rows("new tokens", f"embeddings {name}", "mean bound", f"{mean:.2f}", seeds)
     for name, are_training_texts in (("other texts", False), ("training texts", True)):
-        bounds = [contexts(seed, are_training_texts=are_training_texts) for seed in range(seeds)]
-        yield _row("contexts", name, "mean bound", float(np.mean(bounds)), trials=seeds)
+        mean = np.mean([contexts(seed, are_training_texts=are_training_texts) for seed in range(seeds)])
+        yield from _rows("contexts", name, "mean bound", f"{mean:.2f}", seeds)
 
 
-def _row(pitfall: str, case: str, what: str, value: float, *, unit: str = "", trials: int | None = None) -> Row:
-    conditions = setting({"pitfall": pitfall, "case": case})
-    return Row(conditions, what, f"{value:.2f}{unit}", "", "" if trials is None else str(trials))
+def _rows(pitfall: str, case: str, what: str, value: str, trials: int | None = None) -> Iterator[Row]:
+    return rows_about({"pitfall": pitfall, "case": case}, {what: value}, trials)
 
 
 class _Numbers:
@@ -139,18 +129,5 @@ class _Numbers:
         return 1_000
 
 
-def main() -> None:
-    """Measure and write the data file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="few audits; no data file is written")
-    options = parser.parse_args()
-    rows = []
-    for row in measurements(options.small):
-        rows.append(row)
-        print(row, flush=True)
-    if not options.small:
-        record("text-pitfalls.csv", rows, "python -m benchmarks.text_pitfalls")
-
-
 if __name__ == "__main__":
-    main()
+    measurement(measured, number=SEEDS)

@@ -100,8 +100,6 @@ if __name__ == "__main__":
         run,
         columns,
         groups=groups,
-        program="benchmarks.text_steps",
-        file="text-steps.csv",
         seeds=10,
         settings={"weights": "GGUF file of a model that is fine-tuned too"},
     )

@@ -384,12 +384,4 @@ def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=by_case("set", "function"),
-        program="benchmarks.textbook",
-        file="textbook.csv",
-        seeds=3,
-    )
+    campaign(cases, run, columns, groups=by_case("set", "function"), seeds=3)

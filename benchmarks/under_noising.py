@@ -21,15 +21,16 @@ import numpy as np
 import yaml
 
 from benchmarks.campaign import by_case, campaign, of_each
-from benchmarks.check_defects import FLAT_DIGITS, SPECS, checked_here
 from dpaudit import AuditResult, Claim, Relation, Verdict, from_summary
 from dpaudit.engine.request.build import build
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import dp_sgd_epsilon
+from tests.bank import checked_here
+from tests.bank.planted import FLAT_DIGITS
 
-EXAMPLES = SPECS.parent
+EXAMPLES = Path(__file__).parent.parent / "examples"
 Run = Callable[[float, int], tuple[Verdict, AuditResult | None]]
 """Function from a factor and a seed to the verdict and the deciding test; the run is honest at factor 1."""
 CLAIM = Claim(1.0)
@@ -159,13 +160,4 @@ def columns(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        partial(of_each, RUNS, by="mechanism"),
-        run,
-        columns,
-        groups=by_case("mechanism"),
-        program="benchmarks.under_noising",
-        file="under-noising.csv",
-        seeds=5,
-        counted=False,
-    )
+    campaign(partial(of_each, RUNS, by="mechanism"), run, columns, groups=by_case("mechanism"), seeds=5, counted=False)

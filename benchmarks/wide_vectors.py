@@ -107,13 +107,4 @@ def columns(audits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    campaign(
-        cases,
-        run,
-        columns,
-        groups=by_case("learner", "table", "factor"),
-        program="benchmarks.wide_vectors",
-        file="wide-vectors.csv",
-        seeds=3,
-        counted=False,
-    )
+    campaign(cases, run, columns, groups=by_case("learner", "table", "factor"), seeds=3, counted=False)

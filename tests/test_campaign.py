@@ -32,7 +32,7 @@ def cases(seeds: int, offset: str = "") -> Iterator[Mapping[str, Any]]:
 
 def play(*arguments: str, **settings: Any) -> list[tuple[str, int]]:
     PLAYED.clear()
-    campaign(cases, run, columns, groups=by_case("case"), program="p", file="f.csv", arguments=arguments, **settings)
+    campaign(cases, run, columns, groups=by_case("case"), file="f.csv", arguments=arguments, **settings)
     return list(PLAYED)
 
 
@@ -62,7 +62,8 @@ def test_rows_are_written_where_the_command_says_so(monkeypatch: pytest.MonkeyPa
     assert recorded == []
     play("--write", "--offset", "3", settings={"offset": "a number"}, counted=False)
     ((file, rows, program),) = recorded
-    assert (file, program) == ("f.csv", "python -m p RUNS.jsonl --seeds 1")
+    assert (file, program) == ("f.csv", f"python -m {harness.program()} RUNS.jsonl --seeds 1")
+    assert harness.file_of("benchmarks.dp_sgd_steps") == "dp-sgd-steps.csv"
     assert rows[0] == Row("case=first", "sum", "8")
 
 

@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4745,
-    "benchmarks": 8752,
+    "benchmarks": 8231,
     "cluster": 500,
     "dpaudit": 3390,
     "engine": 165,
@@ -44,8 +44,8 @@ LIMITS = {
     "synthetic_tables/front_door": 1101,
     "synthetic_tables/games": 2704,
     "synthetic_tables/mechanisms": 1150,
-    "tests": 72330,
-    "tools": 1357,
+    "tests": 72399,
+    "tools": 1305,
 }
 """Most lines of Python in each room."""
 

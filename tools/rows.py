@@ -1,22 +1,16 @@
-"""Convert the Markdown tables that the benchmarks print into rows of `docs/data/*.csv`.
+"""Rows of `docs/data/*.csv`, each one measurement.
 
-    python -m benchmarks.estimate_default | python -m tools.rows estimate-default.csv --keys 3 --trials tables \\
-        --program "python -m benchmarks.estimate_default"
-
-A row is one measurement. `docs/data/index.csv` holds the program, date and machine of each file. `tools/pages.py`
-generates the tables of the pages from both.
+`docs/data/index.csv` holds program, date and machine of each file. `tools/pages.py` generates the tables of the pages
+from both.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import platform
-import re
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,37 +67,6 @@ def setting(conditions: Mapping[str, str]) -> str:
     return "; ".join(f"{name}={value}" for name, value in conditions.items())
 
 
-def table_rows(lines: Iterable[str], *, keys: int, trials: str = "") -> Iterator[Row]:
-    """Yield the measurements of a Markdown table.
-
-    Args:
-        lines: The table, header first.
-        keys: Number of left columns that label a row. An empty cell repeats the cell above.
-        trials: The column with the number of audits, games or runs.
-    """
-    header, _, *body = [_cells(line) for line in lines if line.startswith("|")]
-    labels = [""] * keys
-    for cells in body:
-        labels = [cell or above for cell, above in zip(cells, labels, strict=False)][:keys]
-        conditions = {name: label for name, label in zip(header, labels, strict=False) if label}
-        named = dict(zip(header[keys:], cells[keys:], strict=True))
-        for name, cell in named.items():
-            if cell and name != trials:
-                yield Row(setting(conditions), name, *_measured(cell), named.get(trials, ""))
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def _measured(cell: str) -> tuple[str, str]:
-    """Return value and interval of a cell."""
-    if re.fullmatch(r"\([^()]*\d[^()]*, [^()]*\)", cell):
-        return "", cell
-    value, sign, rest = cell.partition(" ± ")
-    return (value, f"± {rest}") if sign and "±" not in rest else (cell, "")
-
-
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a data file."""
     with path.open(encoding="utf-8", newline="") as file:
@@ -150,18 +113,3 @@ def record(file: str, rows: Sequence[Row], program: str, *, gpu: str = "no GPU")
     """Write a data file of `docs/data` and its origin, measured now on this machine."""
     write(DATA / file, rows)
     note_origin(measured_here(file, program, gpu=gpu))
-
-
-def main() -> None:
-    """Write a data file from the table on standard input."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="its name in docs/data")
-    parser.add_argument("--keys", type=int, required=True)
-    parser.add_argument("--trials", default="")
-    parser.add_argument("--program", required=True, help="the command that printed the table")
-    options = parser.parse_args()
-    record(options.file, list(table_rows(sys.stdin, keys=options.keys, trials=options.trials)), options.program)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dpaudit import Claim, Verdict
+from dpaudit import Claim, Report, RunOptions, Verdict, check
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,12 @@ class Case:
     budget: str = "5m"
     missed: str = ""
     expects: Verdict = Verdict.VIOLATION
+
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+
+
+def checked_here(mechanism: Any, data: Any, **options: Any) -> Report:
+    """Return the report of a check in this process, without a run folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return check(mechanism, data, output=Path(folder) / "run", quiet=True, **{"run": HERE, **options})

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dpaudit import Claim, Relation
 from dpaudit.claims import GaussianDP
 
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "examples" / "libraries"
 Schema = Mapping[str, Any]
 X: Schema = {"x": (0.0, 1.0)}
 """Schema of one number."""
@@ -62,6 +65,11 @@ class LibraryCase:
     pair: str = ""
     call_ms: float = 1.0
     issue: str = ""
+
+
+def python_of(case: LibraryCase) -> Path:
+    """Return the Python of `make libraries` for a case."""
+    return ROOT / f".venv-{case.python}" / "bin" / "python"
 
 
 def defect(python: str, function: str, form: str, schema: Schema, claim: Claim, **more: Any) -> LibraryCase:

@@ -23,10 +23,9 @@ TRAININGS = 30
 @pytest.mark.cluster
 def test_disturbed_runs_lose_no_unit_and_have_the_same_scores() -> None:
     """A short version of `python -m benchmarks.chaos_cluster`."""
-    disturbed = outcome(0, 0, reference(TRAININGS), TRAININGS, count=2)
-    assert (disturbed.wrong, disturbed.lost, disturbed.twice, disturbed.same) == ("", 0, 0, True), disturbed
-    assert disturbed.planned == 1 + 3 * TRAININGS
-    assert disturbed.commands == 2
+    disturbed = outcome(0, 0, TRAININGS, count=2)
+    expected = {"wrong": "", "lost": 0, "twice": 0, "same": True, "planned": 1 + 3 * TRAININGS, "commands": 2}
+    assert expected.items() <= disturbed.items(), disturbed
 
 
 @pytest.mark.nightly
