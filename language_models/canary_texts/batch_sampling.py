@@ -151,9 +151,14 @@ class BatchSampling:
                 f"times in {steps} steps{order}; under Poisson sampling these numbers vary by about {usual:.2g}. "
                 "Batches were shuffled, so an accountant that assumes Poisson sampling does not apply"
             )
-        if sizes := self._fixed_sizes():
+        # All sizes, or both if there are two, such as that of the last batch. The most probable size of a binomial law
+        # of this mean, and a rate of at most 1/2, has about this probability.
+        sizes, most_probable = np.unique(self.sizes), 1 / np.sqrt(np.pi * max(self.sizes.mean(), 1.0))
+        by_chance = min(1.0, sizes.size * most_probable) ** (steps - sizes.size)
+        if sizes.size <= 2 and by_chance <= SAID_BELOW:
+            held = " or ".join(map(str, sizes.tolist()))
             remarks.append(
-                f"not Poisson sampling: each of {steps} batches held {sizes} sequences; under Poisson sampling the "
+                f"not Poisson sampling: each of {steps} batches held {held} sequences; under Poisson sampling the "
                 f"sizes vary by about {np.sqrt(self.sizes.mean()):.2g}, so an accountant that assumes it does not apply"
             )
         if sampling_rate is not None and (chance := self.rate_p_value(sampling_rate)) <= SAID_BELOW:
@@ -163,14 +168,6 @@ class BatchSampling:
                 f"{counts.sum():,} times in {steps} steps; {expected:,.0f} times are expected"
             )
         return remarks
-
-    def _fixed_sizes(self) -> str:
-        """Return the size of all batches, or both sizes if there are two, such as that of the last batch; else ""."""
-        sizes = np.unique(self.sizes)
-        # The most probable size of a binomial law of this mean, and a rate of at most 1/2, has about this probability.
-        most_probable = 1 / np.sqrt(np.pi * max(self.sizes.mean(), 1.0))
-        by_chance = min(1.0, sizes.size * most_probable) ** (self.sizes.size - sizes.size)
-        return " or ".join(map(str, sizes.tolist())) if sizes.size <= 2 and by_chance <= SAID_BELOW else ""
 
 
 def by_step(times: Sequence[tuple[int, int]], sizes: Sequence[int], copies: NDArray[np.int64]) -> BatchSampling:

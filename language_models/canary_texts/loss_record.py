@@ -108,7 +108,8 @@ class LossRecord:
         self._planted = canaries.planted[self._owner]
         for row in np.flatnonzero(self._planted).tolist():
             text = self._texts[row]
-            for end in _cuts(text.start, text.stop):
+            # A cut is recognised by so many first tokens of the text.
+            for end in range(min(max(SHORTEST_CUT, text.start // 2), text.stop - 1), text.stop):
                 self._starts.setdefault(text.tokens[:end], []).append(row)
         self._start_lengths = sorted({len(start) for start in self._starts})
         self._received = np.zeros(len(self._texts), dtype=np.int64)
@@ -166,26 +167,21 @@ class LossRecord:
             labels=len(label_rows or ()),
         )
         self._without_labels |= label_rows is None
-        step, self._known_sampling = self._begin_step(), None
+        # Number of the step to which the batch belongs.
+        watched = self._weights if self._weights is not None and self._weights.has_optimizer else None
+        step = len(self._sizes) if watched is None else self._first_step + watched.steps
+        self._sizes += [0] * (step + 1 - len(self._sizes))
+        self._known_sampling = None
         self.batches += 1
         for place, tokens in enumerate(rows):
             row_labels = tokens if label_rows is None else label_rows[place]
             if len(tokens) != len(row_labels):
                 raise InputError(f"labels must have the shape of the tokens, got {len(row_labels)} of {len(tokens)}")
-            self._add_sequence(tokens, self._aligned(row_labels) if label_rows is not None else row_labels, step)
+            if label_rows is not None and self._shifted:  # labels at the place of their own token
+                row_labels = np.append(NO_LOSS, row_labels[:-1])
+            self._add_sequence(tokens, row_labels, step)
         if self._tokenizer is not None:
             self._find_text(rows)
-
-    def _aligned(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return labels at the place of their own token."""
-        return np.append(NO_LOSS, labels[:-1]) if self._shifted else labels
-
-    def _begin_step(self) -> int:
-        """Return the number of the step to which the next batch belongs."""
-        watched = self._weights is not None and self._weights.has_optimizer
-        step = self._first_step + self._weights.steps if watched else len(self._sizes)  # type: ignore[union-attr]
-        self._sizes += [0] * (step + 1 - len(self._sizes))
-        return step
 
     def _add_sequence(self, tokens: NDArray[np.int64], labels: NDArray[np.int64], step: int) -> None:
         with_loss = int(np.count_nonzero(labels[1:] != NO_LOSS))
@@ -321,10 +317,10 @@ class LossRecord:
         Canaries that Poisson sampling never drew are no problem.
         """
         received, problems, sampling = self.received, [], self._sampling()
-        events = list(self._events)
+        without_loss = {reason: self._owner[rows & (self._received == 0)] for reason, rows in self._events.items()}
         for canary, (planted, count) in enumerate(zip(self.canaries.planted, received.tolist(), strict=True)):
             if planted and count == 0:
-                reason = next((name for name in events if self._untrained(canary, name)), "absent")
+                reason = next((name for name, owners in without_loss.items() if canary in owners), "absent")
                 if reason != "absent" or not sampling.explains_missing_texts:
                     problems.append(NoLoss(canary, reason))
             elif planted and count < self.canaries.repeat[canary]:
@@ -366,10 +362,6 @@ class LossRecord:
         """Return the remarks, and whether a torch module has other weights than those at the end of the training."""
         unlike = "" if self._weights is None else self._weights.unlike(model)
         return [*self.remarks, *([unlike] if unlike else [])]
-
-    def _untrained(self, canary: int, reason: str) -> bool:
-        """True if the reason applies to a text of the canary that received no loss."""
-        return bool((self._events[reason] & (self._received == 0))[self._owner == canary].any())
 
     @property
     def blind(self) -> str:
@@ -440,11 +432,6 @@ def preflight(canaries: Canaries, batches: Iterable[Any], *, tokenizer: Any = No
     for batch in _iterated(batches):
         record.add(batch)
     return record
-
-
-def _cuts(start: int, stop: int) -> range:
-    """Return the numbers of first tokens of a text at which a cut is recognised."""
-    return range(min(max(SHORTEST_CUT, start // 2), stop - 1), stop)
 
 
 def _iterated(batches: Iterable[Any]) -> Iterator[Any]:

@@ -62,7 +62,9 @@ def with_records(
         return type(dataset)(every[place] for place in places)
     if type(dataset).__module__.partition(".")[0] == "datasets":
         return _into_hugging_face(dataset, records, places.tolist())
-    return _torch_dataset(dataset, records, places)
+    from torch.utils.data import ConcatDataset, Subset
+
+    return Subset(ConcatDataset([dataset, records]), places.tolist())  # type: ignore[list-item]  # a list is map-style
 
 
 def _first_example(dataset: Any) -> tuple[Any, int]:
@@ -138,14 +140,13 @@ def _tokens_like(form: Mapping[str, Any], text: CanaryText, pad_to: int | None, 
     }
     others = form.keys() - columns.keys()
     require(not others, "examples of tokens may have input_ids, labels and attention_mask", also=sorted(others))
-    return {name: _typed_like(form[name], values) for name, values in columns.items() if name in form}
-
-
-def _typed_like(example: Any, values: list[int]) -> Any:
-    """Return values as a tensor or array where the example is one."""
-    if hasattr(example, "new_tensor"):
-        return example.new_tensor(values)
-    return np.array(values, dtype=example.dtype) if isinstance(example, np.ndarray) else values
+    record: dict[str, Any] = {name: values for name, values in columns.items() if name in form}
+    for name, example in form.items():
+        if hasattr(example, "new_tensor"):
+            record[name] = example.new_tensor(record[name])
+        elif isinstance(example, np.ndarray):
+            record[name] = np.array(record[name], dtype=example.dtype)
+    return record
 
 
 def _into_hugging_face(dataset: Any, records: Sequence[Mapping[str, Any]], places: Sequence[int]) -> Any:
@@ -161,9 +162,3 @@ def _into_hugging_face(dataset: Any, records: Sequence[Mapping[str, Any]], place
         return dataset
     planted = library.Dataset.from_list([dict(record) for record in records], features=dataset.features)
     return library.concatenate_datasets([dataset, planted]).select(places)
-
-
-def _torch_dataset(dataset: Any, records: Sequence[Any], places: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
-    from torch.utils.data import ConcatDataset, Subset
-
-    return Subset(ConcatDataset([dataset, records]), places.tolist())  # type: ignore[list-item]  # a list is map-style

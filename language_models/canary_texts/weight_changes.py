@@ -48,13 +48,15 @@ class WeightChanges:
         """Steps of the optimizer inside that of Opacus, which made none itself."""
         self._ended = False
         self._model = model
-        self._optimizer = _innermost(optimizer)
+        self._optimizer = optimizer
+        for name in ("optimizer", "original_optimizer") * MAX_WRAPPERS:  # inside the wrappers of Opacus and accelerate
+            self._optimizer = getattr(self._optimizer, name, self._optimizer)
         require(
             optimizer is None or hasattr(self._optimizer, "step") or hasattr(self._optimizer, "params"),
             "optimizer must be an optimizer of torch, or one that wraps it",
             given=type(optimizer).__name__,
         )
-        self._is_inside = _is_of_opacus(optimizer)
+        self._is_inside = hasattr(getattr(optimizer, "optimizer", optimizer), "original_optimizer")  # that of Opacus
         self._handles = []
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             self._optimizer = None  # a stand-in of a framework that makes the steps itself
@@ -117,7 +119,11 @@ class WeightChanges:
             return []
         members = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
         inside = {name for name, parameter in _named(self._model) if id(parameter) in members}
-        if self.steps and not inside and self._has_copies_of_all():
+        # DeepSpeed's optimizers hold flat copies of all parameters and write them back; what changes outside of them
+        # cannot be seen.
+        stepped = sum(value.numel() for group in self._optimizer.param_groups for value in group["params"])
+        trained = sum(value.numel() for value in self._model.parameters() if value.requires_grad)
+        if self.steps and not inside and stepped >= trained:
             return []
         outside = [name for name in self.changed if name not in inside]
         remarks = []
@@ -152,14 +158,6 @@ class WeightChanges:
             )
         return sentences
 
-    def _has_copies_of_all(self) -> bool:
-        """True if the optimizer holds as many numbers as the model trains, such as flat copies of all parameters.
-
-        DeepSpeed's optimizers do, and write the copies back; what changes outside of them cannot be seen.
-        """
-        stepped = sum(value.numel() for group in self._optimizer.param_groups for value in group["params"])
-        return bool(stepped >= sum(value.numel() for value in self._model.parameters() if value.requires_grad))
-
     def unlike(self, model: Any) -> str:
         """Return a sentence if a torch module has other weights than the watched one at the end; else ""."""
         if not is_module(model):
@@ -192,17 +190,6 @@ def _of_this_process(values: Any) -> Any:
 
 def _named(model: Any) -> list[tuple[str, Any]]:
     return [(name.removeprefix("_module."), parameter) for name, parameter in model.named_parameters()]
-
-
-def _innermost(optimizer: Any) -> Any:
-    """Return the optimizer of torch inside the wrappers of Opacus and of accelerate."""
-    for name in ("optimizer", "original_optimizer") * MAX_WRAPPERS:
-        optimizer = getattr(optimizer, name, optimizer)
-    return optimizer
-
-
-def _is_of_opacus(optimizer: Any) -> bool:
-    return hasattr(getattr(optimizer, "optimizer", optimizer), "original_optimizer")
 
 
 def _close(first: tuple[float, float], other: tuple[float, float]) -> bool:

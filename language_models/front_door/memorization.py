@@ -8,7 +8,7 @@
   texts are independent of both. Hence its Clopper-Pearson interval. Texts of a file follow no law and have no exposure.
 * **Extraction.** The exact probability that sampling after its context writes a secret, from one forward pass. A text
   counts as extracted by n samples if they contain it with probability >= 1/2. Texts that were never planted are the
-  control (`estimators.extraction.discoverable`).
+  control (`estimators.extraction.shares`).
 
 Source: Carlini et al. (2019), arXiv:1802.08232; Hayes et al. (2024), arXiv:2410.19482.
 """

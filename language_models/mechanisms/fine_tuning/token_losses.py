@@ -25,8 +25,11 @@ class TokenLosses:
         """`compiled` compiles the softmax over the vocabulary."""
         self._base, self._backbone, self._head = base, None, None
         self._slope = torch.compile(loss_and_slope) if compiled else loss_and_slope
-        backbone, head = _backbone(base), _head(base)
-        if backbone is not None and head is not None and _explains(base, backbone, head):
+        prefix = getattr(base, "base_model_prefix", "")
+        backbone = getattr(base, prefix, None) if prefix else None
+        head = base.get_output_embeddings() if hasattr(base, "get_output_embeddings") else None
+        separate = isinstance(backbone, nn.Module) and backbone is not base and type(head) is nn.Linear
+        if separate and _explains(base, backbone, head):
             self._backbone, self._head = backbone, head
 
     @property
@@ -51,17 +54,6 @@ class TokenLosses:
 
 def _logits(output: Any) -> Any:
     return getattr(output, "logits", output)
-
-
-def _backbone(base: Any) -> Any:
-    prefix = getattr(base, "base_model_prefix", "")
-    backbone = getattr(base, prefix, None) if prefix else None
-    return backbone if isinstance(backbone, nn.Module) and backbone is not base else None
-
-
-def _head(base: Any) -> Any:
-    head = base.get_output_embeddings() if hasattr(base, "get_output_embeddings") else None
-    return head if type(head) is nn.Linear else None
 
 
 def _explains(base: Any, backbone: Any, head: Any) -> bool:

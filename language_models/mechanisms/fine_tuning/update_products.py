@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS, TrainingText, in_parts, make_batch
-from dpaudit.language_models.mechanisms.token_statistics import BATCH_TOKENS, evaluating, is_module, logits_of
+from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText, in_parts, make_batch
+from dpaudit.language_models.mechanisms.token_statistics import BATCH_TOKENS, evaluating, is_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,16 +104,33 @@ def update_products(
     """
     import torch
 
+    from dpaudit.language_models.mechanisms.fine_tuning.record_gradients import RecordGradients
+    from dpaudit.language_models.mechanisms.fine_tuning.training import summed_loss
+
     require(len(change) > 0, "some weights must have changed from known initial values", parameters=0)
     rows = np.argsort([len(text.tokens) for text in texts], kind="stable")
     products, norms, sketches = [], [], []
+    device = next(iter(change.values())).device
     with evaluating(model), _middle(model, change):
-        gradients = _RowGradients(model, change)
+        gradients = RecordGradients(model)
         for part in _small_parts([[texts[row]] for row in rows], change, batch_tokens):
-            product, norm, sketch = gradients.of(part, sketched=len(texts) <= MOST_COMPARED)
-            products.append(product)
-            norms.append(norm)
-            sketches.append(sketch)
+            batch = make_batch(part, str(device))
+            product, square = torch.zeros((2, len(part)), device=device)
+            sketch = torch.zeros(len(part), SKETCH if len(texts) <= MOST_COMPARED else 0, device=device)
+            by_parameter = gradients.of(partial(summed_loss, model, batch), batch.places)
+            for number, (name, gradient) in enumerate(by_parameter.items()):
+                squares = gradient.squared_norms()
+                if squares is None:
+                    continue
+                square += squares
+                product -= gradient.products(change[name])
+                if sketch.shape[1]:
+                    whole = gradient.whole()
+                    assert whole is not None
+                    _add_sketch(whole.flatten(1), number, sketch)
+            products.append(product.detach())
+            norms.append(square.sqrt().detach())
+            sketches.append(sketch.detach())
     back = np.argsort(rows)
     with_change, norms_of_texts = (torch.cat(parts).double().cpu().numpy()[back] for parts in (products, norms))
     if len(texts) > MOST_COMPARED:
@@ -130,46 +148,6 @@ def _small_parts(
     most = max(1, MOST_NUMBERS // sum(value.numel() for value in change.values()))
     for part in in_parts(records, batch_tokens):
         yield from (part[first : first + most] for first in range(0, len(part), most))
-
-
-class _RowGradients:
-    """Computes products, norms and sketches of the gradients of texts."""
-
-    def __init__(self, model: Any, change: Mapping[str, Tensor]) -> None:
-        from dpaudit.language_models.mechanisms.fine_tuning.record_gradients import RecordGradients
-
-        self._model, self._change = model, change
-        self._gradients = RecordGradients(model)
-        self._device = next(iter(change.values())).device
-
-    def of(self, records: Sequence[Sequence[TrainingText]], *, sketched: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inner products with the change, norms, and sketches if wanted, of records of one text each."""
-        import torch
-
-        batch = make_batch(records, str(self._device))
-
-        def loss() -> Tensor:
-            logits = logits_of(self._model, batch.tokens, batch.present, {})[:, :-1].float()
-            labels = batch.labels[:, 1:]
-            losses = torch.nn.functional.cross_entropy(
-                logits.transpose(1, 2), labels, reduction="none", ignore_index=NO_LOSS
-            )
-            return (losses * batch.weights[:, 1:]).sum()
-
-        count = len(records)
-        product, square = torch.zeros(count, device=self._device), torch.zeros(count, device=self._device)
-        sketch = torch.zeros(count, SKETCH if sketched else 0, device=self._device)
-        for number, (name, gradient) in enumerate(self._gradients.of(loss, batch.places).items()):
-            squares = gradient.squared_norms()
-            if squares is None:
-                continue
-            square += squares
-            product -= gradient.products(self._change[name])
-            if sketched:
-                whole = gradient.whole()
-                assert whole is not None
-                _add_sketch(whole.flatten(1), number, sketch)
-        return product.detach(), square.sqrt().detach(), sketch.detach()
 
 
 def _add_sketch(values: Tensor, seed: int, sketch: Tensor) -> None:
