@@ -228,6 +228,7 @@ def test_list_names_the_functions_of_the_estimators() -> None:
         ("score,member\n1,1\n2,0\n", ["--selection", "luck"], "a selection must be one of"),
         ("tp,fp,tn,fn\n1,-1,1,1\n", [], "column fp must hold whole numbers >= 0, got -1.0; see row 1"),
         ("guesses,correct,canaries\n50,6,10\n", [], "guesses"),
+        ("tp,fp,tn,fn,x\n65,25,75,35,a\n65,25,75,35,a\n", ["--by", "x"], "one row of counts in each slice"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence_with_exit_code_2(
