@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.actors.values import decode, encode
 from dpaudit.engine.games.two_world.attacks.lira import SelectWorst
 from dpaudit.engine.games.two_world.canaries import (
     Blank,
@@ -19,8 +17,7 @@ from dpaudit.engine.games.two_world.canaries import (
     RandomGradient,
     last_direction,
 )
-from dpaudit.engine.games.two_world.views import Challenges, Shadows
-from dpaudit.engine.games.two_world.work import with_crafted
+from dpaudit.engine.games.two_world.views import Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 
@@ -176,22 +173,3 @@ def test_gradient_canaries_have_norm_one() -> None:
     assert np.linalg.norm(RandomGradient().gradient(1000, np.random.default_rng(0))) == pytest.approx(1, rel=1e-5)
     with pytest.raises(InputError, match=r"weight must be in 0\.\.8"):
         DiracGradient(weight=9).gradient(9, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_challenges_survive_their_table(columns: bool) -> None:
-    pool = pool_of()
-    if columns:
-        names = [*"abcde", "kind"]
-        table = pa.table(
-            {name: [f"{i % 3}" for i in range(40)] if name == "kind" else np.arange(40.0) for name in names}
-        )
-        pool = Examples(table, pool.labels, 3, categorical=("kind",))
-    rows = np.array([7, 2])
-    challenges = Challenges(pool.take(rows), rows, columns, np.array([0.5, 0.25]))
-    (back,) = decode(encode([challenges], Challenges), Challenges)
-    assert back.examples.digest == challenges.examples.digest
-    assert back.crafted == columns
-    assert back.rows.tolist() == [7, 2]
-    assert back.weight.tolist() == [0.5, 0.25]
-    assert len(with_crafted(pool, back)) == (42 if columns else 40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from scipy.stats import binom, chi2
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, check, from_predictor
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
@@ -255,30 +253,6 @@ def test_totals_of_natural_queries_add_up_and_repeated_ones_multiply() -> None:
     )
 
 
-def test_queries_travel_as_they_are() -> None:
-    query = AnsweredQuery(
-        3,
-        np.array([5, 6]),
-        np.array([7, 8]),
-        np.array([True, False]),
-        law_1=np.array([0.5, 0.5]),
-        law_0=np.array([0.4, 0.6]),
-        resampled_1=np.array([[0.5, 0.5], [0.3, 0.7]]),
-        resampled_0=np.array([[0.5, 0.5], [0.3, 0.7]]),
-        unmoved_1=np.array([[0.4, 0.6]]),
-        log_p_flip_1=np.array([-3.0]),
-        log_p_check_0=np.array([-4.0]),
-        sigma=2.0,
-        threshold_sigma=5.0,
-        fitted=True,
-        asked=7,
-        together=False,
-    )
-    (back,) = decode(encode([query], AnsweredQuery), AnsweredQuery)
-    for field in dataclasses.fields(AnsweredQuery):
-        np.testing.assert_array_equal(getattr(back, field.name), getattr(query, field.name))
-
-
 # The adversaries
 
 
@@ -333,29 +307,6 @@ def test_records_that_vote_most() -> None:
     assert best[PoisNatQEmbedding] > best[PoisNatQBestTest]
     with pytest.raises(SpecError, match="is for private-knn, got CaPC"):
         PoisNatQBestTest().craft(target(CaPC()), np.random.default_rng(0))
-
-
-def test_crafted_records_travel_as_arrays_images_and_tables() -> None:
-    labels = np.array([0, 1])
-    for features in (
-        np.ones((2, 3), np.float32),
-        np.arange(2 * 9, dtype=np.float32).reshape(2, 1, 3, 3),
-        pa.table({"text": ["a", "b"]}),
-    ):
-        records = Examples(features, labels, 2)
-        crafted = target_crafted(records)
-        (back,) = decode(encode([crafted], Crafted), Crafted)
-        assert back.repeated
-        assert back.asked[1].tolist() == [1]
-        if isinstance(features, np.ndarray):
-            np.testing.assert_array_equal(back.records.features, features)
-        else:
-            assert back.records.features == features
-
-
-def target_crafted(records: Examples) -> Any:
-    attacked = Target(None, records, records, np.eye(2), 1, Compute())
-    return NatAdvQ().craft(attacked, np.random.default_rng(0))
 
 
 # Whole audits

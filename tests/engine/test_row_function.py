@@ -144,17 +144,6 @@ def tables_differ(text: str) -> None:
     assert d == d_prime[: len(d)] or len(d) == len(d_prime)
 
 
-def never_runs(rows: Any, rng: np.random.Generator) -> int:
-    raise KeyError("no such column")
-
-
-def test_a_function_that_never_runs_has_failed_and_is_not_private(tmp_path: Path) -> None:
-    report = checked(never_runs, tmp_path)
-    assert joint(report) is not Verdict.NO_VIOLATION
-    assert {result.verdict for result in report.results} == {Verdict.FAILED}
-    assert "no such column" in report.text(verbose=True)
-
-
 def test_each_scope_has_an_error_of_its_own_unless_strict_names_it() -> None:
     mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
     usual, strict = (
@@ -190,13 +179,6 @@ def dies(rows, rng):
         os._exit(7)
     return rng.random() < 0.5
 """
-
-
-def test_a_resumed_check_runs_nothing_again(of_an_honest_one: Report) -> None:
-    folder = Path(of_an_honest_one.folder)
-    again = dpaudit.audit(folder / "spec.yaml", output=folder, quiet=True)
-    assert again.executed == 0
-    assert again.results[0].epsilon == of_an_honest_one.results[0].epsilon
 
 
 def seeds(units: Iterable[Unit]) -> set[str]:

@@ -221,15 +221,6 @@ def test_each_way_to_lose_canaries_stops_before_training_or_is_inconclusive(
     assert {problem.reason for problem in audit.record.problems} == reasons
 
 
-def test_a_sound_training_is_conclusive(tmp_path: Path) -> None:
-    canaries = dpaudit.canaries(TOKENIZER, 60, "random-tokens", length=5, context=3, seed=4)
-    audit = TextAudit(canaries, claim=CLAIM)
-    sft(tmp_path, canaries.into(rows()), audit, learning_rate=1e-6).train()
-    assert audit.result.blind == ""
-    assert audit.result.verdict is not Verdict.INCONCLUSIVE
-    assert audit.record.problems == []
-
-
 def test_training_that_ends_before_a_canary_is_seen_by_the_record_alone(tmp_path: Path) -> None:
     audit = TextAudit(FEW, claim=CLAIM)
     sft(tmp_path, FEW.into(rows()), audit, max_steps=1, per_device_train_batch_size=8).train()
