@@ -23,17 +23,21 @@ import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from dpaudit.actors.audited.around import ProcessGuard
-from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, signals_interrupt, time_limit
+from dpaudit.actors.audited.signals import (
+    TimeLimitExceeded,
+    call_periodically,
+    raised_externally,
+    signals_interrupt,
+    time_limit,
+)
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.periodic import call_periodically
-from dpaudit.actors.storage.places import Scratch, is_remote, join_place
 from dpaudit.actors.storage.store import encode_unit
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.consent import hide_variable_values
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.gpu_memory import hold_share, is_out_of_memory, release_resident, shared_examples
-from dpaudit.plain_files import temporary_folder
+from dpaudit.plain_files import Scratch, is_remote, join_place, temporary_folder
 
 _T = TypeVar("_T")
 

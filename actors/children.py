@@ -29,9 +29,9 @@ import pyarrow as pa
 import dpaudit
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, InProcess, still_running
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import decode_unit
 from dpaudit.actors.unit import Resources, Unit
+from dpaudit.plain_files import Scratch
 
 _BYTES = ("content", "printed")
 _JSON_FIELDS = {

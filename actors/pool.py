@@ -25,13 +25,13 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 
 from dpaudit.actors.audited.around import ProcessGuard
-from dpaudit.actors.audited.leftover_processes import adopt_orphans
+from dpaudit.actors.audited.signals import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, resource_text
 from dpaudit.errors import RunError
+from dpaudit.plain_files import Scratch
 
 PARCELS_PER_WORKER = 2  # one runs, one is queued, so that workers never wait for the driver
 # If a unit of a kind took this many seconds, none of them is queued behind another: a worker may be free before.

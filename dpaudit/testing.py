@@ -28,8 +28,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.games.protocol import GameTraits
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
-from dpaudit.engine.request.build import build
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import Scores

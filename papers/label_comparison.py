@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.request.describe import call_text, describe
+from dpaudit.engine.request.build import call_text, describe
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.bags import MEASURES, AdvantageDistribution
 from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation

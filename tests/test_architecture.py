@@ -333,7 +333,7 @@ PLANTED = [
         "dpaudit.engine.games.labels.label_repeats",
     ),
     ("order of dpaudit.engine", "dpaudit.engine.answer.verdict", "dpaudit.engine.run.driver"),
-    ("cycles", "dpaudit.claims.curve", "dpaudit.claims.renyi"),
+    ("cycles", "dpaudit.claims.curve", "dpaudit.claims.curve"),
     ("cycles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
 ]
 
@@ -475,7 +475,7 @@ def test_every_file_of_the_package_is_read() -> None:
     assert SOURCES.keys() == tracked | top_files | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {
         "dpaudit"
     }
-    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 3
+    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) >= 3
 
 
 def wrong_packages(listed: Collection[str], files: Collection[PurePath]) -> list[str]:

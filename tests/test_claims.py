@@ -31,8 +31,7 @@ from dpaudit.claims import (
 )
 from dpaudit.claims.curve import DeltaCurve, delta_at
 from dpaudit.engine.request.audit_spec import AuditSpec
-from dpaudit.engine.request.build import build, build_dataclass
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, build_dataclass, describe
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd

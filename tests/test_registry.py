@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.request.build import build
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import FormerNameError, SpecError, UnknownNameError
 from dpaudit.registry import FORMER_NAMES, PACKAGES, catalogue, load, register
 from dpaudit.testing import check_part

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from dpaudit.actors.audited.leftover_processes import adopt_orphans
+from dpaudit.actors.audited.signals import adopt_orphans
 from tests.processes import below
 from tests.waiting import HANGS_S
 

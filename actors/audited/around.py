@@ -29,8 +29,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpaudit.actors.audited.leftover_processes import ending_detached
-from dpaudit.actors.periodic import call_periodically
+from dpaudit.actors.audited.signals import call_periodically, ending_detached
 
 
 @dataclass
@@ -202,6 +201,7 @@ LIBRARIES = {
     *("numpy", "numpy.linalg", "numpy.random", "pyarrow", "pyarrow.parquet", "scipy.special", "scipy.stats"),
 }
 _SIGNALS = {number.name: number for number in signal.Signals}
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 @dataclass(frozen=True)
@@ -326,15 +326,11 @@ def _restore_environment(before: dict[bytes, bytes]) -> None:
     os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
 
 
-def _umask() -> int:
+def _swapped_umask() -> int:
     """Return the umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _handlers() -> dict[str, Any]:
-    return {name: _signal.getsignal(number) for name, number in _SIGNALS.items()}
 
 
 def _restore_handlers(before: dict[str, Any]) -> None:
@@ -343,18 +339,9 @@ def _restore_handlers(before: dict[str, Any]) -> None:
             signal.signal(_SIGNALS[name], handler)
 
 
-def _limits() -> list[tuple[int, tuple[int, int]]]:
-    numbers = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-    return [(number, resource.getrlimit(number)) for number in numbers]
-
-
 def _restore_limits(before: list[tuple[int, tuple[int, int]]]) -> None:
     for number, (soft, _) in before:
         resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
-
-
-def _open_files() -> dict[int, tuple[int, int] | None]:
-    return {int(number): _file_identity(int(number)) for number in os.listdir("/proc/self/fd")}
 
 
 def _file_identity(number: int) -> tuple[int, int] | None:
@@ -372,12 +359,6 @@ def _closed_files(before: dict[int, tuple[int, int] | None]) -> tuple[str, ...]:
         number for number, identity in before.items() if identity is not None and _file_identity(number) != identity
     }
     return tuple(map(str, sorted(closed if len(closed - {0, 1, 2}) > 1 else closed & {0, 1, 2})))
-
-
-def _new_threads(before: frozenset[threading.Thread]) -> tuple[str, ...]:
-    return tuple(
-        sorted(thread.name for thread in set(threading.enumerate()) - before if not thread.name.startswith("dpaudit-"))
-    )
 
 
 _TORCH_DEFAULTS = {"default dtype": "torch.float32", "deterministic algorithms": False, "gradients": True}
@@ -401,14 +382,6 @@ def _restore_torch(before: dict[str, Any]) -> None:
     torch.set_grad_enabled(gradients)
 
 
-def _restore_streams(before: tuple[Any, ...]) -> None:
-    sys.stdin, sys.stdout, sys.stderr = before
-
-
-def _restore_import_path(before: list[str]) -> None:
-    sys.path[:] = before
-
-
 def _changed_filters(before: list[Any]) -> tuple[str, ...]:
     """Return ("",) if the filters differ; a pattern and its compiled form are equal."""
 
@@ -423,16 +396,32 @@ def _restore_filters(before: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
+def _restore_streams(before: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = before
+
+
 _PROCESS_STATES = (
     _ProcessState("functions of libraries", _libraries, _restore_libraries, _patched_names),
     _ProcessState("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    _ProcessState("the import path", lambda: list(sys.path), _restore_import_path),
+    _ProcessState("the import path", lambda: list(sys.path), lambda before: sys.path.__setitem__(slice(None), before)),
     _ProcessState("the working folder", os.getcwd, os.chdir),
-    _ProcessState("the umask", _umask, os.umask),
-    _ProcessState("signal handlers", _handlers, _restore_handlers),
+    _ProcessState("the umask", _swapped_umask, os.umask),
+    _ProcessState(
+        "signal handlers",
+        lambda: {name: _signal.getsignal(number) for name, number in _SIGNALS.items()},
+        _restore_handlers,
+    ),
     _ProcessState("environment variables", _environment, _restore_environment, _changed_variables, True),
-    _ProcessState("limits of the process", _limits, _restore_limits),
-    _ProcessState("open files it closed", _open_files, None, _closed_files),
+    _ProcessState(
+        "limits of the process",
+        lambda: [(number, resource.getrlimit(number)) for number in _LIMITS],
+        _restore_limits,
+    ),
+    _ProcessState(
+        "open files it closed",
+        lambda: {int(number): _file_identity(int(number)) for number in os.listdir("/proc/self/fd")},
+        changed=_closed_files,
+    ),
     _ProcessState("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _restore_streams),
     _ProcessState("warnings filters", lambda: list(warnings.filters), _restore_filters, _changed_filters, True),
     _ProcessState(
@@ -444,7 +433,14 @@ _PROCESS_STATES = (
     _ProcessState("tracing", lambda: (sys.gettrace(), sys.getprofile())),
     _ProcessState("the hook of errors", lambda: sys.excepthook, lambda before: setattr(sys, "excepthook", before)),
     _ProcessState(
-        "threads left running", lambda: frozenset(threading.enumerate()), None, _new_threads, by_imports=True
+        "threads left running",
+        lambda: frozenset(threading.enumerate()),
+        changed=lambda before: tuple(
+            sorted(
+                thread.name for thread in set(threading.enumerate()) - before if not thread.name.startswith("dpaudit-")
+            )
+        ),
+        by_imports=True,
     ),
     _ProcessState("functions to call at exit", atexit._ncallbacks, None, by_imports=True),
 )

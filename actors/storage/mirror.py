@@ -22,14 +22,15 @@ from typing import IO, NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dpaudit.actors.periodic import call_periodically
-from dpaudit.actors.storage.places import is_remote, require_no_credentials
+from dpaudit.actors.audited.signals import call_periodically
 from dpaudit.errors import RunError, printable, shortened
 from dpaudit.plain_files import (
+    is_remote,
     open_to_read,
     private_folder,
     read_bytes,
     require_fits_memory,
+    require_no_credentials,
     require_plain,
     write_atomically,
 )

@@ -1,12 +1,16 @@
 """Privacy claims: a privacy curve, its neighbouring relation, and the (epsilon, delta) at which it is printed.
 
-`claim_under` converts a claim to the neighbouring relation of a game. Rarely used curves are imported on first use.
+`claim_under` converts a claim to the neighbouring relation of a game, `parse_claim` reads claims as users state them,
+and `Scope` says what a test is about. Composed curves are imported on first use.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,45 +20,24 @@ from dpaudit.claims.curve import (
     PrivacyCurve,
     PureDP,
     Relation,
+    RenyiDP,
     TwoSteps,
     two_steps,
 )
-from dpaudit.errors import SpecError, require
-from dpaudit.field_checks import check_fields, checked_argument
+from dpaudit.errors import InputError, SpecError, require, shortened
+from dpaudit.field_checks import check_fields, checked_argument, try_convert
 
 if TYPE_CHECKING:
     from dpaudit.claims.composition import AccountedEvent, ComposedLaplace, PrivacyProfile, SubsampledGaussian
-    from dpaudit.claims.renyi import RenyiDP
 
-__all__ = [
-    "AccountedEvent",
-    "ApproximateDP",
-    "Claim",
-    "ComposedLaplace",
-    "ConvertedClaim",
-    "GaussianDP",
-    "PrivacyCurve",
-    "PrivacyProfile",
-    "PureDP",
-    "Relation",
-    "RenyiDP",
-    "SubsampledGaussian",
-    "TwoSteps",
-    "claim_under",
-    "two_steps",
-]
-
-_LAZY_NAMES = {
-    "composition": ("AccountedEvent", "ComposedLaplace", "PrivacyProfile", "SubsampledGaussian"),
-    "renyi": ("RenyiDP",),
-}
+__all__ = ["ApproximateDP", "GaussianDP", "PrivacyCurve", "PureDP", "Relation", "RenyiDP", "TwoSteps", "two_steps"]
+__all__ += ["AccountedEvent", "ComposedLaplace", "PrivacyProfile", "SubsampledGaussian"]
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _LAZY_NAMES.items() if name in names), None)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'dpaudit.claims' has no attribute {name!r}")
-    return getattr(import_module(f"dpaudit.claims.{home}"), name)
+    return getattr(import_module("dpaudit.claims.composition"), name)
 
 
 @dataclass(frozen=True)
@@ -212,4 +195,102 @@ def _convert_relation(claim: Claim, relation: Relation, audit: str) -> Converted
         f"`Claim({claim.epsilon:g}, {claim.delta:g}, Relation.{relation.name})`, in a spec `claim: {{epsilon: "
         f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`. Otherwise choose a game with "
         f"{claim.relation} neighbours"
+    )
+
+
+class Scope(StrEnum):
+    """Subject of a test. Scopes other than `CLAIM` lead to side findings, which count only if `strict` names them."""
+
+    CLAIM = "claim"
+    """Rows that the schema or the relation allows, with outputs as real numbers."""
+    FLOATING_POINT = "floating-point"
+    """Digits of an output far below the scale of its noise."""
+    BEYOND_SCHEMA = "beyond-schema"
+    """Rows that the schema does not allow: out of range, NaN, missing values, new categories."""
+    AVERAGE_RECORD = "average-record"
+    """An ordinary record among ordinary ones, in place of the worst one."""
+    STATED_NOISE = "stated-noise"
+    """Noise that does not follow the stated distribution."""
+
+
+NO_FRACTIONS = "No result has a fraction, so the test on unrounded results tests the claim itself."
+"""Reported for a leak in the full digits when the digits cannot explain it."""
+STRICT_SCOPES = (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
+"""Scopes that `strict` can make part of the verdict."""
+SIDE_SCOPES = (*STRICT_SCOPES, Scope.AVERAGE_RECORD)
+"""Scopes of tests that do not share the error of the verdict."""
+ALL = "all"
+
+
+def strict_scopes(strict: str | Iterable[str]) -> tuple[Scope, ...]:
+    """Return the scopes that `strict` names, in the order of `STRICT_SCOPES`.
+
+    Args:
+        strict: Scopes as a comma-separated text or a sequence; "all" names every scope, "" none.
+    Raises: InputError for any other name.
+    """
+    texts = [strict] if isinstance(strict, str) else [str(text) for text in strict]
+    names = [name for text in texts for part in text.split(",") if (name := part.strip())]
+    allowed = [scope.value for scope in STRICT_SCOPES]
+    for name in names:
+        if name not in (*allowed, ALL):
+            raise InputError(f"strict must name {', '.join(allowed)} or {ALL}, got {shortened(name)!r}")
+    return tuple(scope for scope in STRICT_SCOPES if ALL in names or scope.value in names)
+
+
+DEFAULT_DELTA = 1e-5
+"""Delta at which the claim of a curve is printed by default."""
+ZCDP_ORDERS = (1.01, 1.05, 1.1, 1.25, 1.5, 1.75, *map(float, range(2, 65)), 96.0, 128.0, 256.0, 512.0, 1024.0)
+"""Renyi orders at which a rho-zCDP claim is evaluated; its divergence is at most rho times the order."""
+
+
+def parse_claim(value: object, relation: Relation, *, delta: float = 0.0) -> Claim:
+    """Return the claim that a user states.
+
+    Args:
+        value: A `Claim`, epsilon, (epsilon, delta), or a text: "1", "1, 1e-5", "rho=0.5" or "mu=1, delta=1e-6".
+        relation: Neighbouring relation of the claim; ignored if `value` is a `Claim`.
+        delta: Delta of the claim if `value` is epsilon alone, as a number.
+    Raises: InputError for anything else.
+    """
+    if isinstance(value, Claim):
+        return value
+    if isinstance(value, str):
+        return _parse_text(value, relation)
+    is_number, number = try_convert(value, float)
+    if is_number:
+        return Claim(number, delta, relation)
+    is_point, point = try_convert(value, tuple[float, float])
+    if is_point:
+        epsilon, delta = point
+        return Claim(epsilon, delta, relation)
+    raise InputError(
+        f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {shortened(value)}"
+    )
+
+
+def _parse_text(text: str, relation: Relation) -> Claim:
+    stated: dict[str, float] = {}
+    for place, part in enumerate(re.split(r"\s*[,;]\s*", text.strip())):
+        name, sign, number = part.rpartition("=")
+        key = name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]
+        require(key not in stated, "a claim must state each number once", claim=text, twice=key)
+        try:
+            stated[key] = float(number)
+        except ValueError as err:
+            raise InputError(
+                f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {shortened(text)!r}"
+            ) from err
+    curves = stated.keys() - {"delta"}
+    if len(curves) != 1 or not curves <= {"epsilon", "rho", "mu"}:
+        raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {shortened(text)!r}")
+    (parameter,) = curves
+    require(stated[parameter] > 0, f"{parameter} of a claim must be > 0", given=stated[parameter])
+    if "epsilon" in stated:
+        return Claim(stated["epsilon"], stated.get("delta", 0.0), relation)
+    delta = stated.get("delta", DEFAULT_DELTA)
+    if "mu" in stated:
+        return Claim.of(GaussianDP(stated["mu"]), relation=relation, delta=delta)
+    return Claim.of(
+        RenyiDP(ZCDP_ORDERS, tuple(stated["rho"] * order for order in ZCDP_ORDERS)), relation=relation, delta=delta
     )

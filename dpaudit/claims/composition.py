@@ -31,13 +31,13 @@ from dpaudit.claims.curve import (
     GaussianDP,
     PrivacyCurve,
     PureDP,
+    RenyiDP,
     require_alarm,
     require_delta,
     require_epsilon,
     require_order,
     two_steps,
 )
-from dpaudit.claims.renyi import RenyiDP
 from dpaudit.errors import InputError, require
 from dpaudit.registry import register
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, Relation, Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper

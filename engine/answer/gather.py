@@ -28,7 +28,7 @@ from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.request.audit_spec import Audit
-from dpaudit.engine.request.describe import call_text
+from dpaudit.engine.request.build import call_text
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.measures import Measure, measures, roc

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.verdict import Answered

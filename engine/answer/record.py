@@ -9,8 +9,7 @@ from enum import Enum, StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.claims.scope import NO_FRACTIONS, Scope
+from dpaudit.claims import NO_FRACTIONS, Claim, ConvertedClaim, Scope
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding
 

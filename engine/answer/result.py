@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer import answer_words
 from dpaudit.engine.answer.record import Failure, Record, Test, Verb
 from dpaudit.engine.answer.stopping import SequentialProgress

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from dpaudit.actors.storage.places import join_place
 from dpaudit.actors.storage.store import Provenance
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.joint import JointVerdict
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.verdict import Answer, Verdict
 from dpaudit.errors import VerdictError, printable
+from dpaudit.plain_files import join_place
 
 if TYPE_CHECKING:
     import pandas as pd

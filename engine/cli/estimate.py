@@ -25,8 +25,7 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     """Return the claim; the option takes the same texts as `dpaudit check --claim`."""
     if value is None:
         return None
-    from dpaudit.claims import Relation
-    from dpaudit.claims.parsing import parse_claim
+    from dpaudit.claims import Relation, parse_claim
 
     try:
         return parse_claim(value, Relation.ADD_REMOVE)

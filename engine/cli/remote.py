@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import dpaudit
-from dpaudit.actors.storage.places import is_remote, require_no_credentials
 from dpaudit.engine.cli.options import PLACE, json_option
 from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.engine.report.plain_values import in_json
 from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.locations import search_last
+from dpaudit.plain_files import is_remote, require_no_credentials
 
 if TYPE_CHECKING:
     from dpaudit.cluster.jobs import Job, Jobs

@@ -16,8 +16,7 @@ import time
 import traceback
 from types import FrameType
 
-from dpaudit.actors.audited.leftover_processes import adopt_orphans, end_children
-from dpaudit.actors.audited.signals import signals_interrupt
+from dpaudit.actors.audited.signals import adopt_orphans, end_children, signals_interrupt
 from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, CommandExit, install_escaping_streams, tell
 
 CLEANUP_S = 20.0  # time for the command to clean up after its supervisor was killed

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
 
-from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
-from dpaudit.claims.parsing import parse_claim
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.data.cells import comparable, read_as_line

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Shared, Work
-from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, ConvertedClaim, Relation, Scope, claim_under
 from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.reference import Reference
 from dpaudit.errors import SpecError, require, shortened

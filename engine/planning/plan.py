@@ -24,7 +24,7 @@ from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.coins import Coins
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
-from dpaudit.engine.request.describe import call_text
+from dpaudit.engine.request.build import call_text
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.estimator import Estimator, share_of
 from dpaudit.estimators.one_run.signed_scores import control_estimator

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from dpaudit.claims import Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Relation, Scope
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.answer.verdict import COLOURS as VERDICTS

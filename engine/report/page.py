@@ -16,7 +16,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dpaudit.actors.values import numpy_array
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report

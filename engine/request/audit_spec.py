@@ -15,14 +15,12 @@ import numpy as np
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import ResourceRequest, Resources
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, Relation, Scope
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.coins import Coins
 from dpaudit.engine.games.protocol import Game, GameTraits, StopRule
-from dpaudit.engine.request.build import build, with_absolute_paths
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe, with_absolute_paths
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import to_yaml
 from dpaudit.engine.request.sweep import Sweep

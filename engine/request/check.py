@@ -13,8 +13,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from dpaudit.actors.unit import ResourceRequest
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.claims import Claim, Relation, Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dpaudit.claims.scope import SIDE_SCOPES, Scope
+from dpaudit.claims import SIDE_SCOPES, Scope
 from dpaudit.errors import require
 
 SCREENING = 0.95

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import parse_claim
+from dpaudit.claims import Claim, Relation, parse_claim
 from dpaudit.engine.data.files import PACKED
 from dpaudit.engine.data.table_files import ENDINGS
 from dpaudit.engine.data.table_rows import MAX_ROWS, RowsFile, SchemaRows

@@ -12,8 +12,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.claims import Claim, Relation, Scope, strict_scopes
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.data.partition import Partition

@@ -15,12 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from dpaudit.actors.audited.leftover_processes import ending_leftovers
-from dpaudit.actors.audited.signals import signals_interrupt
+from dpaudit.actors.audited.signals import ending_leftovers, signals_interrupt
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
-from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
@@ -48,6 +46,7 @@ from dpaudit.engine.run.run_folder import (
 )
 from dpaudit.errors import FormerNameError, RunError, SpecError, root_cause
 from dpaudit.field_checks import checked_argument
+from dpaudit.plain_files import Scratch
 
 
 def audit(

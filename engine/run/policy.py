@@ -22,7 +22,7 @@ from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.gather import read_audit
 from dpaudit.engine.answer.joint import rejects_without_proxy
 from dpaudit.engine.answer.record import Confirmation, Failure, Verb

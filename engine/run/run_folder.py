@@ -26,19 +26,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpaudit.actors.audited.signals import call_periodically
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
-from dpaudit.actors.periodic import call_periodically
 from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.actors.storage.places import Scratch, is_remote, join_place
 from dpaudit.actors.unit import code_version, user_code_by_label
 from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, slug, store_rows
-from dpaudit.engine.request.describe import call_text
+from dpaudit.engine.request.build import call_text
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.field_checks import checked_path
 from dpaudit.plain_files import (
+    Scratch,
+    is_remote,
+    join_place,
     note_path,
     open_for_update,
     open_to_read,

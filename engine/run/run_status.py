@@ -17,15 +17,14 @@ from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import is_remote, join_place
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import DETAILS, aligned
 from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
-from dpaudit.plain_files import new_file
+from dpaudit.plain_files import is_remote, join_place, new_file
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""

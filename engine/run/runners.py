@@ -15,11 +15,11 @@ import pyarrow as pa
 from dpaudit.actors.backend import Backend, Completion, Deadlines, Handle, InProcess
 from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.planning.plan import Plan, trainings_of
 from dpaudit.errors import RunError
+from dpaudit.plain_files import Scratch
 
 TIMED_S = 5.0  # `auto` chooses after units of one kind took this many seconds together
 TIMED_UNITS = 2  # and at least this many are finished: the first may have loaded libraries

@@ -8,8 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpaudit.actors.storage.places import is_remote
-from dpaudit.plain_files import note_path, read_bytes, write_atomically
+from dpaudit.plain_files import is_remote, note_path, read_bytes, write_atomically
 
 
 @dataclass(frozen=True)

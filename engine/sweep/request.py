@@ -27,9 +27,8 @@ from dpaudit.engine.request.audit_spec import (
     store_rows,
     with_stored_rows,
 )
-from dpaudit.engine.request.build import build, build_dataclass, with_absolute_paths
+from dpaudit.engine.request.build import build, build_dataclass, describe, with_absolute_paths
 from dpaudit.engine.request.check import matching_tests
-from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.loading import configurations, normalized_space, overridden, spec_content, spec_parts
 from dpaudit.engine.request.plain_yaml import YamlFile, to_yaml
 from dpaudit.engine.request.sweep import Configuration, Sweep, configuration_name

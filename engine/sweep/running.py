@@ -19,7 +19,6 @@ from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.actors.work import Call, outcome_metadata
@@ -58,7 +57,7 @@ from dpaudit.engine.sweep.request import FILE, Request, read_request, request_in
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.field_checks import checked_argument, require_yaml_values
-from dpaudit.plain_files import write_atomically
+from dpaudit.plain_files import is_remote, join_place, write_atomically
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, Relation, claim_under
-from dpaudit.claims.parsing import parse_claim
+from dpaudit.claims import Claim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Record, Verb
 from dpaudit.engine.estimate.estimating import (
     COINS,

@@ -15,8 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
-from dpaudit.claims.parsing import parse_claim
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sensitivity import p_value_of
 from dpaudit.engine.attacks.guess_order import learned_order

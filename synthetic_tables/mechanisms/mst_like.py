@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import DEFAULT_DELTA, parse_claim
+from dpaudit.claims import DEFAULT_DELTA, Claim, Relation, parse_claim
 from dpaudit.errors import require
 from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.ranges import require_delta, require_positive

@@ -9,9 +9,9 @@ import pytest
 
 from dpaudit.actors.backend import attempt_unit
 from dpaudit.actors.storage.mirror import FileStore, Mirror
-from dpaudit.actors.storage.places import join_place
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
+from dpaudit.plain_files import join_place
 from tests.actors.checkpointing import CountsSteps
 
 pytestmark = pytest.mark.usefixtures("code_read_once")

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit import Claim
-from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
-from dpaudit.claims.scope import NO_FRACTIONS, Scope
+from dpaudit.claims import NO_FRACTIONS, ConvertedClaim, GaussianDP, Relation, Scope
 from dpaudit.engine.answer.record import Confirmation, Failure, Record, Sensitivity, Test
 from dpaudit.engine.answer.verdict import Verdict, decide
 from dpaudit.engine.games.steps.noise_form import NoiseForm

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.verdict import RULES, Answer, Verdict, decide
 from dpaudit.estimators.finding import Validity

@@ -10,8 +10,7 @@ import click
 import pytest
 
 from dpaudit import Claim
-from dpaudit.claims import Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Relation, Scope
 from dpaudit.engine.answer.record import Record, Verb
 from dpaudit.engine.answer.verdict import Answer, Verdict, decide
 from dpaudit.engine.cli.main import main

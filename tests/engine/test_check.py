@@ -34,7 +34,7 @@ from dpaudit import (
 )
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
-from dpaudit.claims.scope import NO_FRACTIONS, Scope
+from dpaudit.claims import NO_FRACTIONS, Scope
 from dpaudit.engine.answer.joint import JointVerdict
 from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.result import AuditResult

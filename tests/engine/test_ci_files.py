@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dpaudit.claims import Claim, ConvertedClaim, Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, ConvertedClaim, Relation, Scope
 from dpaudit.engine.answer.joint import JointVerdict
 from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.run_report import Report

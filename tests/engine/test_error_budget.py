@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.errors import InputError
 

@@ -17,8 +17,7 @@ from matplotlib.container import ErrorbarContainer
 from numpy.typing import NDArray
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
-from dpaudit.claims import GaussianDP
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import GaussianDP, Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sweep_summary import Reaudit, SweepSummary

@@ -22,8 +22,7 @@ import pytest
 import dpaudit
 from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.frames import column, frame, matrix
-from dpaudit.engine.request.build import build
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
 from dpaudit.field_checks import checked_argument, checked_methods, checked_path, require_yaml_values, type_hints
 from tests.loops import Cases

@@ -22,7 +22,7 @@ from dpaudit.engine.games.neighbours.game import as_numbers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.audit_spec import with_stored_rows
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import describe
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import AuditError, DataError, SpecError

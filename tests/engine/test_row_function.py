@@ -23,9 +23,7 @@ from dpaudit import AuditError, Claim, Relation, Report, RunOptions, Verdict, ch
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
-from dpaudit.claims import GaussianDP
-from dpaudit.claims.parsing import parse_claim
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import GaussianDP, Scope, parse_claim
 from dpaudit.engine.cli.options import parse_settings
 from dpaudit.engine.data.table_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame

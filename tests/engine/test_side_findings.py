@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Claim, check
 from dpaudit.actors.seed import Seed
-from dpaudit.claims import Relation
-from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.claims import Relation, Scope, strict_scopes
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls

@@ -11,8 +11,7 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, from_steps
 from dpaudit.actors.seed import Seed
-from dpaudit.claims import GaussianDP
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import GaussianDP, Scope
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.aggregation import Aggregation, clipped_sum
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, score_steps, train_steps

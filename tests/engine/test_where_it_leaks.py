@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpaudit.claims import Claim, GaussianDP, Relation
-from dpaudit.claims.scope import NO_FRACTIONS
+from dpaudit.claims import NO_FRACTIONS, Claim, GaussianDP, Relation
 from dpaudit.engine.games.functions.replay import replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak
 from dpaudit.engine.games.functions.where_it_leaks import where_it_leaks as compare

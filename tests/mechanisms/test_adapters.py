@@ -44,8 +44,7 @@ from dpaudit import (
 )
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.request.build import build
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_torch import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining

@@ -21,8 +21,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
-from dpaudit.engine.request.build import build
-from dpaudit.engine.request.describe import describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.language_models.mechanisms.endpoint_log_probabilities import EndpointLogProbabilities
 from dpaudit.mechanisms.predictors import endpoint as endpoints

@@ -18,9 +18,8 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.dp_sgd_steps import StepMidpoint
 from dpaudit.engine.games.steps.step_probes import StepProber
 from dpaudit.engine.games.two_world.canaries import RandomGradient
-from dpaudit.engine.request.build import build
+from dpaudit.engine.request.build import build, describe
 from dpaudit.engine.request.check import CheckRequest, check_spec
-from dpaudit.engine.request.describe import describe
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, noise_multiplier
 from dpaudit.mechanisms.adapters.own_torch import _spent, _steps_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dpaudit import Claim, Relation, Report, RunOptions, audit
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Scope
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.functions.game import RowFunctionGame

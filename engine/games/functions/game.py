@@ -23,8 +23,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, PrivacyCurve, Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, PrivacyCurve, Relation, Scope
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.alike_calls import alike_note
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, GaussianDP
-from dpaudit.claims.scope import NO_FRACTIONS
+from dpaudit.claims import NO_FRACTIONS, Claim, GaussianDP
 from dpaudit.engine.games.functions.replay import NOISE, ORDER_OF_KEYS, Draw, Replay
 from dpaudit.engine.games.residues import LEVELS, lattice_step
 from dpaudit.errors import shortened

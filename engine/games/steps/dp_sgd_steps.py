@@ -20,8 +20,7 @@ from scipy.special import expit, ndtr, ndtri, rel_entr
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
-from dpaudit.claims.scope import Scope
+from dpaudit.claims import Claim, GaussianDP, Relation, Scope, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, every_row, require_units
 from dpaudit.engine.games.steps.noise_form import NoiseForm
 from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView

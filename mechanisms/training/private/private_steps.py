@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims.composition import SubsampledGaussian
-from dpaudit.claims.renyi import rdp_to_epsilon
+from dpaudit.claims.curve import rdp_to_epsilon
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
 from dpaudit.mechanisms.training.recipe import require_one_of
