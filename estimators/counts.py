@@ -117,7 +117,11 @@ def count_columns(table: Table, names: Sequence[str]) -> dict[str, Ints]:
 
     Raises: InputError for missing or unequal columns, and for values that are not integers >= 0.
     """
-    return {name: _as_counts(name, column) for name, column in number_columns(table, names).items()}
+    columns = number_columns(table, names)
+    for name, column in columns.items():
+        _require_none((column != np.rint(column)) | (column < 0), f"column {name} must hold whole numbers >= 0", column)
+        _require_none(column > 2**53, f"column {name} must hold counts <= 2**53", column)
+    return {name: column.astype(np.int64) for name, column in columns.items()}
 
 
 def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
@@ -204,13 +208,6 @@ def _numbers(name: str, column: NDArray[Any] | Sequence[Any]) -> Floats:
         raise InputError(f"column {name} must hold numbers, got {np.asarray(column).dtype}") from err
     _require_none(~np.isfinite(numbers), f"column {name} must hold finite numbers", numbers)
     return numbers
-
-
-def _as_counts(name: str, numbers: Floats) -> Ints:
-    must = f"column {name} must hold whole numbers >= 0"
-    _require_none((numbers != np.rint(numbers)) | (numbers < 0), must, numbers)
-    _require_none(numbers > 2**53, f"column {name} must hold counts <= 2**53", numbers)
-    return numbers.astype(np.int64)
 
 
 def _require_none(bad: NDArray[np.bool_], must: str, numbers: Floats) -> None:

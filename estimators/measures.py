@@ -79,7 +79,12 @@ def measures(
         delta: Delta of the bound, in [0, 1).
     """
     each = per_replay_confidence(confidence, len(replays))
-    by_replay = [_replay_measures(scores, each, seed) for scores in replays]
+    by_replay = []
+    for scores in replays:
+        members, others = scores.score[scores.truth], scores.score[~scores.truth]
+        ranked = np.sort(members), np.sort(others)
+        rates = [true_positive_rate(*ranked, rate, confidence=each) for rate in FALSE_POSITIVE_RATES]
+        by_replay.append([auc(*ranked, confidence=each), *rates, accuracy(members, others, confidence=each, seed=seed)])
     medians = [_median(replicates, confidence) for replicates in zip(*by_replay, strict=True)]
     largest = _largest_measures(epsilon, delta)
     return tuple(
@@ -99,16 +104,6 @@ def _largest_measures(epsilon: float, delta: float) -> list[float]:
         for rate in FALSE_POSITIVE_RATES
     ]
     return [1 - (1 - delta) ** 2 * flipped, *rates, right + delta * flipped]
-
-
-def _replay_measures(scores: Scores, confidence: float, seed: int) -> list[Measure]:
-    members, others = np.sort(scores.score[scores.truth]), np.sort(scores.score[~scores.truth])
-    measured = [
-        auc(members, others, confidence=confidence),
-        *(true_positive_rate(members, others, rate, confidence=confidence) for rate in FALSE_POSITIVE_RATES),
-    ]
-    members, others = scores.score[scores.truth], scores.score[~scores.truth]
-    return [*measured, accuracy(members, others, confidence=confidence, seed=seed)]
 
 
 def _median(replicates: Sequence[Measure], confidence: float) -> Measure:

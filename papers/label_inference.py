@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit
 from scipy.stats import binom
 
@@ -37,7 +37,6 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
     llp_additive_advantage,
-    llp_product_advantage,
     rr_additive_advantage,
 )
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
@@ -75,6 +74,20 @@ NOISES = (LaplaceProportions, GeometricProportions)
 NOISY_SIZES, NOISY_EPSILONS = (2, 8, 32), (0.5, 1.0, 3.0)
 MIXTURE = 28
 """Features of the generated table in the frontier, as in Higgs."""
+
+
+def product_advantage(share: float, size: ArrayLike) -> NDArray[np.float64]:
+    """Return `llp_additive_advantage` of bags of the given sizes >= 1 if labels are independent of the features.
+
+    With p = `share` it is min(p, 1 - p) - E min(S/k, 1 - S/k), where S is the number of positives; shape of `size`.
+
+    Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" that it lacks.
+    """
+    missed = [
+        float(binom.pmf(sums := np.arange(k + 1), k, share) @ np.minimum(sums / k, 1 - sums / k))
+        for k in np.ravel(size).astype(int).tolist()
+    ]
+    return np.asarray(np.maximum(0.0, min(share, 1 - share) - np.reshape(missed, np.shape(size))))
 
 
 @register("reproduction", "label-inference figure-1", source="Busa-Fekete et al. (2024), Figure 1")
@@ -172,7 +185,7 @@ def slope(advantages: NDArray[np.float64]) -> float:
 def _rate_lines(rng: np.random.Generator) -> dict[tuple[str, str], NDArray[np.float64]]:
     """Return the advantages at all bag sizes, by theorem and priors."""
     lines: dict[tuple[str, str], NDArray[np.float64]] = {}
-    independent = np.asarray(llp_product_advantage(0.5, np.array(RATE_SIZES)))
+    independent = np.asarray(product_advantage(0.5, np.array(RATE_SIZES)))
     lines["3.3", "all 0.5"] = independent
     for first, second in ((5, 5), (2, 30)):
         mean = [llp_additive_advantage(rng.beta(first, second, (RATE_BAGS, size))).mean() for size in RATE_SIZES]
@@ -380,7 +393,7 @@ def _draw_theory(share: float) -> Figure:
     figure, (bags, response) = style.canvases(2, width=8.0, height=3.4)
     sizes = np.arange(1, 65)
     for p, colour in ((share, palette.MEMBER), (0.5, palette.OTHER)):
-        bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
+        bags.plot(sizes, product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
         advantages = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
         response.plot(epsilons, advantages, color=colour, label=f"p = {p:.3g}")

@@ -300,9 +300,13 @@ class Exposure(CountEstimator):
     def bound(self, ranks: SecretRanks) -> ExposureBound:
         """Return the bound with exposures and the bound for perfect ranks."""
         perfect = SecretRanks(np.ones_like(ranks.rank), ranks.candidates, ranks.margin)
-        return ExposureBound(
-            **self._fields(ranks), measures=self._measures(ranks), maximum=Bound(**self._fields(perfect))
-        )
+        median = float(np.median(exposure_bits(ranks.rank, ranks.candidates)))
+        lower, upper = median_exposure_interval(ranks.rank, ranks.candidates, confidence=self.confidence)
+        most = math.log2(float(ranks.candidates.max()))
+        method = f"bits, at most {most:.2f} measurable; these secrets among all texts of the law"
+        ends = min(lower, median), max(upper, median)
+        measure = Measure("median exposure", median, *ends, self.confidence, method)
+        return ExposureBound(**self._fields(ranks), measures=(measure,), maximum=Bound(**self._fields(perfect)))
 
     def _fields(self, ranks: SecretRanks) -> dict[str, Any]:
         secrets, smallest = ranks.rank.size, int(ranks.candidates.min())
@@ -337,13 +341,6 @@ class Exposure(CountEstimator):
             "assumes that each secret was drawn uniformly from candidates of its own, which no other secret shares",
             *sizes,
         )
-
-    def _measures(self, ranks: SecretRanks) -> tuple[Measure, ...]:
-        median = float(np.median(exposure_bits(ranks.rank, ranks.candidates)))
-        lower, upper = median_exposure_interval(ranks.rank, ranks.candidates, confidence=self.confidence)
-        most = math.log2(float(ranks.candidates.max()))
-        method = f"bits, at most {most:.2f} measurable; these secrets among all texts of the law"
-        return (Measure("median exposure", median, min(lower, median), max(upper, median), self.confidence, method),)
 
 
 def _checked_ranks(rank: ArrayLike, candidates: ArrayLike) -> tuple[Ints, Ints]:

@@ -118,25 +118,6 @@ def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
     return unboxed(np.maximum(after, 1 - after) - np.maximum(before, 1 - before))
 
 
-def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
-    """Return `llp_additive_advantage` of bags of the given sizes if labels are independent of the features.
-
-    With p = `share` it is min(p, 1 - p) - E min(S/k, 1 - S/k), where S is the number of positives; shape of `size`.
-
-    Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" that it lacks.
-    """
-    from scipy.stats import binom  # slow to import
-
-    p = float(_prior(share))
-    sizes = as_counts("size", np.asarray(size, np.float64))
-    require(bool(np.all(sizes >= 1)), "a bag must hold at least one example", size=size)
-    missed = [
-        float(binom.pmf(sums := np.arange(k + 1), k, p) @ np.minimum(sums / k, 1 - sums / k))
-        for k in sizes.ravel().astype(int).tolist()
-    ]
-    return unboxed(np.maximum(0.0, min(p, 1 - p) - np.reshape(missed, np.shape(size))))
-
-
 def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
     """Return the additive advantage of randomized response, max(0, min(eta, 1 - eta) - flip); shape of `prior`.
 

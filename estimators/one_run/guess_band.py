@@ -467,7 +467,11 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
         return np.array(best, np.float64), np.zeros(len(tallies), np.int64)
 
     def _by_orders(self, tally: GuessTally, error: float, *, replays: int, orders: Sequence[int]) -> Floats:
-        allowance, prior = self._delta_allowance(tally), self._prior_log_odds
+        # Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins.
+        members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
+        alone = {"signed": members + others, "member-only": members, "non-member-only": others}
+        prior = alone.get(self.guess, 0.0), members, others
+        allowance = self._delta_allowance(tally)
         return guess_bounds(tally, allowance, error, replays=replays, prior_log_odds=prior, orders=orders)
 
     def _delta_allowance(self, tally: GuessTally) -> DeltaAllowance:
@@ -475,13 +479,6 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
             return OneTraining(tally.canaries, self.delta)
         fullest = tuple(map(tuple, tally.fullest.tolist()))
         return SeveralTrainings(tally.canaries, self.sharing, self.delta, fullest)
-
-    @property
-    def _prior_log_odds(self) -> tuple[float, float, float]:
-        """Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins."""
-        members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
-        alone = {"signed": members + others, "member-only": members, "non-member-only": others}
-        return alone.get(self.guess, 0.0), members, others
 
     def details(self, replays: Replays[GuessTally]) -> dict[str, Any]:
         """Return the counts of the middle replay at its deciding look, and the spread of the replays."""

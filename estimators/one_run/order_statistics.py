@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -144,7 +144,9 @@ def dp_sgd(sample_rate: float, steps: int) -> LeakFamily:
     The trade-off function is that of both directions of add/remove neighbours together, so the bound also holds if it
     is unknown which of the two worlds has the record.
     """
-    member = partial(_dp_sgd_curve, sample_rate=sample_rate, steps=steps)
+
+    def member(inverse: float) -> SubsampledGaussian:
+        return SubsampledGaussian(noise_multiplier=1 / inverse, sample_rate=sample_rate, steps=steps)
 
     def epsilon(inverse: float, delta: float) -> float:
         return member(inverse * (1 - TABLE_ERROR)).epsilon(delta) * (1 - SAFETY)
@@ -159,10 +161,6 @@ def dp_sgd(sample_rate: float, steps: int) -> LeakFamily:
         LEAST_NOISY,
         DP_SGD_TOLERANCE,
     )
-
-
-def _dp_sgd_curve(inverse: float, *, sample_rate: float, steps: int) -> SubsampledGaussian:
-    return SubsampledGaussian(noise_multiplier=1 / inverse, sample_rate=sample_rate, steps=steps)
 
 
 def _table_alarms(curve: SubsampledGaussian, share: Floats) -> Floats:

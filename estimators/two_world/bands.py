@@ -198,18 +198,14 @@ def _solve(crossing: Callable[[float], float], level: float, n: int, error: floa
         if (1 - slack) * error <= probability <= error:
             return level
         points.append((math.log(level), math.log(max(probability, 1e-300))))
-        level = math.exp(_secant_step(points[-2:], math.log((1 - slack / 2) * error)))
+        log_level, value = points[-1]
+        slope = 1.0
+        if len(points) > 1 and points[-2][0] != log_level:
+            slope = min(max((value - points[-2][1]) / (log_level - points[-2][0]), 0.3), 3.0)
+        level = math.exp(log_level + (math.log((1 - slack / 2) * error) - value) / slope)
     # Not expected, because the probability is smooth and increasing in the level. The union bound always holds, because
     # no weight exceeds n + 1.
     return error / (n * (n + 1.0))
-
-
-def _secant_step(points: list[tuple[float, float]], goal: float) -> float:
-    (log_level, value) = points[-1]
-    slope = 1.0
-    if len(points) == 2 and points[0][0] != log_level:
-        slope = min(max((value - points[0][1]) / (log_level - points[0][0]), 0.3), 3.0)
-    return log_level + (goal - value) / slope
 
 
 _MAX_STEPS = 30

@@ -76,9 +76,12 @@ def epsilon_interval(
     require_one_of("method", method, METHODS)
     require_one_of("side", side, ("two-sided", "lower"))
     if method == "bayesian":
+        from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
+
         alpha = 1 - tables.confidence
-        masses = (alpha, np.zeros_like(alpha)) if side == "lower" else (alpha / 2, alpha / 2)
-        interval = _quantiles(tables, *masses)
+        # Masses below and above the ends, 0 for none, which are replaced by the ends.
+        interval = (alpha, np.zeros_like(alpha)) if side == "lower" else (alpha / 2, alpha / 2)
+        quantiles(tables.counts, tables.delta, *interval)
     else:
         interval = _rectangle(tables, method, side)
     return Interval(unboxed(interval[0].reshape(tables.shape)), unboxed(interval[1].reshape(tables.shape)))
@@ -183,24 +186,11 @@ def epsilon_of_rates(x: Floats, y: Floats, delta: Floats | float) -> Floats:
     return cast(Floats, np.maximum(np.maximum(*terms), 0.0))
 
 
-def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, Floats]:
-    """Return epsilons with posterior mass `below` under and `beyond` above them; (0, inf) for a mass of 0."""
-    from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
-
-    lower, upper = below.copy(), beyond.copy()
-    quantiles(tables.counts, tables.delta, lower, upper)
-    return lower, upper
-
-
-def _masses(epsilon: Floats, tables: _Tables) -> Floats:
-    from dpaudit.estimators.two_world._beta_kernels import masses
-
-    return masses(epsilon, tables.counts, tables.delta)
-
-
 def _posterior(
     epsilon: ArrayLike, tp: ArrayLike, fp: ArrayLike, tn: ArrayLike, fn: ArrayLike, delta: ArrayLike, *, column: int
 ) -> float | Floats:
+    from dpaudit.estimators.two_world._beta_kernels import masses  # compiled when first used
+
     points = np.asarray(epsilon, dtype=np.float64)
     require(bool(np.all(points >= 0)), "epsilon must be >= 0", epsilon=points)
     tables = _Tables.of(tp, fp, tn, fn, delta, 0.5)
@@ -209,7 +199,7 @@ def _posterior(
     # e^(-eps/2) must not underflow; no posterior of 2^53 trials reaches 700 nats.
     flat = np.minimum(np.ascontiguousarray(np.broadcast_to(points, shape).ravel()), 700.0)
     tables = tables.take(rows)
-    values = _masses(flat, tables)[:, column]
+    values = masses(flat, tables.counts, tables.delta)[:, column]
     if column == 0:
         values = np.where(
             (flat == 0) & (tables.delta == 0), 0.0, values

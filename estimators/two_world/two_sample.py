@@ -171,7 +171,11 @@ class TwoSample(Estimator[Scores, TwoSampleTally]):
         The curve has at most `MAX_DRAWN` thresholds and the best one, each with its bound.
         """
         first = replays.tallies[0]
-        figure_counts = first.at(_drawn_places(first.threshold.size, int(replays.candidate[0])))
+        places: Ints = np.arange(first.threshold.size)
+        if places.size > MAX_DRAWN:  # dense among the highest ones
+            drawn = np.rint(np.geomspace(1, places.size, MAX_DRAWN)).astype(np.int64) - 1
+            places = np.unique(np.append(drawn, int(replays.candidate[0])))
+        figure_counts = first.at(places)
         tally, candidate = replays.middle
         return {
             "trade-off": {
@@ -207,13 +211,6 @@ class TwoSample(Estimator[Scores, TwoSampleTally]):
 
 MAX_DRAWN = 2_000
 """Largest number of thresholds of a series; a figure shows no more, and a bound at each of a million takes seconds."""
-
-
-def _drawn_places(thresholds: int, best: int) -> Ints:
-    """Return the thresholds of a series, ascending: all if they are few, else dense among the highest ones."""
-    if thresholds <= MAX_DRAWN:
-        return np.arange(thresholds)
-    return np.unique(np.append(np.rint(np.geomspace(1, thresholds, MAX_DRAWN)).astype(np.int64) - 1, best))
 
 
 # number of epsilons at which a claimed curve is evaluated; any of them is valid, and the best one is reported

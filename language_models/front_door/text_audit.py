@@ -142,7 +142,11 @@ class TextAudit:
             resumed: True if the training goes on from a checkpoint; its `state` must have been restored.
         Raises: InputError if canaries would not be trained on as planned, or for an argument that does not fit.
         """
-        self._require_same_canaries()
+        require(
+            len(set(from_all_processes(self.canaries.digest))) == 1,
+            "all processes of a training must have the same canaries",
+            do="save them once, and load the file in each process",
+        )
         if _is_first_process():
             self._require_free_output(resumed)
         if self._check_data and batches is not None:
@@ -223,13 +227,6 @@ class TextAudit:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
-
-    def _require_same_canaries(self) -> None:
-        require(
-            len(set(from_all_processes(self.canaries.digest))) == 1,
-            "all processes of a training must have the same canaries",
-            do="save them once, and load the file in each process",
-        )
 
     def _require_free_output(self, resumed: bool) -> None:
         if self.output is None or not self.output.exists():

@@ -17,12 +17,12 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     llp_geometric_posterior,
     llp_laplace_additive_advantage,
     llp_posterior,
-    llp_product_advantage,
     release_gain,
     rr_additive_advantage,
     rr_posterior,
 )
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
+from papers.label_inference import product_advantage
 
 Floats = NDArray[np.float64]
 HARD = np.array([1e-9, 0.5, 1 - 1e-9, 0.5, 1e-12, 0.25, 0.5])
@@ -113,8 +113,8 @@ def test_private_releases_move_log_odds_by_epsilon_at_most() -> None:
 def test_theorem_3_2_is_the_advantage_of_bags_of_one_kind() -> None:
     for share, size in product((0.02, 0.3, 0.5), (1, 2, 9)):
         bag = llp_additive_advantage(np.full((1, size), share))
-        assert llp_product_advantage(share, size) == pytest.approx(float(bag.mean()), abs=1e-14)
-    assert np.shape(llp_product_advantage(0.1, [1, 8, 64])) == (3,)
+        assert product_advantage(share, size) == pytest.approx(float(bag.mean()), abs=1e-14)
+    assert np.shape(product_advantage(0.1, [1, 8, 64])) == (3,)
 
 
 def played(prior: Floats, truth: Floats, seed: int) -> Posteriors:

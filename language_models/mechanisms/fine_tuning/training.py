@@ -13,6 +13,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,19 +161,18 @@ class FineTuning:
         tolerance = SHORT_TOLERANCE if is_short else TOLERANCE
         self.gradients.check(lambda: self.loss(batch), batch.places, tolerance=tolerance)
         if not is_short:  # rounding of 16 bits depends on the shape of a batch
-            alone, together = (float(self._norms(other)[0]) for other in (make_batch(records[:1], self._place), batch))
+            norms = []
+            for other in (make_batch(records[:1], self._place), batch):
+                gradients = self.gradients.of(partial(self.loss, other), other.places)
+                norm = self.gradients.add_clipped(gradients, 1.0, self.gradients.zeros())
+                norms.append(0.0 if norm is None else float(norm[0]))
+            alone, together = norms
             if abs(together - alone) > tolerance * alone + 1e-6:
                 raise InputError(
                     "the gradient of a record must not depend on the other records of its batch, which the model "
                     "mixes, so that they cannot be clipped; train another model"
                 )
         self._is_checked = True
-
-    def _norms(self, batch: RecordBatch) -> Tensor:
-        """Return the norm of each record's gradient, shape (records,)."""
-        gradients = self.gradients.of(lambda: self.loss(batch), batch.places)
-        norms = self.gradients.add_clipped(gradients, 1.0, self.gradients.zeros())
-        return torch.zeros(len(batch.places)) if norms is None else norms
 
     def add_part(self, batch: RecordBatch, sums: Mapping[str, Tensor]) -> None:
         """Add the sum of the clipped gradients of a batch to sums by parameter."""
