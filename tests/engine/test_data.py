@@ -491,6 +491,13 @@ def test_csv_names_what_is_wrong(tmp_path: Path, text: str, options: dict[str, s
     assert str(caught.value).startswith(str(path))
 
 
+def test_csv_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    for content, line in ((b"\xe4,y\n1,0\n2,1\n", "line 1"), (b"a,y\n1,0\n\xe4,1\n", "line 3")):
+        (tmp_path / "t.csv").write_bytes(content)
+        with pytest.raises(DataError, match=f"{line}.*must be UTF-8 text"):
+            Csv(path=str(tmp_path / "t.csv"), label="y").load()
+
+
 def test_csv_wants_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="must be a file, got a folder; set the option `path` to one file"):
         Csv(path=str(tmp_path), label="y").load()
