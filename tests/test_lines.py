@@ -44,7 +44,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1101,
     "synthetic_tables/games": 2704,
     "synthetic_tables/mechanisms": 1150,
-    "tests": 72141,
+    "tests": 72146,
     "tools": 1305,
 }
 """Most lines of Python in each room."""

@@ -20,6 +20,10 @@ SPECS = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != 
 AUDITS = [path for path in SPECS if not path.name.startswith("sweep-")]
 RR = {"name": "randomized-response", "epsilon": 1.0}
 LEARNER = {"name": "lp-1st", "epsilon": 1.0}
+OF_ANOTHER_TYPE: tuple[tuple[str, object], ...] = (
+    *(("run", "in-process"), ("split", 0.5), ("split", None), ("claim", 1)),
+    *(("data", 5), ("data", ["csv"]), ("game", 5), ("mechanism", 5)),
+)
 
 
 @pytest.mark.parametrize("path", AUDITS, ids=lambda path: path.stem)
@@ -85,6 +89,7 @@ def test_the_default_estimator_of_many_canaries_depends_on_the_claim(game: str) 
         ),
         ({"data": "iris", "audits": [{"name": "a", "mechanism": RR}] * 2}, "a is used twice"),
         ({"data": "iris", "mechanism": "lp-1st"}, "mechanism needs epsilon"),
+        *(({"data": "iris", "mechanism": RR} | {part: value}, f"{part}.* must be") for part, value in OF_ANOTHER_TYPE),
         (
             {"data": "iris", "mechanism": {**LEARNER, "model": 5}},
             "mechanism.model must be a name or a mapping",
