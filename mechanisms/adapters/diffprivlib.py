@@ -24,9 +24,9 @@ from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings, work
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import FlatFeaturesLearner, flat_features
 from dpaudit.mechanisms.queries.row_function import CallOutcome
-from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.ranges import require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register
 
@@ -45,7 +45,7 @@ Learner = Literal[
 
 @register("mechanism", "diffprivlib", source="the package diffprivlib; Holohan et al. (2019), arXiv:1907.02444")
 @dataclass(frozen=True)
-class Diffprivlib(NoiseByEpsilon):
+class Diffprivlib(FlatFeaturesLearner):
     """An estimator of diffprivlib, trained by the library and summarised as its released numbers.
 
     Data from 0 to 1 (`scale: box` of the game) are rescaled to `lower` .. `upper`, the range passed to the library.
@@ -74,8 +74,6 @@ class Diffprivlib(NoiseByEpsilon):
     relation: Relation = Relation.ADD_REMOVE
     version: str = "0.6.6"
 
-    noiseless_epsilon = 1e4
-
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         require_one_of("learner", self.learner, get_args(Learner))
@@ -85,10 +83,6 @@ class Diffprivlib(NoiseByEpsilon):
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns of mixed types."""
-        require_flat_features(train)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

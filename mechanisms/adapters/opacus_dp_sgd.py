@@ -20,6 +20,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.training.inputs import NumericFeaturesLearner, as_array
 from dpaudit.mechanisms.training.private.private_steps import MAX_BATCH_NUMBERS, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register
@@ -32,7 +33,7 @@ SAMPLING = ("hooks", "ew", "functorch", "ghost")
 
 @register("mechanism", "opacus-dp-sgd", source="Yousefpour et al. (2021), arXiv:2109.12298; the package opacus")
 @dataclass(frozen=True)
-class OpacusDpSgd:
+class OpacusDpSgd(NumericFeaturesLearner):
     """DP-SGD by Opacus's PrivacyEngine with Poisson sampling (extra `opacus`).
 
     Opacus takes its sample rate from the number of examples, 1 / ceil(n / batch_size), and divides by its expected
@@ -93,12 +94,6 @@ class OpacusDpSgd:
         with suppress(TrainingError), steps_of_opacus(canary):
             self.fit(train, seed=seed, compute=compute)
 
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns that are not numeric."""
-        from dpaudit.mechanisms.training.inputs import example_shape
-
-        example_shape(train.features)
-
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
@@ -107,7 +102,6 @@ class OpacusDpSgd:
         from torch.utils.data import DataLoader, TensorDataset
 
         from dpaudit.mechanisms.compute import spawned, torch_generator
-        from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.kernels import draw_weights
         from dpaudit.mechanisms.training.stack import NetworkModel
 

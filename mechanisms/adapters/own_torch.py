@@ -24,7 +24,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
-from dpaudit.mechanisms.training.inputs import as_array, example_shape
+from dpaudit.mechanisms.training.inputs import NumericFeaturesLearner, as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
 
@@ -64,7 +64,7 @@ class _Copies:
 @register("mechanism", "torch", source="one's own code")
 @register("model", "torch", source="one's own code")
 @dataclass(frozen=True)
-class OwnTorch(ClaimedByUser):
+class OwnTorch(ClaimedByUser, NumericFeaturesLearner):
     """A torch module trained by a user's loop: a model inside any learner, or with a claim a learner itself.
 
     For each fit `module()` creates a module, and `train(module, X, y, seed)` trains it in place or returns another one.
@@ -104,10 +104,6 @@ class OwnTorch(ClaimedByUser):
             except TypeError as err:
                 raise InputError(f"module cannot be created from parameters {dict(self.parameters)}: {err}") from err
         require(isinstance(first, torch.nn.Module), "module must create a torch.nn.Module", got=type(first).__name__)
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns that are not numeric."""
-        example_shape(train.features)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -182,7 +178,7 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
 
 @register("mechanism", "opacus", source="one's own code with Yousefpour et al. (2021), arXiv:2109.12298")
 @dataclass(frozen=True)
-class OwnOpacus:
+class OwnOpacus(NumericFeaturesLearner):
     """A function `train(X, y, seed)` that trains with Opacus and returns (module, privacy engine).
 
     X are float32 tensors, y classes 0 .. K - 1. The global generators that Opacus uses are seeded. A training that
@@ -249,10 +245,6 @@ class OwnOpacus:
             do="the training that recorded the steps had this noise; let the noise depend only on the number of rows",
             noise_multiplier=f"{least:g}",
         )
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns that are not numeric."""
-        example_shape(train.features)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

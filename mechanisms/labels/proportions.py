@@ -212,13 +212,11 @@ class GeometricProportions(NoisyAggregation):
         clipped = np.clip(positives + noise, 0, sizes).astype(np.float64)
         if not self.unbiased:
             return clipped
-        return np.asarray(clipped + self._mean_excess() * ((clipped == sizes).astype(np.float64) - (clipped == 0)))
+        # The mean distance of clipped values beyond the end, a / (1 - a). Above 700, e^epsilon may overflow; its
+        # reciprocal is then 0 to 300 digits.
+        excess = 1 / math.expm1(min(self.epsilon, 700.0))
+        return np.asarray(clipped + excess * ((clipped == sizes).astype(np.float64) - (clipped == 0)))
 
     def log_likelihood(self, released: Floats, size: int) -> Floats:
         """Return the log-likelihood of each true count 0 .. size, up to a constant; shape (B,) to (B, size + 1)."""
         return self._log_likelihood_by_distance(np.clip(np.rint(released), 0, size), size)
-
-    def _mean_excess(self) -> float:
-        """Return the mean distance of clipped values beyond the end, a / (1 - a)."""
-        # Above 700, e^epsilon may overflow; its reciprocal is then 0 to 300 digits.
-        return 1 / math.expm1(min(self.epsilon, 700.0))

@@ -37,6 +37,16 @@ SMALLEST_VARIANCE = 1e-9  # as a share of the squared range
 BLOCK_SIZE = 4_000_000  # numbers drawn at once: tens of megabytes
 
 
+class FlatFeaturesLearner(NoiseByEpsilon):
+    """A learner of arrays of numbers whose noise depends on a finite epsilon alone."""
+
+    noiseless_epsilon = 1e4
+
+    def require_features(self, train: Examples) -> None:
+        """Raise InputError for columns of mixed types."""
+        flat_features(train.features[:1] if isinstance(train.features, np.ndarray) else train.features)
+
+
 @dataclass(frozen=True, eq=False)
 class ClassSums:
     """Exact counts, sums and sums of squares about the middle of each class."""
@@ -64,7 +74,7 @@ class NoisySums:
 
 @register("mechanism", "gaussian-naive-bayes", source="Vaidya et al. (2013); sums about the middle are ours")
 @dataclass(frozen=True)
-class GaussianNaiveBayes(NoiseByEpsilon):
+class GaussianNaiveBayes(FlatFeaturesLearner):
     """Gaussian naive Bayes from noisy counts, sums and sums of squares of each class; the classes are public.
 
     Attributes:
@@ -77,8 +87,6 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     lower: float = 0.0
     upper: float = 1.0
     relation: Relation = Relation.ADD_REMOVE
-
-    noiseless_epsilon = 1e4
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
@@ -99,10 +107,6 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     def half_range(self) -> float:
         """Half the range: the sensitivity of a sum about the middle."""
         return (self.upper - self.lower) / 2
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns of mixed types."""
-        require_flat_features(train)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -204,11 +208,6 @@ class NaiveBayesModel:
         joint = np.exp(log_joint - log_joint.max(1, keepdims=True))
         probabilities: Floats = joint / joint.sum(1, keepdims=True)
         return probabilities
-
-
-def require_flat_features(train: Examples) -> None:
-    """Raise InputError for columns of mixed types."""
-    flat_features(train.features[:1] if isinstance(train.features, np.ndarray) else train.features)
 
 
 def flat_features(features: Features) -> Floats:

@@ -40,8 +40,8 @@ from scipy.special import expit
 from dpaudit.claims import Claim, Relation
 from dpaudit.mechanisms.compute import Compute, TrainingError, limited_threads
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
-from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import FlatFeaturesLearner, flat_features
+from dpaudit.mechanisms.ranges import require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -60,7 +60,7 @@ CURVATURE = 0.25  # largest second derivative of the logistic loss
 
 
 @dataclass(frozen=True)
-class PrivateLogistic(ABC, NoiseByEpsilon):
+class PrivateLogistic(ABC, FlatFeaturesLearner):
     """Base of both mechanisms.
 
     Attributes:
@@ -72,8 +72,6 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
     penalty: float = 0.01
     norm: float = 1.0
 
-    noiseless_epsilon = 1e4
-
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         require_positive(self, "penalty", "norm")
@@ -81,10 +79,6 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
     def claim(self) -> Claim:
         """Claim pure epsilon under replacing one record; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns of mixed types."""
-        require_flat_features(train)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -171,7 +171,10 @@ class LP2ST:
             labelled = released != UNLABELLED
             if self.drop_unlikely and model is not None and len(rows):
                 likely = int(best_k(prior, self.epsilon).mean())
-                released[labelled] = _without_unlikely(released[labelled], train.take(labelled), model, likely)
+                probabilities = model.probabilities(train.take(labelled).features)
+                order = np.argsort(-probabilities, axis=1, kind="stable")
+                stays = (order[:, :likely] == released[labelled][:, None]).any(axis=1)
+                released[labelled] = np.where(stays, released[labelled], UNLABELLED)
             rng = np.random.default_rng(answering)
             released[rows] = rr_with_prior(train.labels[rows], prior, self.epsilon, rng)
             labelled = released != UNLABELLED
@@ -197,12 +200,6 @@ class LP2ST:
         probabilities = model.probabilities(stage.features)
         # Divide by the largest first: small temperatures would underflow whole rows to 0.
         return np.asarray((probabilities / probabilities.max(axis=1, keepdims=True)) ** (1 / self.temperature))
-
-
-def _without_unlikely(released: NDArray[np.int64], examples: Examples, model: Model, likely: int) -> NDArray[np.int64]:
-    """Return the labels, with `UNLABELLED` for those not among the `likely` most likely ones under the model."""
-    order = np.argsort(-model.probabilities(examples.features), axis=1, kind="stable")
-    return np.where((order[:, :likely] == released[:, None]).any(axis=1), released, UNLABELLED)
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ PATE-FM: FixMatch teachers with disjoint labels vote, and a FixMatch student lea
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -202,18 +203,13 @@ def laplace_counts_queries(epsilon: float, noise: float, delta: float, accountin
     """Return the largest number of queries, >= 0, whose noisy vote counts cost at most `epsilon`."""
     require(0 < epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=epsilon, do="give the number of queries")
 
-    def affordable(queries: int) -> bool:
-        return laplace_counts_epsilon(queries, noise, delta, accounting) <= epsilon
+    def spent(queries: int) -> float:
+        return laplace_counts_epsilon(queries, noise, delta, accounting)
 
-    if not affordable(1):
-        return 0
-    low, high = 1, 2
-    while affordable(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if affordable(middle) else (low, middle)
-    return low
+    too_many = 1
+    while spent(too_many) <= epsilon:
+        too_many *= 2
+    return bisect_right(range(1, too_many), epsilon, key=spent)
 
 
 def least_noise(excess: Callable[[float], float]) -> float:

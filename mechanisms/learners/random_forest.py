@@ -23,8 +23,8 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
-from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_at_least, require_finite_epsilon
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import FlatFeaturesLearner, flat_features
+from dpaudit.mechanisms.ranges import require_at_least, require_finite_epsilon
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 
 @register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
 @dataclass(frozen=True)
-class PrivateForest(NoiseByEpsilon):
+class PrivateForest(FlatFeaturesLearner):
     """Trees with random splits on disjoint records; permute-and-flip releases the class of each leaf.
 
     Attributes:
@@ -50,8 +50,6 @@ class PrivateForest(NoiseByEpsilon):
     lower: float = 0.0
     upper: float = 1.0
 
-    noiseless_epsilon = 1e4
-
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         require_at_least(1, self, "trees")
@@ -61,10 +59,6 @@ class PrivateForest(NoiseByEpsilon):
     def claim(self) -> Claim:
         """Claim pure epsilon under adding or removing one record."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
-
-    def require_features(self, train: Examples) -> None:
-        """Raise InputError for columns of mixed types."""
-        require_flat_features(train)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -254,15 +254,12 @@ class EncoderBlock(nn.Module):
         self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        states = states + self.projection(self._attention(self.before_attention(states), mask))
-        return states + self.dense(self.before_dense(states))  # type: ignore[no-any-return]
-
-    def _attention(self, states: Tensor, mask: Tensor) -> Tensor:
-        # Explicit, because vmap does not support the fused kernels.
-        parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
-        query, key, value = parts[0], parts[1], parts[2]
+        # Explicit attention, because vmap does not support the fused kernels.
+        parts = self.query_key_value(self.before_attention(states)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = parts.movedim(-3, 0).transpose(-2, -3)
         weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + mask, -1)
-        return (weights @ value).transpose(-2, -3).flatten(-2)  # type: ignore[no-any-return]
+        states = states + self.projection((weights @ value).transpose(-2, -3).flatten(-2))
+        return states + self.dense(self.before_dense(states))  # type: ignore[no-any-return]
 
 
 def mean_word_vector(vectors: Tensor, words: Tensor) -> Tensor:

@@ -272,22 +272,20 @@ class ResNet18(Residual):
 class WideResNet16x4(Residual):
     """Wide ResNet with 16 layers, four times as wide."""
 
+    layers: ClassVar[int] = 16
+
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import WideResNet
 
         channels, _, _ = _image_shape(shape, min_side=4)
-        return WideResNet(channels, classes, depth=16, widen=4, norm=self.norm)
+        return WideResNet(channels, classes, depth=self.layers, widen=4, norm=self.norm)
 
 
 @register("model", "wrn-28-4", source="Zagoruyko and Komodakis (2016), the network of PATE-FM and ALIBI")
-class WideResNet28x4(Residual):
+class WideResNet28x4(WideResNet16x4):
     """Wide ResNet with 28 layers, four times as wide."""
 
-    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        from dpaudit.mechanisms.models.architectures import WideResNet
-
-        channels, _, _ = _image_shape(shape, min_side=4)
-        return WideResNet(channels, classes, depth=28, widen=4, norm=self.norm)
+    layers = 28
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -267,7 +267,16 @@ class AnswerStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        _require_private(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = folder.stat()
+        except OSError as err:
+            raise InputError(f"cannot use {shortened(folder)} as the folder of answers: {err.strerror}") from err
+        require(
+            status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH),
+            f"the folder of answers {shortened(folder)} must be yours, and nobody else may write to it",
+            do="remove it, set `cache` to another folder, or run `chmod go-w` on it if you trust its content",
+        )
         self._folder = folder
         self._file_name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._known: dict[str, dict[str, Any]] = {}
@@ -337,21 +346,6 @@ class AnswerStore:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-def _require_private(folder: Path) -> None:
-    """Create the folder for its owner alone; refuse an existing folder that others can write to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-    except OSError as err:
-        raise InputError(f"cannot use {shortened(folder)} as the folder of answers: {err.strerror}") from err
-    private = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    require(
-        private,
-        f"the folder of answers {shortened(folder)} must be yours, and nobody else may write to it",
-        do="remove it, set `cache` to another folder, or run `chmod go-w` on it if you trust its content",
-    )
 
 
 def _open_regular(path: Path, flags: int) -> int:

@@ -133,7 +133,7 @@ class HttpService:
         Redirects are not followed, since the key would go along. `timeout_s` limits the whole exchange: name lookup,
         connection, header and body. `stop` and signals end it early.
         """
-        _library("httpx")
+        imported("httpx", "endpoint")
         exchange = _Exchange()
         response = Future[Mapping[str, Any] | RequestFailure]()
 
@@ -162,7 +162,7 @@ class HttpService:
         self, exchange: _Exchange, url: str, body: Mapping[str, Any], key: str
     ) -> Mapping[str, Any] | RequestFailure:
         """Return the JSON object of the response, or the failure; its waits are ended by `exchange`."""
-        httpx = _library("httpx")
+        httpx = imported("httpx", "endpoint")
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
@@ -200,7 +200,7 @@ class HttpService:
         self, attempt: Callable[[], T | RequestFailure], *, stop: threading.Event | None = None
     ) -> T | RequestFailure:
         """Return the result of the first `attempt` that needs no retry, or of the last one; `stop` ends the waits."""
-        tenacity = _library("tenacity")
+        tenacity = imported("tenacity", "endpoint")
         stop = stop or threading.Event()
         backoff = tenacity.wait_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)
 
@@ -247,10 +247,6 @@ class _Exchange:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _library(name: str) -> Any:
-    return imported(name, "endpoint")
-
-
 @lru_cache
 def _certificates() -> ssl.SSLContext:
     """Certificates of the operating system, not httpx's own list: companies add theirs there."""
@@ -278,19 +274,17 @@ def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
     plain = url.isascii() and url.isprintable() and not {" ", "\\"} & set(url)
     require(is_http and plain, "url must be an address that begins with https:// or http://")
     require("@" not in parts.netloc, "url must hold no user and password; name a variable in key_variable")
-    usual = "%" not in parts.netloc and _is_name_or_usual_address(parts.hostname or "")
-    require(usual, "the host in url must be a name, or a number in its usual form such as 127.0.0.1 or [::1]")
+    host = parts.hostname or ""
+    is_name = ":" not in host and not re.fullmatch(r"\d+|0x[0-9a-f]*", host.rstrip(".").rpartition(".")[2])
+    address = _literal(host)  # None for addresses in disguise, such as 2130706433 or 0x7f.1
+    usual = is_name or (address is not None and _as_ipv4(address) == address)
+    require(
+        "%" not in parts.netloc and usual,
+        "the host in url must be a name, or a number in its usual form such as 127.0.0.1 or [::1]",
+    )
     exposed = sends_key and parts.scheme == "http" and parts.hostname not in _LOCAL
     if exposed and not plain_http:
         raise InputError("a key is sent over https only; set plain_http: true where the network is your own")
-
-
-def _is_name_or_usual_address(host: str) -> bool:
-    """False for addresses in disguise, such as 2130706433, 0x7f.1 or ::ffff:7f00:1."""
-    if ":" not in host and not re.fullmatch(r"\d+|0x[0-9a-f]*", host.rstrip(".").rpartition(".")[2]):
-        return True
-    address = _literal(host)
-    return address is not None and _as_ipv4(address) == address
 
 
 def _literal(host: str) -> Address | None:
@@ -336,7 +330,7 @@ def _response(
     headers: Mapping[str, str],
 ) -> httpx.Response:
     """Return the response, its body unread, of the first address that accepts a connection."""
-    httpx = _library("httpx")
+    httpx = imported("httpx", "endpoint")
     host = url.raw_host.decode()
     for address in addresses:
         request = client.build_request(
@@ -395,12 +389,11 @@ def _refusal(response: httpx.Response, key: str, variable: str) -> RequestFailur
 
 def _error_text(response: httpx.Response) -> str:
     """Return code and message of OpenAI's error object, or "" if the body holds none."""
+    transport_error: type[Exception] = imported("httpx", "endpoint").TransportError
     try:
         error = json.loads(_content(response))["error"]
         return " ".join(str(error[name]) for name in ("code", "message") if error.get(name))
-    except (
-        *(_library("httpx").TransportError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
-    ):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError, transport_error):
         return ""
 
 

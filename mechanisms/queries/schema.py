@@ -177,7 +177,8 @@ class Schema:
         for name, column in self.columns.items():
             cells = [row[name] for row in rows]
             kind = _arrow_type(column)
-            if isinstance(column, Number) and not (column.whole and all(map(_fits_int64, cells))):
+            fits = (cell is None or (isinstance(cell, int) and -(2**63) <= cell < 2**63) for cell in cells)
+            if isinstance(column, Number) and not (column.whole and all(fits)):
                 kind, cells = pa.float64(), [None if cell is None else float(cell) for cell in cells]
             arrays[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
         return pa.table(arrays)
@@ -281,9 +282,3 @@ def _random_cells(column: Number | Category, rows: int, rng: np.random.Generator
     share = rng.random(rows)
     between = column.low * (1 - share) + column.high * share  # high - low may be beyond the largest float
     return pa.array(np.clip(between, column.low, column.high))
-
-
-def _fits_int64(cell: object) -> bool:
-    if cell is None:
-        return True
-    return isinstance(cell, int) and -(2**63) <= cell < 2**63

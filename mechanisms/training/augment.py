@@ -83,20 +83,15 @@ class RandAugment:
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """Return the augmented images; `draws` are uniform on [0, 1), shape (n, draws)."""
         for turn in range(2):
-            which, strength, sign = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
-            images = self._apply_drawn_operations(
-                images, which, strength * MAGNITUDE / 10, torch.where(sign < 0.5, -1.0, 1.0)
-            )
+            which, share, side = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
+            strength, sign = share * MAGNITUDE / 10, torch.where(side < 0.5, -1.0, 1.0)
+            changed, chosen = images.clone(), (which * len(OPERATIONS)).long()
+            for number, operation in enumerate(OPERATIONS.values()):
+                selected = (chosen == number).nonzero()[:, 0]
+                if len(selected):
+                    changed[selected] = operation(images[selected], strength[selected], sign[selected])
+            images = changed
         return cutout(images, draws[:, -2], draws[:, -1], side=max(1, images.shape[2] // 2))
-
-    def _apply_drawn_operations(self, images: Tensor, which: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-        changed = images.clone()
-        chosen = (which * len(OPERATIONS)).long()
-        for number, operation in enumerate(OPERATIONS.values()):
-            selected = (chosen == number).nonzero()[:, 0]
-            if len(selected):
-                changed[selected] = operation(images[selected], strength[selected], sign[selected])
-        return changed
 
 
 def _autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
@@ -186,11 +181,9 @@ def _blend(other: Tensor, images: Tensor, strength: Tensor, sign: Tensor) -> Ten
 
 def _warp(images: Tensor, across: list[Tensor | float], down: list[Tensor | float]) -> Tensor:
     """Apply the affine map with rows `across` and `down`, with grey at the border."""
-    rows = [torch.stack([_column(value, images) for value in row], -1) for row in (across, down)]
+    count, device = len(images), images.device
+    columns = [[torch.as_tensor(value, dtype=torch.float32, device=device) for value in row] for row in (across, down)]
+    rows = [torch.stack([value.expand(count) for value in row], -1) for row in columns]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     moved = functional.grid_sample(images - GREY, grid, mode="nearest", align_corners=False)
     return moved + GREY
-
-
-def _column(value: Tensor | float, images: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full((len(images),), float(value), device=images.device)

@@ -119,12 +119,13 @@ class FixMatch:
         labelled = self._labelled.take(size)
         unlabelled = self._unlabelled.take(self.ratio * size)
         inputs = self._augmented(self.rows[labelled], strongly=False)
-        guesses, confident = self._pseudo_labels(self._augmented(unlabelled, strongly=False))
+        logits = self.kernel.logits(self.parameters, self._augmented(unlabelled, strongly=False)[None])[0]
+        confidence, guesses = torch.softmax(logits, -1).max(-1)  # of the pseudo-labels
         targets = torch.cat(
             [self.one_hot[torch.from_numpy(self.labels[labelled]).to(self.device)], self.one_hot[guesses]]
         )
         known_weight = torch.full((size,), 1 / size, device=self.device)
-        coefficients = torch.cat([known_weight, confident * (1 / len(unlabelled))])
+        coefficients = torch.cat([known_weight, (confidence >= self.threshold).float() * (1 / len(unlabelled))])
         batch = torch.cat([inputs, self._augmented(unlabelled, strongly=True)])
         self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
         rate = network.learning_rate * schedule_factor(network.schedule, step / self.steps)
@@ -138,12 +139,6 @@ class FixMatch:
             draws = torch.rand(len(images), augment.draws, generator=self._augmentation_generator).to(self.device)
             images = augment(images, draws)
         return images
-
-    def _pseudo_labels(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the most likely class of each image, and 1 if its probability reaches the threshold, else 0."""
-        logits = self.kernel.logits(self.parameters, images[None])[0]
-        confidence, guesses = torch.softmax(logits, -1).max(-1)
-        return guesses, (confidence >= self.threshold).float()
 
 
 class _Shuffled:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.examples import Examples, Features
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,14 @@ def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
     )
     column: NDArray[np.float32] = np.asarray(table[name].cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
     return column
+
+
+class NumericFeaturesLearner:
+    """A learner of arrays or of tables with numeric columns."""
+
+    def require_features(self, train: Examples) -> None:
+        """Raise InputError for columns that are not numeric."""
+        example_shape(train.features)
 
 
 @dataclass(frozen=True, eq=False)

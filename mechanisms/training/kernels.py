@@ -66,19 +66,18 @@ def draw_weights(module: nn.Module, generator: torch.Generator) -> Tensor:
     weights = dict.fromkeys(layout_of(module).names, torch.zeros(0))
     for prefix, part in module.named_modules():
         for name, parameter in part.named_parameters(prefix, recurse=False):
-            weights[name] = _draw_parameter(part, name, tuple(parameter.shape), generator)
+            shape = tuple(parameter.shape)
+            if isinstance(part, nn.Embedding):
+                weights[name] = torch.randn(shape, generator=generator) / math.sqrt(part.embedding_dim)
+            elif not isinstance(part, nn.Linear | nn.Conv2d):
+                weights[name] = torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
+            else:
+                fan_in = math.prod(part.weight.shape[1:])
+                if part.bias is None:
+                    weights[name] = torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in)
+                else:
+                    weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(fan_in)
     return torch.cat([values.flatten() for values in weights.values()])
-
-
-def _draw_parameter(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    if isinstance(part, nn.Embedding):
-        return torch.randn(shape, generator=generator) / math.sqrt(part.embedding_dim)
-    if not isinstance(part, nn.Linear | nn.Conv2d):
-        return torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
-    fan_in = math.prod(part.weight.shape[1:])
-    if part.bias is None:
-        return torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in)
-    return (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(fan_in)
 
 
 MAX_GRADIENT_BYTES = 256 * 2**20

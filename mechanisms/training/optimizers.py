@@ -53,24 +53,17 @@ class Optimizer:
         if self._recipe.weight_decay:
             decayed = parameters if self._decayed is None else parameters * self._decayed
             gradient.add_(decayed, alpha=self._recipe.weight_decay)
-        update = self._adam_update(gradient) if self._adam else self._sgd_update(gradient)
+        update, momentum = gradient, self._recipe.momentum
+        if self._adam:
+            first, second = (moment[: len(gradient)] for moment in self.moments)
+            steps = self.steps[: len(gradient)].add_(1)
+            first.lerp_(gradient, 0.1)
+            second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            update = first / (1 - 0.9**steps) / (second / (1 - 0.999**steps)).sqrt_().add_(1e-8)
+        elif self.moments:
+            velocity = self.moments[0][: len(gradient)].mul_(momentum).add_(gradient)
+            update = gradient.add_(velocity, alpha=momentum) if self._recipe.nesterov else velocity
         if isinstance(rate, float):
             parameters.sub_(update, alpha=rate)
         else:
             parameters.sub_(update * rate)
-
-    def _sgd_update(self, gradient: Tensor) -> Tensor:
-        if not self.moments:
-            return gradient
-        momentum = self._recipe.momentum
-        velocity = self.moments[0][: len(gradient)]
-        velocity.mul_(momentum).add_(gradient)
-        return gradient.add_(velocity, alpha=momentum) if self._recipe.nesterov else velocity
-
-    def _adam_update(self, gradient: Tensor) -> Tensor:
-        first, second = (moment[: len(gradient)] for moment in self.moments)
-        steps = self.steps[: len(gradient)].add_(1)
-        first.lerp_(gradient, 0.1)
-        second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (second / (1 - 0.999**steps)).sqrt_().add_(1e-8)
-        return first / (1 - 0.9**steps) / scale

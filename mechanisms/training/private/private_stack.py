@@ -119,7 +119,10 @@ class PrivateStack(Stack):
             if step - begin < self.steps_done:
                 continue
             self.sum_gradients(batch, self._canaries_at(step, sampled))
-            self._add_noise(noises, self.noise_deviation(last=step == total - 1))
+            if deviation := self.noise_deviation(last=step == total - 1):
+                for row, noise in zip(self.gradient, noises, strict=True):
+                    row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
+            rate = self._rate_at(step / total)
             if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
                 np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
             else:
@@ -128,7 +131,10 @@ class PrivateStack(Stack):
                 self.observer(self.places, step, self.parameters, self.gradient)
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
-            self._update(self._rate_at(step / total))
+            if isinstance(self.kernel, CompiledMlp):
+                self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
+            else:
+                self.optimizer.step(self.parameters, self.gradient, rate)
             self.steps_done = step - begin + 1
             self.after_step()
         self.steps_done = 0
@@ -174,12 +180,6 @@ class PrivateStack(Stack):
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
         return self.private.noise_multiplier * self.private.clip
 
-    def _update(self, rate: float) -> None:
-        if isinstance(self.kernel, CompiledMlp):
-            self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
-        else:
-            self.optimizer.step(self.parameters, self.gradient, rate)
-
     def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, targets and a mask without padding, for a batch that is not empty."""
         picked = self._padded([torch.from_numpy(positions) for positions in batch])
@@ -195,12 +195,6 @@ class PrivateStack(Stack):
             return None
         gradient = self.step_canary.gradient(step, self.kernel.layout.total)
         return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and sampled[0] else None
-
-    def _add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
-        if not deviation:
-            return
-        for row, noise in zip(self.gradient, noises, strict=True):
-            row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
 
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
