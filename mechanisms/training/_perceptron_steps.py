@@ -31,7 +31,8 @@ Rule = tuple[bool, bool, np.float32, np.float32]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-LANES = 16  # Floats of a vector; rows of V and C are padded to a multiple of it
+LANES = 16  # floats of a vector
+WIDE = 2 * LANES  # rows of V and C are padded to a multiple of it
 
 _FLOAT, _INDEX, _PLACE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -72,8 +73,8 @@ def _inlined(function: _F) -> _F:
     return cast(_F, njit(inline="always", error_model="numpy", fastmath={"contract", "reassoc"})(function))
 
 
-def _block(rows: int, vectors: int) -> Any:
-    """C[:rows, :vectors * LANES] += S[:rows] V, from addresses; strides and depth count elements."""
+def _block(rows: int) -> Any:
+    """C[:rows, :WIDE] += S[:rows] V, from addresses; strides and depth count elements."""
 
     @intrinsic
     def block(
@@ -89,7 +90,7 @@ def _block(rows: int, vectors: int) -> Any:
                 element = code.gep(base, [code.add(offset, _INDEX(place * LANES))])
                 return code.bitcast(element, _VECTOR.as_pointer())
 
-            cells = [(row, place) for row in range(rows) for place in range(vectors)]
+            cells = [(row, place) for row in range(rows) for place in range(WIDE // LANES)]
             where = {(row, place): vector(c, code.mul(_INDEX(row), c_row), place) for row, place in cells}
             first = {cell: code.load(where[cell], align=4) for cell in cells}
             starts = [code.mul(_INDEX(row), s_row) for row in range(rows)]
@@ -105,14 +106,14 @@ def _block(rows: int, vectors: int) -> Any:
             code.cbranch(code.icmp_signed("<", step, depth), body, end)
             code.position_at_end(body)
             line = code.mul(step, v_row)
-            loaded = [code.load(vector(v, line, place), align=4) for place in range(vectors)]
+            loaded = [code.load(vector(v, line, place), align=4) for place in range(WIDE // LANES)]
             along = code.mul(step, s_column)
             everywhere = ir.Constant(ir.VectorType(_PLACE, LANES), [0] * LANES)
             for row in range(rows):
                 factor = code.load(code.gep(s, [code.add(starts[row], along)]))
                 single = code.insert_element(ir.Constant(_VECTOR, ir.Undefined), factor, _PLACE(0))
                 spread = code.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), everywhere)
-                for place in range(vectors):
+                for place in range(WIDE // LANES):
                     cell = (row, place)
                     sums[cell].add_incoming(code.call(fused, [spread, loaded[place], sums[cell]]), body)
             step.add_incoming(code.add(step, _INDEX(1)), body)
@@ -127,48 +128,35 @@ def _block(rows: int, vectors: int) -> Any:
     return block
 
 
-_EIGHT_WIDE, _EIGHT, _PAIR_WIDE, _PAIR, _SINGLE_WIDE, _SINGLE = (
-    _block(rows, wide) for rows in (8, 2, 1) for wide in (2, 1)
-)
+_EIGHT, _PAIR, _SINGLE = (_block(rows) for rows in (8, 2, 1))
 
 
 @_compiled
 def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows: int, depth: int, width: int) -> None:
-    """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to vectors.
+    """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to WIDE.
 
     All are contiguous; c has at least `rows` rows and v at least `depth`, both padded; s has one axis.
     """
     c_row, v_row = c.shape[1], v.shape[1]
     c_first, s_first, v_first = c.ctypes.data, s.ctypes.data, v.ctypes.data
-    for n in range(0, width, 2 * LANES):
-        wide = n + LANES < width
-        v_here = v_first + 4 * n
-        m = 0
+    for n in range(0, width, WIDE):
+        v_here, m = v_first + 4 * n, 0
         while m < rows:
             c_here, s_here = c_first + 4 * (m * c_row + n), s_first + 4 * m * s_row
             if m + 8 <= rows:
-                if wide:
-                    _EIGHT_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
-                else:
-                    _EIGHT(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                _EIGHT(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
                 m += 8
             elif m + 2 <= rows:
-                if wide:
-                    _PAIR_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
-                else:
-                    _PAIR(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                _PAIR(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
                 m += 2
             else:
-                if wide:
-                    _SINGLE_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
-                else:
-                    _SINGLE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                _SINGLE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
                 m += 1
 
 
 @_inlined
 def _padded(width: int) -> int:
-    return -(-width // LANES) * LANES
+    return -(-width // WIDE) * WIDE
 
 
 @_inlined
