@@ -31,8 +31,8 @@ Rule = tuple[bool, bool, np.float32, np.float32]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-LANES = 16  # floats of a vector
-WIDE = 2 * LANES  # rows of V and C are padded to a multiple of it
+LANES = 32  # floats of a vector; rows of V and C are padded to a multiple of it
+TILE = 16  # rows and columns that are transposed together
 
 _FLOAT, _INDEX, _PLACE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -74,7 +74,7 @@ def _inlined(function: _F) -> _F:
 
 
 def _block(rows: int) -> Any:
-    """C[:rows, :WIDE] += S[:rows] V, from addresses; strides and depth count elements."""
+    """C[:rows, :LANES] += S[:rows] V, from addresses; strides and depth count elements."""
 
     @intrinsic
     def block(
@@ -86,13 +86,11 @@ def _block(rows: int) -> Any:
             c, s, v = (code.inttoptr(address, pointer) for address in (c, s, v))
             fused = code.module.globals.get(_FUSED) or ir.Function(code.module, _FUSED_TYPE, _FUSED)
 
-            def vector(base: Any, offset: Any, place: int) -> Any:
-                element = code.gep(base, [code.add(offset, _INDEX(place * LANES))])
-                return code.bitcast(element, _VECTOR.as_pointer())
+            def vector(base: Any, offset: Any) -> Any:
+                return code.bitcast(code.gep(base, [offset]), _VECTOR.as_pointer())
 
-            cells = [(row, place) for row in range(rows) for place in range(WIDE // LANES)]
-            where = {(row, place): vector(c, code.mul(_INDEX(row), c_row), place) for row, place in cells}
-            first = {cell: code.load(where[cell], align=4) for cell in cells}
+            where = [vector(c, code.mul(_INDEX(row), c_row)) for row in range(rows)]
+            first = [code.load(place, align=4) for place in where]
             starts = [code.mul(_INDEX(row), s_row) for row in range(rows)]
             entry = code.block
             head, body, end = (code.append_basic_block(name) for name in ("head", "body", "done"))
@@ -100,27 +98,24 @@ def _block(rows: int) -> Any:
             code.position_at_end(head)
             step = code.phi(_INDEX)
             step.add_incoming(_INDEX(0), entry)
-            sums = {cell: code.phi(_VECTOR) for cell in cells}
-            for cell in cells:
-                sums[cell].add_incoming(first[cell], entry)
+            sums = [code.phi(_VECTOR) for _ in range(rows)]
+            for row in range(rows):
+                sums[row].add_incoming(first[row], entry)
             code.cbranch(code.icmp_signed("<", step, depth), body, end)
             code.position_at_end(body)
-            line = code.mul(step, v_row)
-            loaded = [code.load(vector(v, line, place), align=4) for place in range(WIDE // LANES)]
+            loaded = code.load(vector(v, code.mul(step, v_row)), align=4)
             along = code.mul(step, s_column)
             everywhere = ir.Constant(ir.VectorType(_PLACE, LANES), [0] * LANES)
             for row in range(rows):
                 factor = code.load(code.gep(s, [code.add(starts[row], along)]))
                 single = code.insert_element(ir.Constant(_VECTOR, ir.Undefined), factor, _PLACE(0))
                 spread = code.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), everywhere)
-                for place in range(WIDE // LANES):
-                    cell = (row, place)
-                    sums[cell].add_incoming(code.call(fused, [spread, loaded[place], sums[cell]]), body)
+                sums[row].add_incoming(code.call(fused, [spread, loaded, sums[row]]), body)
             step.add_incoming(code.add(step, _INDEX(1)), body)
             code.branch(head)
             code.position_at_end(end)
-            for cell in cells:
-                code.store(sums[cell], where[cell], align=4)
+            for row in range(rows):
+                code.store(sums[row], where[row], align=4)
             return target.get_dummy_value()
 
         return types.void(*[types.intp] * 8), generate
@@ -133,13 +128,13 @@ _EIGHT, _PAIR, _SINGLE = (_block(rows) for rows in (8, 2, 1))
 
 @_compiled
 def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows: int, depth: int, width: int) -> None:
-    """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to WIDE.
+    """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to vectors.
 
     All are contiguous; c has at least `rows` rows and v at least `depth`, both padded; s has one axis.
     """
     c_row, v_row = c.shape[1], v.shape[1]
     c_first, s_first, v_first = c.ctypes.data, s.ctypes.data, v.ctypes.data
-    for n in range(0, width, WIDE):
+    for n in range(0, width, LANES):
         v_here, m = v_first + 4 * n, 0
         while m < rows:
             c_here, s_here = c_first + 4 * (m * c_row + n), s_first + 4 * m * s_row
@@ -156,7 +151,7 @@ def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows
 
 @_inlined
 def _padded(width: int) -> int:
-    return -(-width // WIDE) * WIDE
+    return -(-width // LANES) * LANES
 
 
 @_inlined
@@ -176,14 +171,14 @@ def _allocate(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]
 @_inlined
 def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
     """Set target[k, i] = source[i, k] in whole blocks, at least for i < rows and k < columns."""
-    for top in range(0, rows, LANES):
-        for column in range(0, columns, LANES):
+    for top in range(0, rows, TILE):
+        for column in range(0, columns, TILE):
             block, transposed = (
-                source[top : top + LANES, column : column + LANES],
-                target[column : column + LANES, top : top + LANES],
+                source[top : top + TILE, column : column + TILE],
+                target[column : column + TILE, top : top + TILE],
             )
-            for k in range(LANES):
-                for i in range(LANES):
+            for k in range(TILE):
+                for i in range(TILE):
                     transposed[k, i] = block[i, k]
 
 
