@@ -37,7 +37,7 @@ LIMITS = {
     "language_models/front_door": 1177,
     "language_models/games": 650,
     "language_models/mechanisms": 2964,
-    "mechanisms": 14418,
+    "mechanisms": 14316,
     "papers": 6619,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 424,
