@@ -114,9 +114,7 @@ class BandFamily(Estimator[Scores, TwoSampleTally]):
             0 < self.delta < 1, "delta must be in (0, 1), for no member has a finite epsilon at 0", delta=self.delta
         )
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        require_one_of("family", self.family, get_args(Member))
-        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
-        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+        family_named(NamedFamily(self.family, self.sample_rate, self.steps))  # checks all three
 
     @property
     def band(self) -> Band:
@@ -133,7 +131,7 @@ class BandFamily(Estimator[Scores, TwoSampleTally]):
 
     def _under_family(self, bound: Bound) -> Bound:
         """Return the member's epsilon; `counts` and series are those of `band`. It rejects no other curve."""
-        family = GAUSSIAN if self.family == "gaussian" else dp_sgd(self.sample_rate, self.steps)
+        family = family_named(NamedFamily(self.family, self.sample_rate, self.steps))
         (regions,) = bound.evidence
         limit = family_bound(cast(RateRegions, regions), family, self.delta)
         return replace(

@@ -37,7 +37,7 @@ from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
-from dpaudit.language_models.attacks.canary_losses import LEARNED
+from dpaudit.language_models.attacks.text_attacks import LEARNED
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.rates import CONVICTING, FAIR, canaries_needed

@@ -27,7 +27,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY, CoinResponse, RareCoinResponse, Reference
 from dpaudit.errors import SpecError, require
-from dpaudit.language_models.attacks.canary_losses import CanaryLosses
+from dpaudit.language_models.attacks.text_attacks import CanaryLosses
 from dpaudit.language_models.canary_kinds.kinds import RareSuffix
 from dpaudit.language_models.canary_texts import canaries as canary_values
 from dpaudit.language_models.canary_texts.rates import FAIR

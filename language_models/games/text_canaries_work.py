@@ -15,7 +15,7 @@ from dpaudit.engine.games.protocol import BLIND
 from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores
-from dpaudit.language_models.attacks.canary_losses import CanaryLosses
+from dpaudit.language_models.attacks.text_attacks import CanaryLosses
 from dpaudit.language_models.canary_texts.canaries import Canaries, StoredCanaries, drawn_canaries, new_tokens
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.source import TextSource

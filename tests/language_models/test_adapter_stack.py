@@ -291,7 +291,7 @@ def test_losses_of_tokens_and_their_gradients(build: Any, in_chunks: bool, small
     tokens = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(0))
     losses, shares = TokenLosses(model), torch.rand(3, 6, generator=torch.Generator().manual_seed(1))
     shares[0, :3] = 0
-    assert losses.in_chunks is in_chunks
+    assert (losses._backbone is not None) is in_chunks
     weight: torch.Tensor = next(
         value for name, value in model.named_parameters() if name.endswith(("q_proj.weight", "c_attn.weight"))
     )

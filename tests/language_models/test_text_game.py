@@ -23,7 +23,7 @@ from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
-from dpaudit.language_models.attacks.canary_losses import CanaryLosses
+from dpaudit.language_models.attacks.text_attacks import CanaryLosses
 from dpaudit.language_models.canary_texts.canaries import StoredCanaries
 from dpaudit.language_models.data.plain_texts import MadeSentences, TextsFile
 from dpaudit.language_models.games.text_canaries import TextCanaries

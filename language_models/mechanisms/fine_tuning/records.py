@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.tensors import numpy_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,19 +38,6 @@ class TrainingText:
             tokens=len(self.tokens),
             values=len(self.has_loss or ()),
         )
-
-    @classmethod
-    def of_example(cls, example: Mapping[str, Any]) -> Self:
-        """Return the text of a mapping with "input_ids", and "labels" and "attention_mask" if it has them.
-
-        Padding is left out; tokens whose label is -100 receive no loss.
-        """
-        tokens = numpy_of(example["input_ids"]).astype(np.int64)
-        labels = numpy_of(example["labels"]) if "labels" in example else tokens
-        present = numpy_of(example["attention_mask"]) if "attention_mask" in example else np.ones_like(tokens)
-        places = np.flatnonzero(present)
-        require(places.size == 0 or places.size == places[-1] - places[0] + 1, "padding must be at the ends of a text")
-        return cls(tuple(tokens[places].tolist()), tuple((labels[places] != NO_LOSS).tolist()))
 
     @property
     def targets(self) -> tuple[bool, ...]:

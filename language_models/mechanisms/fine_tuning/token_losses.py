@@ -32,11 +32,6 @@ class TokenLosses:
         if separate and _explains(base, backbone, head):
             self._backbone, self._head = backbone, head
 
-    @property
-    def in_chunks(self) -> bool:
-        """True if the logits of a batch are never in memory together."""
-        return self._backbone is not None
-
     def __call__(self, tokens: Tensor, wanted: Tensor) -> Tensor:
         """Return -log p of tokens 1, 2, ... given those before, shape (rows, width) to (rows, width - 1).
 
