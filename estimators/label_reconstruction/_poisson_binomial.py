@@ -13,29 +13,28 @@ import numpy as np
 
 from dpaudit.estimators.arguments import Floats
 
-# Below this likelihood of a bag, relative to its likeliest sum, underflow may affect the posterior.
+# Below this likelihood of a bag, relative to its likeliest sum, underflow may affect the ratios.
 SMALLEST = 1e-250
 
 
-def posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, list[int]]:
-    """Return posteriors and changes of the log-odds, both of shape (bags, k), and the indices of impossible bags."""
-    posterior, shift, likelihood = _posteriors(prior, np.exp(log_channel))
+def log_ratios(prior: Floats, log_channel: Floats) -> tuple[Floats, list[int]]:
+    """Return the changes of the log-odds, shape (bags, k), and the indices of impossible bags."""
+    ratio, likelihood = _log_ratios(prior, np.exp(log_channel))
     unlikely = np.flatnonzero(~(likelihood > SMALLEST))
     if not unlikely.size:
-        return posterior, shift, []
-    posterior[unlikely], shift[unlikely], log_likelihood = _log_posteriors(prior[unlikely], log_channel[unlikely])
-    return posterior, shift, unlikely[np.isneginf(log_likelihood)].tolist()
+        return ratio, []
+    ratio[unlikely], log_likelihood = _log_ratios_in_logarithms(prior[unlikely], log_channel[unlikely])
+    return ratio, unlikely[np.isneginf(log_likelihood)].tolist()
 
 
 @numba.njit(cache=True)
-def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return P[label = 1 | release] and the change of the log-odds for every example, shape (bags, k), and likelihoods.
+def _log_ratios(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
+    """Return the change of the log-odds for every example, shape (bags, k), and likelihoods, shape (bags,).
 
     The channel, shape (bags, k + 1), is the likelihood of the release given the true sum, scaled to a maximum of 1. The
     likelihood of each bag is on that scale; if it exceeds 1e-250, underflow cannot matter.
     """
     bags, k = prior.shape
-    posterior = np.empty((bags, k))
     shift = np.empty((bags, k))
     total = np.empty(bags)
     suffix = np.empty((k + 1, k + 1))  # suffix[i, s]: likelihood when labels before i sum to s
@@ -55,22 +54,16 @@ def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]
                 likelihood_1 += prefix[s] * suffix[i + 1, s + 1]
                 likelihood_0 += prefix[s] * suffix[i + 1, s]
             shift[bag, i] = _log(likelihood_1) - _log(likelihood_0)
-            likelihood_1 *= eta[i]
-            likelihood_0 *= 1 - eta[i]
-            posterior[bag, i] = (
-                likelihood_1 / (likelihood_1 + likelihood_0) if likelihood_1 + likelihood_0 > 0 else np.nan
-            )
             for s in range(i + 1, 0, -1):
                 prefix[s] = (1 - eta[i]) * prefix[s] + eta[i] * prefix[s - 1]
             prefix[0] *= 1 - eta[i]
-    return posterior, shift, total
+    return shift, total
 
 
 @numba.njit(cache=True)
-def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return `_posteriors` computed in logarithms, for improbable bags: ten times slower; NaN in impossible ones."""
+def _log_ratios_in_logarithms(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
+    """Return `_log_ratios` computed in logarithms, for improbable bags: ten times slower; NaN in impossible ones."""
     bags, k = prior.shape
-    posterior = np.empty((bags, k))
     shift = np.empty((bags, k))
     total = np.empty(bags)
     suffix = np.empty((k + 1, k + 1))
@@ -91,12 +84,10 @@ def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats,
                 _log_dot(prefix, suffix[i + 1], i + 1),
             )
             shift[bag, i] = log_likelihood_1 - log_likelihood_0
-            odds = yes + log_likelihood_1 - (no + log_likelihood_0)
-            posterior[bag, i] = 1 / (1 + math.exp(-odds)) if odds > -700 else math.exp(odds)
             for s in range(i + 1, 0, -1):
                 prefix[s] = _log_add(no + prefix[s], yes + prefix[s - 1])
             prefix[0] += no
-    return posterior, shift, total
+    return shift, total
 
 
 @numba.njit(cache=True)

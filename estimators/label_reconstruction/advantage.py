@@ -20,71 +20,9 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
+from dpaudit.estimators.arguments import Floats, common_shape, unboxed
 
 _PLAIN, _LAPLACE, _GEOMETRIC = range(3)
-
-
-def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
-    """Return P[label = 1 | released label] under binary randomized response.
-
-    Randomized response flips a label with probability 1/(1 + e^epsilon).
-    Priors in [0, 1] and released labels, 0 or 1, broadcast; epsilon is in [0, inf).
-
-    Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
-    Slow twin: `rr_posterior` of tests/twins/advantage_twin.py.
-    """
-    eta, labels = _prior(prior), np.asarray(released)
-    common_shape(eta, labels, names=("prior", "released"))
-    require(bool(np.all((labels == 0) | (labels == 1))), "released labels must be 0 or 1", released=released)
-    _check_epsilon(epsilon, zero=True)
-    less = math.exp(-epsilon)
-    for_one = eta * np.where(labels == 1, 1.0, less)
-    for_zero = (1 - eta) * np.where(labels == 1, less, 1.0)
-    certain = (eta == 0) | (eta == 1)
-    return unboxed(np.where(certain, eta, for_one / np.where(certain, 1.0, for_one + for_zero)))
-
-
-def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
-    """Return P[label = 1 | the bag's number of positive labels] for every example.
-
-    `positives` are integers in [0, k], shape (bags,), or a scalar for one bag.
-
-    Raises: InputError for a bag that cannot have this number of positive labels under its priors.
-    Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
-    Slow twin: `posterior` of tests/twins/advantage_twin.py.
-    """
-    eta, counts = _bags(prior, positives, "positives")
-    _check_whole(counts, eta.shape[1], "positives")
-    with np.errstate(divide="ignore"):
-        log_channel = np.log((np.arange(eta.shape[1] + 1) == counts[:, None]).astype(np.float64))
-    return _posteriors(eta, log_channel)[0].reshape(np.shape(prior))
-
-
-def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
-    """Return P[label = 1 | the bag's noisy count] if the count carries Laplace noise of scale 1/epsilon.
-
-    `count` (k times the noisy proportion) is any finite number, shape (bags,) or a scalar.
-
-    Source: Busa-Fekete et al. (2024), section 4.
-    """
-    eta, counts = _bags(prior, count, "count")
-    require(bool(np.all(np.isfinite(counts))), "count must be finite", count=count)
-    return _noisy_posterior(eta, counts, epsilon).reshape(np.shape(prior))
-
-
-def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
-    """Return P[label = 1 | the bag's noisy count] if the count carries two-sided geometric noise, clipped to [0, k].
-
-    The noise is t with probability proportional to e^(-epsilon |t|); `count` is an integer, shape (bags,) or a scalar.
-
-    Source: Busa-Fekete et al. (2024), section 4.
-    Slow twin: `llp_geometric_posterior` of tests/twins/advantage_twin.py.
-    """
-    eta, counts = _bags(prior, count, "count")
-    _check_whole(counts, eta.shape[1], "count")
-    # Given the released count o, clipped or not, the likelihood of a sum s is proportional to e^(-epsilon |o - s|).
-    return _noisy_posterior(eta, counts, epsilon).reshape(np.shape(prior))
 
 
 def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
@@ -98,13 +36,20 @@ def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
             impossible; shape (bags, k + 1).
     Returns: Nats, shape (bags, k); 0 if the prior is 0 or 1.
     Raises: InputError for a bag whose release is impossible under its priors.
+    Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
+    Slow twin: `posterior` of tests/twins/advantage_twin.py.
     """
     eta, law = _bag_priors(prior), np.asarray(log_likelihood, np.float64)
     fits = law.shape == (len(eta), eta.shape[1] + 1)
     require(fits, "there must be k + 1 log-likelihoods for each bag of k", priors=eta.shape, shape=law.shape)
     top = law.max(axis=1, keepdims=True)
     require(bool(np.isfinite(top).all()), "a release must be possible for some number of positive labels")
-    return np.where((eta == 0) | (eta == 1), 0.0, _posteriors(eta, law - top)[1])
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import log_ratios  # compiled, slow to import
+
+    ratio, impossible = log_ratios(eta, law - top)
+    must = "the release of each bag must be possible under its priors"
+    require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
+    return np.where((eta == 0) | (eta == 1), 0.0, ratio)
 
 
 def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
@@ -211,22 +156,6 @@ def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
     return np.asarray(advantages(_bag_priors(prior), float(epsilon), noise)).reshape(np.shape(prior))
 
 
-def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
-    """Return posteriors and changes of the log-odds; both of shape (bags, k)."""
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import posteriors
-
-    posterior, shift, impossible = posteriors(eta, log_channel)
-    must = "the release of each bag must be possible under its priors"
-    require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
-    return posterior, shift
-
-
-def _noisy_posterior(eta: Floats, counts: Floats, epsilon: float) -> Floats:
-    _check_epsilon(epsilon)
-    away = np.abs(counts[:, None] - np.arange(eta.shape[1] + 1))
-    return _posteriors(eta, -epsilon * (away - away.min(axis=1, keepdims=True)))[0]
-
-
 def _prior(prior: ArrayLike, name: str = "a prior") -> Floats:
     eta = np.asarray(prior, np.float64)
     require(eta.size > 0, f"{name} must not be empty", shape=eta.shape)
@@ -238,18 +167,6 @@ def _bag_priors(prior: ArrayLike) -> Floats:
     eta = _prior(prior)
     require(eta.ndim in (1, 2) and eta.shape[-1] >= 1, "priors must have the shape (bags, k), k >= 1", shape=eta.shape)
     return np.ascontiguousarray(np.atleast_2d(eta))
-
-
-def _bags(prior: ArrayLike, count: ArrayLike, name: str) -> tuple[Floats, Floats]:
-    eta, counts = _bag_priors(prior), np.atleast_1d(np.asarray(count, np.float64))
-    require(
-        counts.shape == eta.shape[:1], f"{name} must have one value for each bag", bags=len(eta), shape=counts.shape
-    )
-    return eta, counts
-
-
-def _check_whole(counts: Floats, k: int, name: str) -> None:
-    require(bool(np.all(as_counts(name, counts) <= k)), f"{name} must be <= {k}, the size of a bag", given=counts)
 
 
 def _check_epsilon(epsilon: float, *, zero: bool = False) -> None:

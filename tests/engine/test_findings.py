@@ -21,7 +21,7 @@ from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import write_page
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
-from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage, rr_posterior
+from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -30,6 +30,7 @@ from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.two_sample import Band
+from tests.estimators.releases import rr_posterior
 from tests.nightly import too
 
 ANSWERS = [

@@ -14,15 +14,13 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     bag_log_ratio,
     llp_additive_advantage,
     llp_geometric_additive_advantage,
-    llp_geometric_posterior,
     llp_laplace_additive_advantage,
-    llp_posterior,
     release_gain,
     rr_additive_advantage,
-    rr_posterior,
 )
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage, Posteriors
 from papers.label_inference import product_advantage
+from tests.estimators.releases import llp_posterior, noisy_posterior, rr_posterior
 
 Floats = NDArray[np.float64]
 HARD = np.array([1e-9, 0.5, 1 - 1e-9, 0.5, 1e-12, 0.25, 0.5])
@@ -77,11 +75,11 @@ def test_a_geometric_bag_of_one_is_randomised_response_and_a_large_epsilon_is_th
         same = np.asarray(rr_additive_advantage(eta, epsilon=epsilon))
         assert llp_geometric_additive_advantage(eta, epsilon=epsilon) == pytest.approx(same, abs=1e-14)
         for label in (0, 1):
-            flat = llp_geometric_posterior(eta, np.full(50, label), epsilon=epsilon)
+            flat = noisy_posterior(eta, np.full(50, label), epsilon=epsilon)
             assert flat[:, 0] == pytest.approx(np.asarray(rr_posterior(eta[:, 0], label, epsilon=epsilon)))
     bags = rng.random((20, 8))
     sums = (rng.random(bags.shape) < bags).sum(axis=1)
-    assert llp_geometric_posterior(bags, sums, epsilon=60.0) == pytest.approx(llp_posterior(bags, sums), abs=1e-12)
+    assert noisy_posterior(bags, sums, epsilon=60.0) == pytest.approx(llp_posterior(bags, sums), abs=1e-12)
     assert llp_geometric_additive_advantage(bags, epsilon=60.0) == pytest.approx(
         llp_additive_advantage(bags), abs=1e-12
     )
