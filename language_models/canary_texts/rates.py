@@ -29,11 +29,6 @@ CONVICTING = 0.999
 """Confidence that a violation needs: a verdict from one training cannot be confirmed by another run."""
 
 
-def may_learn(canaries: int, rate: float, delta: float) -> bool:
-    """Return True if an order of guesses learned from coins is proved for so many canaries."""
-    return rate == FAIR and canaries * delta <= MAX_DELTA
-
-
 def maximum_bound(
     planted: NDArray[np.bool_], rate: float, *, delta: float, confidence: float, one_attack: bool = False
 ) -> Bound:
@@ -50,7 +45,7 @@ def maximum_bound(
     perfect = np.where(planted, 1.0, -1.0) * np.linspace(1, 2, planted.size)
     estimator: Any = RareCanaries(rate, delta, confidence)
     if rate == FAIR:
-        learns = may_learn(planted.size, rate, delta) and not one_attack
+        learns = planted.size * delta <= MAX_DELTA and not one_attack  # an order learned from coins is proved then
         estimator = SimultaneousGuessCount(delta, confidence, guess="signed" if learns else "any-tail")
     bound: Bound = estimator.bound([estimator.tally(Scores(perfect, planted))])
     return bound

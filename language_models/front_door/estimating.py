@@ -302,7 +302,7 @@ def estimate_text(
     blind, without_noise = ("", "") if training is None else (training.blind_to(model), training.without_noise)
     changed_base = _trained_base(model, base)
     helps = PASS_BASE if changed_base else ""
-    audit = _TextAudit(canaries, view, scores, blind, without_noise, helps, order != LEARNED)
+    audit = _TextAudit(canaries, view, blind, without_noise, helps, order != LEARNED)
     of_slices = {
         name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
         for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
@@ -331,7 +331,6 @@ class _TextAudit:
 
     canaries: Canaries
     view: TextView
-    scores: Mapping[str, Floats]
     blind: str
     without_noise: str
     helps: str
