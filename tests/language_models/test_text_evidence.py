@@ -1,16 +1,12 @@
-"""Small versions of the benchmarks of text audits: honest and defective fine-tunings, known leaks, pitfalls."""
+"""Small versions of the benchmarks of text audits: honest and defective fine-tunings."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import pytest
-from scipy.stats import norm
 
 import dpaudit
-from benchmarks import text_peers
 from benchmarks.text_defects import CASES, HONEST, play, remarks_in
 
 CLAIM = dpaudit.Claim(1.0, 1e-5)
@@ -51,20 +47,3 @@ def test_opacus_and_the_own_engine_agree() -> None:
     by_hand, opacus = (play(training, 1, **SMALL) for training in CASES[HONEST].values())
     for name, scores in by_hand.attack_scores.items():
         assert np.allclose(scores, opacus.attack_scores[name], atol=1e-2), name
-
-
-def test_the_truth_of_the_known_leaks() -> None:
-    """Delta at the stated epsilon, from the laws themselves."""
-    laws = text_peers.leaks()
-    keep = 1 / (1 + math.exp(-1))
-    at = laws["randomised response, epsilon 1"].truth
-    assert keep - math.exp(at) * (1 - keep) == pytest.approx(text_peers.DELTA, rel=1e-6)
-    grid = np.linspace(-12, 16, 400_001)
-    for mu in (0.5, 2.0):
-        inside, outside = norm.pdf(grid, mu), norm.pdf(grid)
-        excess = np.maximum(inside - math.exp(laws[f"Gaussian, mu {mu:g}"].truth) * outside, 0)
-        assert np.trapezoid(excess, grid) == pytest.approx(text_peers.DELTA, rel=1e-3)
-    rng = np.random.default_rng(0)
-    coins = rng.random(20_000) < 0.5
-    answers = laws["randomised response, epsilon 1"].score(coins, rng)
-    assert np.mean(answers == coins) == pytest.approx(keep, abs=0.02)
