@@ -8,11 +8,9 @@ not cover. The bound of a twin must stay below the epsilon that the twin spends.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +22,13 @@ from numpy.typing import NDArray
 import dpaudit
 from benchmarks.campaign import by_case, campaign
 from dpaudit.claims import GaussianDP
+from tests.bank import checked_here
 
 UNIT = {"x": (0.0, 1.0)}
 AGES = {"age": (0, 100)}
 TWO = {"x": (0.0, 1.0), "group": ["a", "b", "c"]}
 VECTOR = {"a": (-1.0, 1.0), "b": (-1.0, 1.0)}
-PUBLIC_ROWS = 200
+RUN = dpaudit.RunOptions(runner="in-process", figures=False)
 
 Rows = NDArray[np.float64]
 Rng = np.random.Generator
@@ -61,54 +60,27 @@ def gaussian_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def laplace_sum(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1))
+def total(rows: Rows) -> float:
+    """Return the sum of a clipped column."""
+    return float(np.clip(rows[:, 0], 0, 1).sum())
 
 
-def laplace_sum_of_a_frame(rows: Any, rng: Rng) -> float:
-    return float(rows["x"].clip(0, 1).sum() + rng.laplace(0, 1))
+def counts(rows: Rows, bins: int) -> NDArray[np.int64]:
+    """Return a histogram of a column."""
+    return np.histogram(rows[:, 0], bins=bins, range=(0, 1))[0]
 
 
-def laplace_count(rows: Rows, rng: Rng) -> float:
-    return len(rows) + rng.laplace(0, 1)
+def geometric(rng: Rng, epsilon: float = 1.0, size: int | None = None) -> Any:
+    """Return two-sided geometric noise."""
+    p = 1 - math.exp(-epsilon)
+    return rng.geometric(p, size) - rng.geometric(p, size)
 
 
-def laplace_count_above(rows: Rows, rng: Rng) -> float:
-    return int((rows[:, 0] > 0.5).sum()) + rng.laplace(scale=1.0)
-
-
-def gaussian_sum(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.normal(0, gaussian_scale(0.9, 1e-5)))
-
-
-def gaussian_count(rows: Rows, rng: Rng) -> float:
-    return len(rows) + rng.normal(0, gaussian_scale(0.9, 1e-5))
-
-
-def mean_of_public_size(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).mean() + rng.laplace(0, 1 / len(rows)))
-
-
-def mean_of_two_noisy_numbers(rows: Rows, rng: Rng) -> float:
-    return float((np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 2)) / max(1.0, len(rows) + rng.laplace(0, 2)))
-
-
-def noisy_sum_and_count(rows: Rows, rng: Rng) -> dict[str, float]:
-    return {"sum": float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 2)), "count": len(rows) + rng.laplace(0, 2)}
-
-
-def histogram(rows: Rows, rng: Rng) -> Rows:
-    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
-    return counts + rng.laplace(0, 1, 10)
-
-
-def histogram_without_negatives(rows: Rows, rng: Rng) -> Rows:
-    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
-    return np.maximum(0, counts + rng.laplace(0, 1, 10))
-
-
-def counts_of_words(rows: Any, rng: Rng) -> dict[str, float]:
-    return {word: (rows["group"] == word).sum() + rng.laplace(0, 1) for word in "abc"}
+def responses(rows: Rows, rng: Rng) -> NDArray[np.bool_]:
+    """Return randomised responses of epsilon 1."""
+    truth = rows[:, 0] > 0.5
+    truthful = rng.random(len(truth)) < math.e / (1 + math.e)
+    return np.where(truthful, truth, ~truth)
 
 
 def group_means(rows: Any, rng: Rng) -> dict[str, float]:
@@ -119,43 +91,10 @@ def group_means(rows: Any, rng: Rng) -> dict[str, float]:
     return means
 
 
-def noisy_max(rows: Rows, rng: Rng) -> int:
-    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
-    return int((counts + rng.laplace(0, 2, 5)).argmax())
-
-
-def exponential_by_gumbel(rows: Rows, rng: Rng) -> int:
-    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
-    return int((counts / 2 + rng.gumbel(size=5)).argmax())
-
-
 def exponential_by_choice(rows: Rows, rng: Rng) -> int:
-    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
-    weights = np.exp((counts - counts.max()) / 2)
+    bins = counts(rows, 5)
+    weights = np.exp((bins - bins.max()) / 2)
     return int(rng.choice(5, p=weights / weights.sum()))
-
-
-def geometric_count(rows: Rows, rng: Rng) -> int:
-    p = 1 - math.exp(-1)
-    return int(len(rows) + rng.geometric(p) - rng.geometric(p))
-
-
-def geometric_histogram(rows: Rows, rng: Rng) -> NDArray[np.int64]:
-    counts, _ = np.histogram(rows[:, 0], bins=4, range=(0, 1))
-    p = 1 - math.exp(-1)
-    return np.asarray(counts + rng.geometric(p, 4) - rng.geometric(p, 4))
-
-
-def randomised_response_count(rows: Rows, rng: Rng) -> int:
-    truth = rows[:, 0] > 0.5
-    truthful = rng.random(len(truth)) < math.e / (1 + math.e)
-    return int(np.where(truthful, truth, ~truth).sum())
-
-
-def randomised_response_answers(rows: Rows, rng: Rng) -> NDArray[np.bool_]:
-    truth = rows[:, 0] > 0.5
-    truthful = rng.random(len(truth)) < math.e / (1 + math.e)
-    return np.where(truthful, truth, ~truth)
 
 
 def median_by_exponential_mechanism(rows: Rows, rng: Rng) -> int:
@@ -227,99 +166,80 @@ def opacus_step(rows: Rows, rng: Rng) -> Any:
     return next(weight.detach().numpy().copy() for weight in model.parameters())
 
 
-def bounded_laplace(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1), 0, 100))
-
-
-def count_in_a_text(rows: Rows, rng: Rng) -> str:
-    return f"about {len(rows) + rng.laplace(0, 1):.2f} people"
-
-
-def rounded_count(rows: Rows, rng: Rng) -> dict[str, Any]:
-    return {"n": round(len(rows) + rng.laplace(0, 1)), "unit": "people"}
-
-
+GAUSSIAN = gaussian_scale(0.9, 1e-5)
 HONEST: Mapping[str, Textbook] = {
-    "Laplace sum": Textbook(laplace_sum, UNIT),
-    "Laplace sum of a frame": Textbook(laplace_sum_of_a_frame, UNIT, form="frame"),
-    "Laplace count": Textbook(laplace_count, UNIT),
-    "Laplace count above a limit": Textbook(laplace_count_above, UNIT),
-    "Laplace sum, limited": Textbook(bounded_laplace, UNIT),
-    "Gaussian sum": Textbook(gaussian_sum, UNIT, (0.9, 1e-5)),
-    "Gaussian count": Textbook(gaussian_count, UNIT, (0.9, 1e-5)),
-    "mean, n public": Textbook(mean_of_public_size, UNIT, relation="replace"),
-    "mean of noisy sum and noisy n": Textbook(mean_of_two_noisy_numbers, UNIT),
-    "noisy sum and noisy n": Textbook(noisy_sum_and_count, UNIT),
-    "histogram": Textbook(histogram, UNIT),
-    "histogram without negatives": Textbook(histogram_without_negatives, UNIT),
-    "counts of words": Textbook(counts_of_words, TWO, form="frame"),
+    "Laplace sum": Textbook(lambda rows, rng: total(rows) + rng.laplace(0, 1), UNIT),
+    "Laplace sum of a frame": Textbook(
+        lambda rows, rng: float(rows["x"].clip(0, 1).sum() + rng.laplace(0, 1)), UNIT, form="frame"
+    ),
+    "Laplace count": Textbook(lambda rows, rng: len(rows) + rng.laplace(0, 1), UNIT),
+    "Laplace count above a limit": Textbook(lambda rows, rng: int((rows[:, 0] > 0.5).sum()) + rng.laplace(0, 1), UNIT),
+    "Laplace sum, limited": Textbook(lambda rows, rng: float(np.clip(total(rows) + rng.laplace(0, 1), 0, 100)), UNIT),
+    "Gaussian sum": Textbook(lambda rows, rng: total(rows) + rng.normal(0, GAUSSIAN), UNIT, (0.9, 1e-5)),
+    "Gaussian count": Textbook(lambda rows, rng: len(rows) + rng.normal(0, GAUSSIAN), UNIT, (0.9, 1e-5)),
+    "mean, n public": Textbook(
+        lambda rows, rng: float(np.clip(rows[:, 0], 0, 1).mean() + rng.laplace(0, 1 / len(rows))),
+        UNIT,
+        relation="replace",
+    ),
+    "mean of noisy sum and noisy n": Textbook(
+        lambda rows, rng: (total(rows) + rng.laplace(0, 2)) / max(1.0, len(rows) + rng.laplace(0, 2)), UNIT
+    ),
+    "noisy sum and noisy n": Textbook(
+        lambda rows, rng: {"sum": total(rows) + rng.laplace(0, 2), "count": len(rows) + rng.laplace(0, 2)}, UNIT
+    ),
+    "histogram": Textbook(lambda rows, rng: counts(rows, 10) + rng.laplace(0, 1, 10), UNIT),
+    "histogram without negatives": Textbook(
+        lambda rows, rng: np.maximum(0, counts(rows, 10) + rng.laplace(0, 1, 10)), UNIT
+    ),
+    "counts of words": Textbook(
+        lambda rows, rng: {word: (rows["group"] == word).sum() + rng.laplace(0, 1) for word in "abc"}, TWO, form="frame"
+    ),
     "group means": Textbook(group_means, TWO, form="frame"),
-    "noisy max": Textbook(noisy_max, UNIT),
-    "exponential mechanism by Gumbel noise": Textbook(exponential_by_gumbel, UNIT),
+    "noisy max": Textbook(lambda rows, rng: int((counts(rows, 5) + rng.laplace(0, 2, 5)).argmax()), UNIT),
+    "exponential mechanism by Gumbel noise": Textbook(
+        lambda rows, rng: int((counts(rows, 5) / 2 + rng.gumbel(size=5)).argmax()), UNIT
+    ),
     "exponential mechanism by choice": Textbook(exponential_by_choice, UNIT),
-    "geometric count": Textbook(geometric_count, UNIT),
-    "geometric histogram": Textbook(geometric_histogram, UNIT),
-    "randomised response, count": Textbook(randomised_response_count, UNIT, relation="replace"),
-    "randomised response, answers": Textbook(randomised_response_answers, UNIT, relation="replace"),
+    "geometric count": Textbook(lambda rows, rng: int(len(rows) + geometric(rng)), UNIT),
+    "geometric histogram": Textbook(lambda rows, rng: counts(rows, 4) + geometric(rng, size=4), UNIT),
+    "randomised response, count": Textbook(lambda rows, rng: int(responses(rows, rng).sum()), UNIT, relation="replace"),
+    "randomised response, answers": Textbook(responses, UNIT, relation="replace"),
     "median by exponential mechanism": Textbook(median_by_exponential_mechanism, AGES),
     "quantile by exponential mechanism": Textbook(quantile_by_exponential_mechanism, UNIT),
     "variance of three noisy sums": Textbook(variance, UNIT),
     "above threshold": Textbook(report_above_threshold, UNIT),
     "clipped gradient": Textbook(clipped_gradient, VECTOR, (0.9, 1e-5)),
     "Opacus, one step": Textbook(opacus_step, VECTOR, (0.9, 1e-5)),
-    "count in a text": Textbook(count_in_a_text, UNIT),
-    "rounded count in a dict": Textbook(rounded_count, UNIT),
+    "count in a text": Textbook(lambda rows, rng: f"about {len(rows) + rng.laplace(0, 1):.2f} people", UNIT),
+    "rounded count in a dict": Textbook(
+        lambda rows, rng: {"n": round(len(rows) + rng.laplace(0, 1)), "unit": "people"}, UNIT
+    ),
     "diffprivlib, mean": Textbook("benchmarks.textbook_diffprivlib:mean", UNIT, relation="replace"),
     "diffprivlib, Laplace": Textbook("benchmarks.textbook_diffprivlib:laplace", UNIT),
 }
-
-
-def half_laplace_sum(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 0.5))
-
-
-def five_sixths_laplace_sum(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1 / 1.2))
-
-
-def sum_of_two_clips(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 2).sum() * 2 + rng.laplace(0, 1))
-
-
-def budget_spent_twice(rows: Rows, rng: Rng) -> dict[str, float]:
-    return {"sum": float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1)), "n": len(rows) + rng.laplace(0, 1)}
-
-
-def quarter_gaussian_sum(rows: Rows, rng: Rng) -> float:
-    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.normal(0, gaussian_scale(0.9, 1e-5) / 4))
-
-
-def histogram_by_half(rows: Rows, rng: Rng) -> Rows:
-    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
-    return counts + rng.laplace(0, 0.5, 10)
-
-
-def noisy_max_of_twice(rows: Rows, rng: Rng) -> int:
-    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
-    return int((2 * counts + rng.laplace(0, 1, 5)).argmax())
-
-
-def geometric_of_two(rows: Rows, rng: Rng) -> int:
-    p = 1 - math.exp(-2)
-    return int(len(rows) + rng.geometric(p) - rng.geometric(p))
-
-
 TWINS: Mapping[str, Textbook] = {
-    "Laplace sum, half the noise": Textbook(half_laplace_sum, UNIT, true=2.0),
-    "Laplace sum, noise 1.2 times too small": Textbook(five_sixths_laplace_sum, UNIT, true=1.2),
-    "Laplace sum, sensitivity 2": Textbook(sum_of_two_clips, UNIT, true=2.0),
-    "sum and n, epsilon spent twice": Textbook(budget_spent_twice, UNIT, true=2.0),
-    "Gaussian sum, a quarter of the noise": Textbook(
-        quarter_gaussian_sum, UNIT, (0.9, 1e-5), true=GaussianDP(4 / gaussian_scale(0.9, 1e-5)).epsilon(1e-5)
+    "Laplace sum, half the noise": Textbook(lambda rows, rng: total(rows) + rng.laplace(0, 0.5), UNIT, true=2.0),
+    "Laplace sum, noise 1.2 times too small": Textbook(
+        lambda rows, rng: total(rows) + rng.laplace(0, 1 / 1.2), UNIT, true=1.2
     ),
-    "histogram, half the noise": Textbook(histogram_by_half, UNIT, true=2.0),
-    "noisy max of twice the counts": Textbook(noisy_max_of_twice, UNIT, true=4.0),
-    "geometric count, half the noise": Textbook(geometric_of_two, UNIT, true=2.0),
+    "Laplace sum, sensitivity 2": Textbook(
+        lambda rows, rng: float(np.clip(rows[:, 0], 0, 2).sum() * 2 + rng.laplace(0, 1)), UNIT, true=2.0
+    ),
+    "sum and n, epsilon spent twice": Textbook(
+        lambda rows, rng: {"sum": total(rows) + rng.laplace(0, 1), "n": len(rows) + rng.laplace(0, 1)}, UNIT, true=2.0
+    ),
+    "Gaussian sum, a quarter of the noise": Textbook(
+        lambda rows, rng: total(rows) + rng.normal(0, GAUSSIAN / 4),
+        UNIT,
+        (0.9, 1e-5),
+        true=GaussianDP(4 / GAUSSIAN).epsilon(1e-5),
+    ),
+    "histogram, half the noise": Textbook(lambda rows, rng: counts(rows, 10) + rng.laplace(0, 0.5, 10), UNIT, true=2.0),
+    "noisy max of twice the counts": Textbook(
+        lambda rows, rng: int((2 * counts(rows, 5) + rng.laplace(0, 1, 5)).argmax()), UNIT, true=4.0
+    ),
+    "geometric count, half the noise": Textbook(lambda rows, rng: int(len(rows) + geometric(rng, 2.0)), UNIT, true=2.0),
 }
 SETS: Mapping[str, Mapping[str, Textbook]] = {
     "honest": HONEST,
@@ -341,22 +261,12 @@ def run(set: str, function: str, seed: int) -> dict[str, Any]:
         "claimed": case.claim if isinstance(case.claim, float) else case.claim[0],
         "true": "" if math.isinf(case.true) else f"{case.true:.3g}",
     }
-    python = os.path.abspath(os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python"))
+    python = {"python": os.path.abspath(os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python"))}
+    options = {"claim": case.claim, "relation": case.relation, "form": case.form, "seed": seed}
+    options |= python if isinstance(case.function, str) else {}
+    strict = "all" if set == "strict" else ""
     try:
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            report = dpaudit.check(
-                case.function,
-                schema=case.schema,
-                claim=case.claim,
-                relation=case.relation,
-                form=case.form,
-                seed=seed,
-                quiet=True,
-                output=f"{folder}/run",
-                strict="all" if set == "strict" else "",
-                run=dpaudit.RunOptions(runner="in-process", figures=False),
-                **({"python": python} if isinstance(case.function, str) else {}),
-            )
+        report = checked_here(case.function, None, schema=case.schema, strict=strict, run=RUN, **options)
     except dpaudit.AuditError as err:
         return line | {"verdict": f"error: {err}", "bound": None, "side": []}
     assert report.joint is not None
