@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.claims import Claim, Relation
@@ -128,8 +127,6 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
         for (learner, epsilon, method), result in zip(cells, report.results, strict=True)
     ]
     table = pa.Table.from_pylist(rows)
-    style.save(_draw(table, report.results[0].data), folder, name)
-    pacsv.write_csv(table, folder / f"{name}.csv")
     lines = [
         f"Attacks on {report.results[0].data}, bounds at 95 % and delta = {DELTA:g}; one training an attack, "
         f"{comparison.canaries:,} canaries ({comparison.planted:,} planted labels), {comparison.replays} replays:"
@@ -147,7 +144,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
             "never seen: what the same game shows on rows that the learner never saw, by the reference model's error. "
             "A bound that is not above it is not trustworthy."
         )
-    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    return options.publish(name, lines, table, "report.html", figure=_draw(table, report.results[0].data))
 
 
 def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -62,7 +60,6 @@ def figure_4(options: Options) -> Reproduction:
         narrow_enough = (upper - lower) <= 2 * WITHIN
         needed[method] = int(SAMPLES[np.flatnonzero(~narrow_enough).max() + 1])
     table = pa.table(columns)
-    files = _write_figure(options, "figure-4", table, _draw_ends(table, needed))
     lines = [
         f"Samples for a {CONFIDENCE:.0%} interval no wider than ±{WITHIN} at FPR = FNR = {ERROR_RATE:.0%}, "
         f"delta {DELTA:g} (the paper: about 1500 with Clopper-Pearson, just over 500 Bayesian):"
@@ -74,7 +71,7 @@ def figure_4(options: Options) -> Reproduction:
     lines.append(
         "  The Bayesian interval is credible, not confidence: how often it errs: docs/statistics/calibration.md."
     )
-    return Reproduction("\n".join(lines), files)
+    return options.publish("figure-4", lines, table, figure=_draw_ends(table, needed))
 
 
 @register("reproduction", "bayesian figure-5", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 5")
@@ -84,7 +81,6 @@ def figure_5(options: Options) -> Reproduction:
     rows = pa.concat_tables(
         [table.append_column("region", pa.array([name] * len(table))) for name, table in tables.items()]
     )
-    files = _write_figure(options, "figure-5", rows, _draw_widths(tables))
     lines = [
         f"The Bayesian {CONFIDENCE:.0%} interval of {SAMPLES_OF_FIGURE_5} samples is narrower by (the paper, on a "
         "range of rates it does not state: 20 to 32 % than Jeffreys', 36 to 52 % than Clopper-Pearson's)"
@@ -93,7 +89,7 @@ def figure_5(options: Options) -> Reproduction:
         for method in ("jeffreys", "clopper-pearson"):
             reduction = 1 - table["bayesian"].to_numpy() / table[method].to_numpy()
             lines.append(f"  {reduction.min():.0%} to {reduction.max():.0%} than {method}: {name}")
-    return Reproduction("\n".join(lines), files)
+    return options.publish("figure-5", lines, rows, figure=_draw_widths(tables))
 
 
 def _widths(region: Region) -> pa.Table:
@@ -112,13 +108,6 @@ def _interval(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     ends = epsilon_interval(half - fn, fp, half - fp, fn, delta=DELTA, confidence=CONFIDENCE, method=method)
     return np.asarray(ends.lower), np.asarray(ends.upper)
-
-
-def _write_figure(options: Options, name: str, table: pa.Table, figure: Figure) -> tuple[Path, ...]:
-    folder = options.output / name
-    style.save(figure, folder, name)
-    pacsv.write_csv(table, folder / f"{name}.csv")
-    return folder / f"{name}.png", folder / f"{name}.csv"
 
 
 def _draw_ends(table: pa.Table, needed: dict[str, int]) -> Figure:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -79,9 +77,6 @@ def figure_1(options: Options) -> Reproduction:
     epsilons = np.linspace(0.005, 1.15 * ACCOUNTED, 600)
     density = counts.posterior(epsilons, DELTA, density=True)
     intervals = {method: counts.interval(DELTA, 0.9, method) for method in METHODS}
-    folder = options.output / "figure-1"
-    style.save(_draw_posterior(epsilons, density, intervals), folder, "figure-1")
-    pacsv.write_csv(pa.table({"epsilon": epsilons, "density": density}), folder / "figure-1.csv")
     above = 1 - float(counts.posterior(ACCOUNTED, DELTA))
     lines = [
         f"DP-SGD with an accountant's epsilon of {ACCOUNTED:g} at delta {DELTA:g}; {TRIALS:,} {trained}: "
@@ -95,7 +90,8 @@ def figure_1(options: Options) -> Reproduction:
     lines.append(
         "  The Bayesian interval is credible, not confidence; how often it errs: docs/statistics/calibration.md."
     )
-    return Reproduction("\n".join(lines), (folder / "figure-1.png", folder / "figure-1.csv"))
+    columns = {"epsilon": epsilons, "density": density}
+    return options.publish("figure-1", lines, columns, figure=_draw_posterior(epsilons, density, intervals))
 
 
 def _attack_counts(claimed: SubsampledGaussian, seed: int) -> Counts:
@@ -133,9 +129,6 @@ def figure_2(options: Options) -> Reproduction:
     table = {"false alarms": alarms}
     table |= {name: np.array([curve.miss_rate(float(alarm)) for alarm in alarms]) for name, curve in curves.items()}
     rates, evidence, bound = _half_the_noise(claimed)
-    folder = options.output / "figure-2"
-    style.save(_draw_regions(table, rates), folder, "figure-2")
-    pacsv.write_csv(pa.table(table), folder / "figure-2.csv")
     area = {name: 1 - 2 * float(np.trapezoid(table[name], alarms)) for name in curves}
     lines = [
         f"Regions of error rates that a claim of epsilon {claimed.epsilon(DELTA):.3f} at delta {DELTA:g} allows, as a "
@@ -146,7 +139,7 @@ def figure_2(options: Options) -> Reproduction:
         "DP-SGD with half of that noise, 1,024 simulated trials (dotted: what the band still allows at 95 %):",
         f"  the bound at delta {DELTA:g} is {bound:.3f}, below the claim; the curve is crossed: {evidence}",
     ]
-    return Reproduction("\n".join(lines), (folder / "figure-2.png", folder / "figure-2.csv"))
+    return options.publish("figure-2", lines, table, figure=_draw_regions(table, rates))
 
 
 @register("reproduction", "bayesian figure-3", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 3")
@@ -162,7 +155,6 @@ def figure_3(options: Options) -> Reproduction:
         "the regions around the rectangle": _mass(EXAMPLE, corners, EXAMPLE_DELTA),
         "the regions of the Bayesian interval": _mass(EXAMPLE, joint, EXAMPLE_DELTA),
     }
-    folder = options.output / "figure-3"
     figure, axes = style.canvas(5.6, 5.0)
     _draw_joint(axes, EXAMPLE, EXAMPLE_DELTA, joint)
     for epsilon in corners:
@@ -175,11 +167,9 @@ def figure_3(options: Options) -> Reproduction:
     axes.set_xlim(0.15, 0.55)
     axes.set_ylim(0.08, 0.53)
     axes.legend(fontsize=8.5, loc="upper right")
-    style.save(figure, folder, "figure-3")
     ends = (corners, corners, joint)
     table = {"of": list(masses), "posterior mass": list(masses.values())}
     table |= {side: [float(pair[at]) for pair in ends] for at, side in enumerate(("lower", "upper"))}
-    pacsv.write_csv(pa.table(table), folder / "figure-3.csv")
     printed = {"the rectangle": 0.963, "the regions around the rectangle": 0.998}
     lines = [
         f"tp 65, fp 25, tn 75, fn 35 at delta {EXAMPLE_DELTA:g}: 95 % Bayesian ({joint[0]:.3f}, {joint[1]:.3f}), "
@@ -190,7 +180,7 @@ def figure_3(options: Options) -> Reproduction:
             for name, mass in masses.items()
         ),
     ]
-    return Reproduction("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
+    return options.publish("figure-3", lines, table, figure=figure)
 
 
 @register("reproduction", "bayesian figure-7", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 7")
@@ -213,16 +203,13 @@ def figure_7(options: Options) -> Reproduction:
         for column, value in zip(rows.values(), values, strict=True):
             column.append(value)
     panels[0].set_ylabel("false-alarm rate")
-    folder = options.output / "figure-7"
-    style.save(figure, folder, "figure-7")
-    pacsv.write_csv(pa.table(rows), folder / "figure-7.csv")
     truth = math.log((1 - EXAMPLE_DELTA - 0.35) / 0.25)
     lines = [f"90 % intervals of epsilon at delta {EXAMPLE_DELTA:g}, one game with rates 35 % and 25 % ({truth:.3f}):"]
     lines += [
         f"  {int(trials):>5,} trials  ({lower:.3f}, {upper:.3f})"
         for trials, lower, upper in zip(rows["trials"], rows["lower"], rows["upper"], strict=True)
     ]
-    return Reproduction("\n".join(lines), (folder / "figure-7.png", folder / "figure-7.csv"))
+    return options.publish("figure-7", lines, rows, figure=figure)
 
 
 def _mass(counts: Counts, interval: tuple[float, float], delta: float) -> float:

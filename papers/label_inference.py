@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit
@@ -159,15 +157,12 @@ def rates(options: Options) -> Reproduction:
         for (theorem, priors), values in columns.items()
         for size, value in zip(RATE_SIZES, values, strict=True)
     ]
-    folder = options.output / "rates"
-    style.save(_draw_rates(columns), folder, "rates")
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "rates.csv")
     lines = [
         f"Slope of the advantage in the bag size k, from k = {FITTED_FROM} to {RATE_SIZES[-1]} on logarithmic axes "
         f"(the theorems: at most k^{THEOREM_EXPONENT:g}, without factors log k):"
     ]
     lines += [f"  Theorem {theorem}, {priors:<42} {slope(values):.3f}" for (theorem, priors), values in columns.items()]
-    return Reproduction("\n".join(lines), (folder / "rates.png", folder / "rates.csv"))
+    return options.publish("rates", lines, rows, figure=_draw_rates(columns))
 
 
 def slope(advantages: NDArray[np.float64]) -> float:
@@ -231,16 +226,15 @@ def equivalence(options: Options) -> Reproduction:
     sizes = [size for size in SIZES if size <= prior.size]
     equivalents = equivalent_epsilons(prior, sizes, seed=options.seed)
     table = equivalence_table(equivalents, LEVEL, examples=prior.size)
-    folder = options.output / "equivalence"
-    style.save(_draw_equivalents(equivalents, str(source)), folder, "equivalence")
-    style.save(_draw_theory(float(prior.mean())), folder, "theory")
     columns = {
         name: [getattr(equivalent, name) for equivalent in equivalents]
         for name in EquivalentResponse.__dataclass_fields__
     }
-    pacsv.write_csv(pa.table(columns), folder / "equivalence.csv")
-    files = ("equivalence.png", "theory.png", "equivalence.csv")
-    return Reproduction("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
+    return options.publish(
+        *("equivalence", [str(table), *table.notes], columns),
+        figure=_draw_equivalents(equivalents, str(source)),
+        theory=_draw_theory(float(prior.mean())),
+    )
 
 
 def _run_studies(
@@ -323,8 +317,6 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
 
 
 def _write_figure(options: Options, name: str, studies: Sequence[LabelStudy], picture: style.Picture) -> Reproduction:
-    folder = options.output / name
-    style.save(picture.figure, folder, name)
     rows = [
         {
             "data": study.data,
@@ -339,9 +331,8 @@ def _write_figure(options: Options, name: str, studies: Sequence[LabelStudy], pi
         for study in studies
         for setting in study.settings
     ]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
     lines = [line for study in studies for line in _summary(study)]
-    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    return options.publish(name, lines, rows, "report.html", figure=picture.figure)
 
 
 def _response_advantage(study: LabelStudy, setting: MechanismSetting, kind: str) -> float:

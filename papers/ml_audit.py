@@ -317,7 +317,6 @@ def figure_3(options: Options) -> Reproduction:
             for attack, poisoning in attacks.items()
         }
         rows.append({"data": name, "non-sphericity": float(values[0] / values[-1]), **moved})
-    folder = options.output / "figure-3"
     figure, (scatter, bars) = style.canvases(2, width=9.6, height=4.0)
     for row in rows:
         scatter.plot(row["non-sphericity"], row["clip-bkd"], "o", color=palette.OTHER)
@@ -338,14 +337,12 @@ def figure_3(options: Options) -> Reproduction:
     bars.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=palette.MEMBER, label="influence")
     bars.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
     bars.legend(fontsize=8.5)
-    style.save(figure, folder, "figure-3")
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-3.csv")
     lines = ["Data, ratio of singular values, what ClipBKD's record moves, what the influential one moves (n times):"]
     lines += [
         f"  {row['data']:<15}{row['non-sphericity']:>9.1f}{row['clip-bkd']:>9.3f}{row['influence']:>9.3f}"
         for row in rows
     ]
-    return Reproduction("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
+    return options.publish("figure-3", lines, rows, figure=figure)
 
 
 def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
@@ -452,7 +449,5 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     figure, axes = style.canvas(6.0, 4.4)
     draw_detected(axes, lines_of(results))
     style.legend_below(figure)
-    style.save(figure, folder, stem)
     rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")
-    return Reproduction(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))
+    return options.publish(stem, [_words(rows)], rows, figure=figure)

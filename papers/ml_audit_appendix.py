@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -43,9 +42,6 @@ def coverage(options: Options) -> Reproduction:
         for runs in RUNS
         for p0, ratio in RATES
     ]
-    folder = options.output / "coverage"
-    folder.mkdir(parents=True, exist_ok=True)
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "coverage.csv")
     lines = [f"Bounds above the truth, %, of {100 * (1 - CONFIDENCE):g} stated:"]
     lines += [f"{'runs a world':>13}{'p0':>8}{'p1/p0':>8}" + "".join(f"{method:>18}" for method in METHODS)]
     lines += [
@@ -53,11 +49,10 @@ def coverage(options: Options) -> Reproduction:
         + "".join(f"{100 * row[method]:>18.2f}" for method in METHODS)
         for row in rows
     ]
-    _draw_coverage(rows, options)
-    return Reproduction("\n".join(lines), (folder / "coverage.csv", folder / "coverage.png"))
+    return options.publish("coverage", lines, rows, figure=_draw_coverage(rows))
 
 
-def _draw_coverage(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
+def _draw_coverage(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw how often a bound is too high, a panel for each number of trainings and a point for each pair of rates."""
     figure, panels = style.canvases(len(RUNS), width=3.2 * len(RUNS) + 0.8, height=3.6)
     for runs, axes in zip(RUNS, panels, strict=True):
@@ -76,7 +71,7 @@ def _draw_coverage(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
         axes.set_title(f"{runs:,} trainings a world", fontsize=10)
     panels[0].set_ylabel("bound too high, % (dashed: stated)")
     style.legend_below(figure)
-    style.save(figure, options.output / "coverage", "coverage")
+    return figure
 
 
 def too_high(runs: int, p0: float, ratio: float, method: str) -> float:
@@ -125,18 +120,16 @@ def copies(options: Options) -> Reproduction:
         for row, epsilon in enumerate(EPSILONS)
         for column, count in enumerate(COPIES)
     ]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "copies.csv")
-    _draw(detected, options)
     lines = [f"Detected of one record, by the claim and the records that change; {2 * trainings:,} trainings each:"]
     lines += [f"{'claim':>8}" + "".join(f"{count:>9}" for count in COPIES)]
     lines += [
         f"{epsilon:>8g}" + "".join(f"{format_lower(value, 3):>9}" for value in values)
         for epsilon, values in zip(EPSILONS, detected, strict=True)
     ]
-    return Reproduction("\n".join(lines), (folder / "copies.png", folder / "copies.csv"))
+    return options.publish("copies", lines, rows, figure=_draw(detected))
 
 
-def _draw(detected: NDArray[np.float64], options: Options) -> None:
+def _draw(detected: NDArray[np.float64]) -> Figure:
     figure, axes = style.canvas(5.6, 3.8)
     for epsilon, values in zip(EPSILONS, detected, strict=True):
         axes.plot(np.arange(len(COPIES)), values / epsilon, "o-", label=f"claim {epsilon:g}", markersize=4)
@@ -146,4 +139,4 @@ def _draw(detected: NDArray[np.float64], options: Options) -> None:
     axes.set_xlabel("records that change")
     axes.set_ylabel("detected of one record, over its claim")
     axes.legend(fontsize=8, frameon=False)
-    style.save(figure, options.output / "copies", "copies")
+    return figure

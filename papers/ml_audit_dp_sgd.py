@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import special
 
@@ -157,9 +156,7 @@ def figure_8(options: Options) -> Reproduction:
         place, quiet = folder / f"seed-{seed}", not options.listeners
         results = audit(spec, output=place, listeners=options.listeners, quiet=quiet).results
         rows += [_row(result) | {"seed": seed} for result in results]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-8.csv")
-    _draw(rows, options)
-    return Reproduction(words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
+    return options.publish("figure-8", [words(rows)], rows, figure=_draw(rows))
 
 
 MINUTES = "27 minutes of one core at the small scale with both data sets and all claims"
@@ -253,7 +250,7 @@ def words(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _draw(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
+def _draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw a panel for each data set: means over seeds with their ranges, Katz-log solid, Clopper-Pearson dashed."""
     detected = by_setting(rows)
     names = list(dict.fromkeys(row["data"] for row in rows))
@@ -284,4 +281,4 @@ def _draw(rows: Sequence[Mapping[str, Any]], options: Options) -> None:
     panels[0].set_ylim(0, 1.05 * max(0.1, *(row["detected"] for row in rows)))
     panels[0].set_ylabel(f"lower bound on ε, nats: mean and range of {SEEDS} seeds")
     panels[0].legend(fontsize=7.5, frameon=False, title="dashed: Clopper-Pearson", title_fontsize=7.5)
-    style.save(figure, options.output / "figure-8", "figure-8")
+    return figure

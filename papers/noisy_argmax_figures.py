@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -76,17 +74,14 @@ def cuts(options: Options) -> Reproduction:
                 at = int(np.flatnonzero(order == ORDERS)[0])
                 divergences = {what: float(curves[what][at]) for what in ("exact", *methods)}
                 rows.append({"votes": name, "answers": answers, "order": order, **divergences})
-    folder = options.output / "cuts"
-    folder.mkdir(parents=True, exist_ok=True)
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "cuts.csv")
-    style.save(_draw_cuts([row for row in rows if row["answers"] == ANSWERS], methods), folder, "cuts")
     lines = [f"{'votes':<16}{'answers':>12}{'order':>7}{'exact':>10}{'published':>11}{'2-cut':>10}{'k-cut':>10}"]
     lines += [
         f"{row['votes']:<16}{row['answers']:>12,}{row['order']:>7}{row['exact']:>10.5f}{row[TERMWISE]:>11.5f}"
         f"{row['2-cut']:>10.5f}{row['k-cut']:>10.5f}"
         for row in rows
     ]
-    return Reproduction("\n".join(lines), (folder / "cuts.csv", folder / "cuts.png"))
+    most = [row for row in rows if row["answers"] == ANSWERS]
+    return options.publish("cuts", lines, rows, figure=_draw_cuts(most, methods))
 
 
 def _draw_cuts(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> Figure:
@@ -177,16 +172,13 @@ _LINES = {
 
 
 def _write_figure(options: Options, name: str, curves: dict[str, Floats], answers: int, title: str) -> Reproduction:
-    folder = options.output / name
-    style.save(_draw(curves, title), folder, name)
-    pacsv.write_csv(pa.table({"order": ORDERS, **curves}), folder / f"{name}.csv")
     at = int(np.flatnonzero(ORDERS == 2)[0])
     lines = [f"{title}: D at order 2 and {ORDERS[-1]:g}, {answers:.0e} answers in each world"]
     lines += [f"  {label:<22} {curve[at]:.6f} {curve[-1]:>10.6f}" for label, curve in curves.items()]
     lines.append(
         "  A bootstrap is not a bound (appendix B, Table 2); the 2-cut and the k-cut hold for any number of answers."
     )
-    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+    return options.publish(name, lines, {"order": ORDERS, **curves}, figure=_draw(curves, title))
 
 
 def _draw(curves: dict[str, Floats], title: str) -> Figure:

@@ -484,8 +484,6 @@ def _run_subject(options: Options, subject: Subject) -> list[Leak]:
 
 
 def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Reproduction:
-    folder = options.output / name
-    style.save(_bars(leaks, title), folder, name)
     rows = [
         {
             "algorithm": leak.subject.algorithm,
@@ -499,7 +497,6 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
         }
         for leak in leaks
     ]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
     lines = [
         f"{title}: epsilon at delta {DELTA:g} of {_answers(leaks)} answers, converted as in the paper "
         "(2-cut: not a bound)"
@@ -511,7 +508,7 @@ def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str
                      f"{row['2-cut share of claim']:.3f}")  # fmt: skip
     if any(isinstance(getattr(leak.subject.predictor, "model", None), StandIn) for leak in leaks):
         lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
-    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+    return options.publish(name, lines, rows, figure=_bars(leaks, title))
 
 
 def _answers(leaks: Sequence[Leak]) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine.answer.run_report import Report
@@ -55,16 +54,13 @@ def figure_3(options: Options) -> Reproduction:
 def _figure(options: Options, *, fraction: float, name: str) -> Reproduction:
     report = audit(_spec(options, fraction, name), output=options.output / name, listeners=options.listeners)
     table = _table(report)
-    folder = options.output / name
-    style.save(_draw(table, fraction), folder, name)
-    pacsv.write_csv(table, folder / f"{name}.csv")
     lines = [f"Lower bounds on randomised response, {fraction:.1%} of {ROWS:,} canaries guessed, 100 replays, 95 %:"]
     lines += [
         f"  k={row['classes']:<3} epsilon={row['epsilon']:<4g} {row['attack']:<17} {row['proxy']:<20} "
         f"mean {row['mean']:.3f} ± {row['deviation']:.3f}   one bound over all replays {row['median_rule']:.3f}"
         for row in table.to_pylist()
     ]
-    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    return options.publish(name, lines, table, "report.html", figure=_draw(table, fraction))
 
 
 def _spec(options: Options, fraction: float, name: str) -> AuditSpec:

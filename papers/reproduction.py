@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import pyarrow as pa
+from pyarrow import csv as pacsv
 
 from dpaudit.actors.events import Listener
 from dpaudit.engine.exits import tell
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import require
+from dpaudit.plain_files import write_atomically
 from papers.needs import missing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Part = TypeVar("Part")
 Scale = Literal["small", "paper"]
@@ -61,6 +68,38 @@ class Options:
         if self.data is None:
             return None
         return next((file.parent for file in sorted(self.data.glob("*/model*.safetensors"))), None)
+
+    def publish(
+        self,
+        name: str,
+        lines: Sequence[str],
+        rows: pa.Table | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *more: str,
+        **figures: Figure,
+    ) -> Reproduction:
+        """Write figures and table of an item into its folder, and return it with its summary.
+
+        Args:
+            name: Name of the item, of its folder and of its table.
+            lines: Lines of the summary.
+            rows: A table, its rows, or its values by column.
+            more: Names of further files in the folder.
+            figures: Figures by name, "figure" for that of the item.
+        """
+        from dpaudit.engine.figures.drawing import save
+
+        folder = self.output / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(rows, pa.Table):
+            table = rows
+        else:
+            table = pa.table(dict(rows)) if isinstance(rows, Mapping) else pa.Table.from_pylist(list(rows))
+        write_atomically(folder / f"{name}.csv", lambda file: pacsv.write_csv(table, file))
+        pictures = {name if stem == "figure" else stem: figure for stem, figure in figures.items()}
+        for stem, figure in pictures.items():
+            save(figure, folder, stem)
+        names = (*(f"{stem}.png" for stem in pictures), f"{name}.csv", *more)
+        return Reproduction("\n".join(lines), tuple(folder / file for file in names))
 
     def chosen_parts(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
         """Return the parts whose name contains a text of `only`, or all parts if `only` is empty.

@@ -23,8 +23,8 @@ def options(folder: Path) -> Options:
 def test_exact_limits_err_no_more_often_than_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ml_audit_appendix, "RUNS", (100,))
     reproduction = coverage(options(tmp_path))
-    assert reproduction.files[1].stat().st_size > 10_000, "a picture"
-    rows = pacsv.read_csv(reproduction.files[0]).to_pylist()
+    assert reproduction.files[0].stat().st_size > 10_000, "a picture"
+    rows = pacsv.read_csv(reproduction.files[1]).to_pylist()
     assert len(rows) == len(ml_audit_appendix.RATES)
     assert max(row["clopper-pearson"] for row in rows) <= 0.05
 
