@@ -63,7 +63,19 @@ class Examples:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_plain_arrays(self.features, self.labels)
+        # NumPy would misread masked arrays, complex numbers and dates.
+        labels, features = self.labels, self.features
+        require(
+            labels.ndim == 1 and labels.dtype.kind in "iu" and not isinstance(labels, np.ma.MaskedArray),
+            "labels must hold one integer per row, without a mask",
+            given=f"{type(labels).__name__} of {labels.dtype}, shape {labels.shape}",
+        )
+        if isinstance(features, np.ndarray):
+            require(
+                features.ndim >= 1 and features.dtype.kind in "biuf" and not isinstance(features, np.ma.MaskedArray),
+                "features must be numbers, with one row per example and without a mask",
+                given=f"{type(features).__name__} of {features.dtype}, shape {features.shape}",
+            )
         require(self.classes >= 2, "classes must be >= 2", classes=self.classes)
         require(
             len(self.features) == len(self.labels),
@@ -119,21 +131,6 @@ class Examples:
         else:
             hasher.update(np.ascontiguousarray(self.features).data)
         return hasher.hexdigest()
-
-
-def _require_plain_arrays(features: Features, labels: NDArray[np.int64]) -> None:
-    """Reject arrays that NumPy would misread: masked arrays, complex numbers, dates."""
-    require(
-        labels.ndim == 1 and labels.dtype.kind in "iu" and not isinstance(labels, np.ma.MaskedArray),
-        "labels must hold one integer per row, without a mask",
-        given=f"{type(labels).__name__} of {labels.dtype}, shape {labels.shape}",
-    )
-    if isinstance(features, np.ndarray):
-        require(
-            features.ndim >= 1 and features.dtype.kind in "biuf" and not isinstance(features, np.ma.MaskedArray),
-            "features must be numbers, with one row per example and without a mask",
-            given=f"{type(features).__name__} of {features.dtype}, shape {features.shape}",
-        )
 
 
 def writable_features(features: Features) -> Features:

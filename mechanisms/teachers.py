@@ -61,6 +61,11 @@ class TaughtSeeds(NamedTuple):
         return cls(*spawned(seed, 4))
 
 
+def query_rows(examples: int, count: int, seed: SeedSequence) -> Ints:
+    """Return the rows of at most `count` queries among the examples, ascending, drawn by the seed of the training."""
+    return np.sort(np.random.default_rng(TaughtSeeds.of(seed).queries).permutation(examples)[:count])
+
+
 class TaughtLearner(ABC):
     """Base of learners whose student learns from noisy answers of teachers, in the three steps of `fit`.
 

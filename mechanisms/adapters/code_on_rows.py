@@ -122,7 +122,9 @@ class CodeOnRows(ClaimedByUser):
 
         Raises: InputError if the code has changed since the audit began.
         """
-        key = repr((self.python, self.source, self.folder, self.code, self.memory_mb, how, place))
+        memory = None if self.memory_mb is None else self.memory_mb * 2**20
+        other = OtherPython(self.python, self.source, path=(self.folder,), memory_bytes=memory, **how)
+        key = (repr(other), self.code, place)
         if key not in _PYTHONS:
             must = (
                 f"the code of {self.source} in {self.python} must not change during an audit; "
@@ -130,15 +132,14 @@ class CodeOnRows(ClaimedByUser):
             )
             current_code = identity_elsewhere(self.python, self.source, self.folder)
             require(current_code == self.code, must, now=current_code, then=self.code)
-            memory = None if self.memory_mb is None else self.memory_mb * 2**20
-            _PYTHONS[key] = OtherPython(self.python, self.source, path=(self.folder,), memory_bytes=memory, **how)
+            _PYTHONS[key] = other
         _PYTHONS.move_to_end(key)
         while len(_PYTHONS) > _MAX_PYTHONS:
             _PYTHONS.popitem(last=False)[1].__exit__(None, None, None)
         return _PYTHONS[key]
 
 
-_PYTHONS: OrderedDict[str, OtherPython] = OrderedDict()
+_PYTHONS: OrderedDict[tuple[str, str, int], OtherPython] = OrderedDict()
 _MAX_PYTHONS = 8  # processes that are cached for the next unit: importing a library may take seconds
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -105,7 +105,13 @@ class Diffprivlib(FlatFeaturesLearner):
         outcomes = _outcomes(pa.table({str(place): column for place, column in enumerate(rows.T)}), seeds, settings)
         if all(outcome.fault for outcome in outcomes):
             raise TrainingError(f"diffprivlib's {self.learner} failed every time. First error: {outcomes[0].fault}")
-        return _vectors(outcomes)
+        # Decoded from their bits; NaN if the training failed or released fewer numbers.
+        vectors = [
+            np.empty(0) if outcome.fault else outcome.numbers.astype(np.int32).view(np.float64) for outcome in outcomes
+        ]
+        width, most = max(map(len, vectors)), worker.MAX_NUMBERS // 2 - 1
+        require(width <= most, f"a training must release at most {most} numbers", released=width)
+        return np.array([vector if len(vector) == width else np.full(width, np.nan) for vector in vectors])
 
 
 def _outcomes(table: pa.Table, seeds: NDArray[np.int64], settings: Mapping[str, Any]) -> list[CallOutcome]:
@@ -125,13 +131,3 @@ def _outcomes(table: pa.Table, seeds: NDArray[np.int64], settings: Mapping[str, 
     if unusable:
         raise InputError(f"diffprivlib did not run in {python}: {shortened(unusable[0])}; {do}")
     return outcomes
-
-
-def _vectors(outcomes: Sequence[CallOutcome]) -> NDArray[np.float64]:
-    """Return one row for each training, decoded from its bits; NaN if it failed or released fewer numbers."""
-    released = [
-        np.empty(0) if outcome.fault else outcome.numbers.astype(np.int32).view(np.float64) for outcome in outcomes
-    ]
-    width, most = max(map(len, released)), worker.MAX_NUMBERS // 2 - 1
-    require(width <= most, f"a training must release at most {most} numbers", released=width)
-    return np.array([vector if len(vector) == width else np.full(width, np.nan) for vector in released])

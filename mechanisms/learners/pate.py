@@ -35,6 +35,7 @@ from dpaudit.mechanisms.teachers import (
     TaughtSeeds,
     TeacherVotes,
     predicted_classes,
+    query_rows,
     require_teachers_fit,
     trained_teachers,
 )
@@ -147,8 +148,7 @@ class PATE(TaughtLearner):
         """Return the rows of the queries, ascending, shape (queries,)."""
         count, examples = self.affordable_queries(), len(train)
         require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
-        rng = np.random.default_rng(TaughtSeeds.of(seed).queries)
-        return np.sort(rng.permutation(examples)[:count])
+        return query_rows(examples, count, seed)
 
     def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         """Release one label for each query from the votes (queries, K)."""
@@ -330,8 +330,7 @@ class PateFm(TaughtLearner):
         """Return the rows of the queries, ascending, shape (queries,)."""
         shape = as_array(train.features).shape
         require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
-        rng = np.random.default_rng(TaughtSeeds.of(seed).queries)
-        return np.sort(rng.permutation(len(train))[: self.queries])
+        return query_rows(len(train), self.queries, seed)
 
     def train_student(
         self,

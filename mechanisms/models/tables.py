@@ -54,7 +54,11 @@ class CatBoost:
         constant = constant_model(train)
         if constant is not None:  # CatBoost rejects such labels
             return constant
-        binary = train.classes == 2
+        binary, gpu = train.classes == 2, dict[str, Any]()
+        kind, _, index = compute.device.partition(":")
+        if kind == "cuda":  # "cuda:1" is GPU "1" of CatBoost
+            ram_part = CATBOOST_GPU_SHARE * compute.device_share
+            gpu = {"task_type": "GPU", "devices": index or "0", "gpu_ram_part": ram_part}
         classifier = catboost.CatBoostClassifier(
             iterations=self.iterations,
             learning_rate=self.learning_rate,
@@ -66,10 +70,18 @@ class CatBoost:
             use_best_model=validation is not None,
             allow_writing_files=False,
             verbose=False,
-            **_device_settings(compute),
+            **gpu,
         )
         try:
-            pools = [_pool(part) for part in (train, validation) if part is not None]
+            pools = [
+                catboost.Pool(
+                    tabular_input(part.features, part.categorical),
+                    part.labels,
+                    cat_features=list(part.categorical) or None,
+                )
+                for part in (train, validation)
+                if part is not None
+            ]
             classifier.fit(pools[0], eval_set=pools[1:] or None)
         except catboost.CatBoostError as err:
             raise TrainingError(f"CatBoost failed: {str(err).strip().splitlines()[-1]}") from err
@@ -87,21 +99,6 @@ class CatBoostModel:
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         predicted = self.classifier.predict_proba(tabular_input(features, self.categorical), thread_count=self.threads)
         return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
-
-
-def _pool(examples: Examples) -> Any:
-    import catboost
-
-    data = tabular_input(examples.features, examples.categorical)
-    return catboost.Pool(data, examples.labels, cat_features=list(examples.categorical) or None)
-
-
-def _device_settings(compute: Compute) -> dict[str, Any]:
-    """Return CatBoost's settings for a torch device and a share of its memory: "cuda:1" is GPU "1"."""
-    kind, _, index = compute.device.partition(":")
-    if kind != "cuda":
-        return {}
-    return {"task_type": "GPU", "devices": index or "0", "gpu_ram_part": CATBOOST_GPU_SHARE * compute.device_share}
 
 
 @register("model", "logistic-regression", source="scikit-learn's defaults, as in arXiv:2511.14084, section 11")

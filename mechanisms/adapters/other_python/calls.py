@@ -15,6 +15,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -97,48 +98,43 @@ def _form(form: str) -> str:
     return form
 
 
+@dataclass(eq=False)
 class OtherPython:
-    """Calls a function in a worker process of another Python; restarts the worker if a call ends it."""
+    """Calls a function in a worker process of another Python; starts it when needed, and again if a call ends it.
 
-    def __init__(
-        self,
-        python: str,
-        function: str,
-        *,
-        form: str = "frame",
-        settings: Mapping[str, Any] | None = None,
-        timed: bool = False,
-        limit_s: float | None = None,
-        memory_bytes: int | None = None,
-        path: Sequence[str] = (),
-        generator: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Check the arguments; start no process yet.
+    Attributes:
+        python: Path of the Python.
+        function: Import path "module:name" of `function(rows, rng, **settings)` in that Python.
+        form: Form of the rows, one of `worker.FORMS`.
+        settings: Numbers, words, None, and lists, tuples and dicts of these.
+        timed: True to add the duration of each call in seconds to its numbers.
+        limit_s: Time limit of a call; a longer one ends the worker.
+        memory_bytes: Address space for calls, in addition to that of the process after its imports.
+        path: Folders in which the module is looked for first.
+        generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
+    """
 
-        Args:
-            python: Path of the Python.
-            function: Import path "module:name" of `function(rows, rng, **settings)` in that Python.
-            form: Form of the rows, one of `worker.FORMS`.
-            settings: Numbers, words, None, and lists, tuples and dicts of these.
-            timed: True to add the duration of each call in seconds to its numbers.
-            limit_s: Time limit of a call; a longer one ends the worker.
-            memory_bytes: Address space for calls, in addition to that of the process after its imports.
-            path: Folders in which the module is looked for first.
-            generator: Columns and count of the table of a generator (`GeneratorCalls`); None for a function.
-        Raises: InputError for arguments that cannot be sent to a worker.
-        """
-        module, _, name = function.partition(":")
+    python: str
+    function: str
+    _: KW_ONLY
+    form: str = "frame"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    timed: bool = False
+    limit_s: float | None = None
+    memory_bytes: int | None = None
+    path: Sequence[str] = ()
+    generator: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: InputError for arguments that cannot be sent to a worker."""
+        module, _, name = self.function.partition(":")
         must = "a function in another Python must be given as `module:name`"
-        require(bool(module and name), must, function=function)
-        self._python, self._limit_s = python, limit_s
-        self._request = {
-            "function": function,
-            "form": _form(form),
-            "settings": worker.plain(dict(settings or {})),
-            "timed": timed,
-            "memory_bytes": memory_bytes,
-            "path": [str(folder) for folder in path],
-            "generator": generator,
+        require(bool(module and name), must, function=self.function)
+        sent = ("function", "timed", "memory_bytes", "generator")
+        self._request = {name: getattr(self, name) for name in sent} | {
+            "form": _form(self.form),
+            "settings": worker.plain(dict(self.settings)),
+            "path": [str(folder) for folder in self.path],
         }
         try:
             json.dumps(self._request)
@@ -175,7 +171,7 @@ class OtherPython:
         try:
             process.prepare({**header, "seeds": list(seeds)}, body)
             for _ in seeds:
-                outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (must survive WorkerEnded)
+                outcomes.append(_outcome(*process.answer(limit_s=self.limit_s)))  # noqa: PERF401  (must survive WorkerEnded)
         except WorkerEnded as err:
             self._process = None
             outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
@@ -202,7 +198,7 @@ class OtherPython:
 
         Raises: InputError if it fails to start.
         """
-        process, python = WorkerProcess(self._python), shortened(repr(self._python))
+        process, python = WorkerProcess(self.python), shortened(repr(self.python))
         try:
             return process, process.prepare({**self._request, "identity": identity})
         except WorkerEnded as err:

@@ -111,11 +111,8 @@ def _randomness(code: Any, rng: Any, settings: Mapping[str, Any] = {}) -> dict[s
     except (TypeError, ValueError):  # some compiled code has no signature
         return {}
     names = [name for name in RANDOMNESS if name in parameters and name not in settings]
-    return {name: rng if name == "rng" else _seed(rng) for name in names}
-
-
-def _seed(rng: Any) -> int:
-    return int(rng.integers(2**31)) if hasattr(rng, "integers") else int(rng.randrange(2**31))
+    draw = rng.integers if hasattr(rng, "integers") else rng.randrange
+    return {name: rng if name == "rng" else int(draw(2**31)) for name in names}
 
 
 def _columns(table: Any, names: Sequence[str]) -> tuple[dict[Any, list[Any]], dict[Any, str]]:

@@ -516,7 +516,13 @@ class _Summary:
             ending += f"; {len(parts)} integers above 2^53 of up to {upto} parts"
             for number, part in zip(self._wide, parts):  # noqa: B905
                 self.numbers += part + [part[-1] if number < 0 else 0.0] * (upto - len(part))
-        low_bits = self._bits() + self._digits
+        low_bits: list[float] = []
+        for each in self.floats:
+            above, below = each.as_integer_ratio()  # at least one of the two is odd
+            above = abs(above)
+            low = (above & -above).bit_length() - 1 if above else 0
+            low_bits += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
+        low_bits += self._digits
         unread = self._what_was_not_read(value)
         return Summarised(_bounded(ending), self.numbers + low_bits, fault, len(low_bits), unread)
 
@@ -543,15 +549,6 @@ class _Summary:
                 words += f"; {name} at {', '.join(map(str, places[:NAMED]))}{more}"
         self.numbers = [number for number in self.numbers if math.isfinite(number)]
         return words
-
-    def _bits(self) -> list[float]:
-        low_bits: list[float] = []
-        for number in self.floats:
-            above, below = number.as_integer_ratio()  # at least one of the two is odd
-            above = abs(above)
-            low = (above & -above).bit_length() - 1 if above else 0
-            low_bits += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
-        return low_bits
 
     def _add(self, values: list[float], floats: bool) -> None:
         room = MAX_NUMBERS - len(self.numbers)
@@ -916,13 +913,14 @@ class _Summary:
             except Exception as err:
                 raised[attribute] = f"raises {type(err).__name__}"
         any_plain = any(_is_plain(content) for content in readable_values.values())
+        package = str(kind.__module__).partition(".")[0]
         words = dict(raised)
         readable = False
         for attribute, content in readable_values.items():
             if _is_plain(content):
                 words[attribute] = self.of(content)
                 readable = True
-            elif not any_plain or _same_package(type(content), kind):
+            elif not any_plain or package == str(type(content).__module__).partition(".")[0] != "builtins":
                 unreadable, numbers = len(self._unreadable), len(self.numbers)
                 try:
                     inner = self.of(content)
@@ -977,12 +975,6 @@ def _import_name(value: Any) -> str:
     for part in name.split("."):
         imported = getattr(imported, part, None)
     return f"{module}.{name}" if imported is value else ""
-
-
-def _same_package(first: type, second: type) -> bool:
-    """True if two classes come from the same package, and not from Python itself."""
-    package = str(first.__module__).partition(".")[0]
-    return package == str(second.__module__).partition(".")[0] and package != "builtins"
 
 
 def _code(value: Any) -> int:
@@ -1126,7 +1118,18 @@ def main(requests: int, answers: int, alive: int) -> None:
         line.send({"refused": str(err)})
         return
     line.send({"ready": _identity(request["function"], loaded) if request["identity"] else ""})
-    _serve(line, called)
+    while True:
+        request, body = line.received()
+        try:
+            rows = called.rows(columns_of(request, body))
+        except Refused as err:
+            line.send({"refused": str(err)})
+            continue
+        line.send({"ready": ""})
+        for seed in request["seeds"]:
+            ending, numbers, fault, low_bits, unread = called.call(rows, seed)
+            header = {"ending": ending, "fault": fault, "low_bits": low_bits, "unread": unread}
+            line.send(header, array("d", numbers).tobytes())
 
 
 def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
@@ -1146,7 +1149,12 @@ def _load_function(request: Mapping[str, Any]) -> tuple[Any, AuditedFunction]:
     called.rows([Column("x", [], array("d", [0.0]))])  # imports the form's library, or raises Refused
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if request["memory_bytes"] is not None:
-        most = _address_space() + request["memory_bytes"]
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                loaded = int(file.read().split()[0]) * resource.getpagesize()  # libraries too
+        except OSError:  # not Linux
+            loaded = 0
+        most = loaded + request["memory_bytes"]
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     return function, called
@@ -1171,15 +1179,6 @@ def _side_outputs() -> Any:
     return _next_to_this("side_outputs").SideOutputs()
 
 
-def _address_space() -> int:
-    """Return the current address space in bytes, including libraries."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # not Linux
-        return 0
-
-
 def _identity(function: str, code: Any) -> str:
     """Return this Python's version, the SHA-256 of the function's file, and its distribution with version.
 
@@ -1201,21 +1200,6 @@ def _identity(function: str, code: Any) -> str:
         except metadata.PackageNotFoundError:
             continue
     return words + (GENERATOR if _next_to_this("generator_calls").is_generator(code) else "")
-
-
-def _serve(line: _Pipes, called: AuditedFunction) -> None:
-    while True:
-        request, body = line.received()
-        try:
-            rows = called.rows(columns_of(request, body))
-        except Refused as err:
-            line.send({"refused": str(err)})
-            continue
-        line.send({"ready": ""})
-        for seed in request["seeds"]:
-            ending, numbers, fault, low_bits, unread = called.call(rows, seed)
-            header = {"ending": ending, "fault": fault, "low_bits": low_bits, "unread": unread}
-            line.send(header, array("d", numbers).tobytes())
 
 
 if __name__ == "__main__":
