@@ -85,20 +85,16 @@ class TableRows:
     def digest(self) -> str:
         """Return the SHA-256 of cells and schema, which is part of every unit's key."""
         hasher = hashlib.sha256(repr(self.schema).encode())
-        for batch in _without_nulls(self.cells).combine_chunks().to_batches():
+        cells = self.cells
+        for place, name in enumerate(cells.column_names):
+            column = cells.column(place)
+            if column.null_count:  # the memory behind a null is arbitrary, so a mask says where they are
+                zero = pa.scalar("" if pa.types.is_string(column.type) else 0, column.type)
+                cells = cells.set_column(place, name, pc.fill_null(column, zero))
+                cells = cells.append_column(f"{name} is missing", pc.is_null(column))
+        for batch in cells.combine_chunks().to_batches():
             hasher.update(batch.serialize())
         return hasher.hexdigest()
-
-
-def _without_nulls(cells: pa.Table) -> pa.Table:
-    """Return the cells with a mask of the nulls of each column that has any: the memory behind a null is arbitrary."""
-    for place, name in enumerate(cells.column_names):
-        column = cells.column(place)
-        if column.null_count:
-            zero = pa.scalar("" if pa.types.is_string(column.type) else 0, column.type)
-            cells = cells.set_column(place, name, pc.fill_null(column, zero))
-            cells = cells.append_column(f"{name} is missing", pc.is_null(column))
-    return cells
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from numpy.random import SeedSequence
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters import diffprivlib as adapter
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
-from dpaudit.mechanisms.adapters.other_python.diffprivlib_trainings import RELEASED, Unusable, train
+from dpaudit.mechanisms.adapters.other_python.diffprivlib_trainings import Unusable, train
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.queries.row_function import CallOutcome
@@ -104,14 +104,4 @@ def test_a_missing_python_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         Diffprivlib("pca", 1.0).sample_summaries(DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU)
     with pytest.raises(InputError, match="learner must be one of gaussian-nb"):
         Diffprivlib("svm", 1.0)  # type: ignore[arg-type]
-    assert set(RELEASED) == {
-        "gaussian-nb",
-        "logistic-regression",
-        "linear-regression",
-        "random-forest",
-        "decision-tree",
-        "k-means",
-        "pca",
-        "standard-scaler",
-    }
     assert replace(Diffprivlib("pca", 1.0), epsilon=2.0).claim().epsilon == 2.0

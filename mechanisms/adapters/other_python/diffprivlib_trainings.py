@@ -41,15 +41,38 @@ def train(rows: Any, rng: Any, *, fields: dict[str, Any], points: str, version: 
     # A new accountant: the default one sums up the budget of all trainings in the process.
     arguments = {"epsilon": fields["epsilon"], "accountant": diffprivlib.BudgetAccountant()}
     arguments["random_state"] = rng.bit_generator.seed_seq.entropy
-    released = RELEASED[fields["learner"]](models, fields, X, y, inputs, {**arguments, **fields["settings"]})
-    return np.asarray(released, float).view(np.int32)
+    released = _released(models, fields, X, y, inputs, {**arguments, **fields["settings"]})
+    return np.concatenate([np.ravel(np.asarray(part, float)) for part in released]).view(np.int32)
 
 
-def _gaussian_nb(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    model = models.GaussianNB(bounds=fields["bounds"], **settings).fit(X, y)
-    shares = model.class_prior_
-    released = np.concatenate([model.theta_.ravel(), model.var_.ravel(), shares, [_records_of(shares)]])
-    return np.concatenate([released, model.class_count_]) if fields["expose_counts"] else released
+def _released(models: Any, fields: dict[str, Any], X: Any, y: Any, points: Any, settings: dict[str, Any]) -> list[Any]:
+    """Train the learner and return what it releases, arrays of any shape."""
+    learner, bounds, labels = fields["learner"], fields["bounds"], list(range(fields["classes"]))
+    if learner == "gaussian-nb":
+        model = models.GaussianNB(bounds=bounds, **settings).fit(X, y)
+        counts = model.class_count_ if fields["expose_counts"] else []
+        return [model.theta_, model.var_, model.class_prior_, _records_of(model.class_prior_), counts]
+    if learner == "logistic-regression":
+        model = models.LogisticRegression(data_norm=fields["norm"], **settings).fit(X, y)
+        return [model.coef_, model.intercept_]
+    if learner == "linear-regression":
+        model = models.LinearRegression(bounds_X=bounds, bounds_y=(0.0, float(labels[-1])), **settings).fit(X, y)
+        return [model.coef_, model.intercept_]
+    if learner == "random-forest":
+        model = models.RandomForestClassifier(bounds=bounds, classes=labels, n_jobs=1, **settings).fit(X, y)
+        return [tree.predict(points.astype(np.float32)) for tree in model.estimators_]
+    if learner == "decision-tree":
+        model = models.DecisionTreeClassifier(bounds=bounds, classes=labels, **settings).fit(X, y)
+        return [model.predict(points.astype(np.float32))]
+    if learner == "k-means":
+        settings = {"n_clusters": len(labels), **settings}
+        centres = models.KMeans(bounds=bounds, **settings).fit(X).cluster_centers_
+        return [centres[np.lexsort(centres.T[::-1])]]
+    if learner == "pca":
+        model = models.PCA(data_norm=fields["norm"], bounds=bounds, **settings).fit(X)
+        return [model.mean_, model.singular_values_, model.noise_variance_, np.abs(model.components_)]
+    model = models.StandardScaler(bounds=bounds, **settings).fit(X)
+    return [model.mean_, model.var_, model.n_samples_seen_ if fields["expose_counts"] else []]
 
 
 MAX_RECORDS = 40_000  # largest number of records that is tried
@@ -61,57 +84,3 @@ def _records_of(shares: Any) -> float:
     counts = np.outer(every, shares)
     whole = (np.abs(counts - np.round(counts)) < 1e-8).all(1)
     return float(every[whole.argmax()]) if whole.any() else 0.0
-
-
-def _logistic_regression(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    model = models.LogisticRegression(data_norm=fields["norm"], **settings).fit(X, y)
-    return np.concatenate([model.coef_.ravel(), np.ravel(model.intercept_)])
-
-
-def _linear_regression(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    last = float(fields["classes"] - 1)
-    model = models.LinearRegression(bounds_X=fields["bounds"], bounds_y=(0.0, last), **settings).fit(X, y)
-    return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
-
-
-def _random_forest(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    classes = list(range(fields["classes"]))
-    model = models.RandomForestClassifier(bounds=fields["bounds"], classes=classes, n_jobs=1, **settings).fit(X, y)
-    return np.concatenate([tree.predict(points.astype(np.float32)) for tree in model.estimators_])
-
-
-def _decision_tree(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    classes = list(range(fields["classes"]))
-    model = models.DecisionTreeClassifier(bounds=fields["bounds"], classes=classes, **settings).fit(X, y)
-    return model.predict(points.astype(np.float32))
-
-
-def _k_means(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    settings = {"n_clusters": fields["classes"], **settings}
-    centres = models.KMeans(bounds=fields["bounds"], **settings).fit(X).cluster_centers_
-    return centres[np.lexsort(centres.T[::-1])].ravel()
-
-
-def _pca(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    model = models.PCA(data_norm=fields["norm"], bounds=fields["bounds"], **settings).fit(X)
-    parts = (model.mean_, model.singular_values_, np.ravel(model.noise_variance_), np.ravel(np.abs(model.components_)))
-    return np.concatenate(parts)
-
-
-def _standard_scaler(models: Any, fields: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
-    model = models.StandardScaler(bounds=fields["bounds"], **settings).fit(X)
-    exposed = np.ravel(model.n_samples_seen_) if fields["expose_counts"] else np.empty(0)
-    return np.concatenate([model.mean_, model.var_, exposed])
-
-
-RELEASED = {
-    "gaussian-nb": _gaussian_nb,
-    "logistic-regression": _logistic_regression,
-    "linear-regression": _linear_regression,
-    "random-forest": _random_forest,
-    "decision-tree": _decision_tree,
-    "k-means": _k_means,
-    "pca": _pca,
-    "standard-scaler": _standard_scaler,
-}
-"""Functions that train each model and return its released numbers."""
