@@ -157,7 +157,14 @@ class Schema:
 
     def to_words(self) -> dict[str, dict[str, Any]]:
         """Return a description of lists, numbers and words, from which `of` builds this schema."""
-        return {name: _description(column) for name, column in self.columns.items()}
+        words: dict[str, dict[str, Any]] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Category):
+                words[name] = {"values": list(column.values)}
+            else:
+                words[name] = {"range": [column.cell(column.low), column.cell(column.high)]}
+            words[name] |= {flag: True for flag in ("nullable", "any") if getattr(column, flag)}
+        return words
 
     def arrow(self) -> pa.Schema:
         """Return the Arrow schema; columns are nullable and float64, int64 or string."""
@@ -165,7 +172,16 @@ class Schema:
 
     def draw(self, rows: int, rng: np.random.Generator) -> pa.Table:
         """Draw rows of independent cells, uniform over the range or the words."""
-        cells = {name: _random_cells(column, rows, rng) for name, column in self.columns.items()}
+        cells: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Category):
+                cells[name] = [column.values[place] for place in rng.integers(len(column.values), size=rows)]
+            elif column.whole:
+                cells[name] = rng.integers(int(column.low), int(column.high), size=rows, endpoint=True)
+            else:
+                share = rng.random(rows)
+                between = column.low * (1 - share) + column.high * share  # high - low may be beyond the largest float
+                cells[name] = np.clip(between, column.low, column.high)
         return pa.table(cells, schema=self.arrow())
 
     def table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -254,13 +270,6 @@ def _described(value: Mapping[Any, Any]) -> Number | Category:
     return replace(column, **flags)
 
 
-def _description(column: Number | Category) -> dict[str, Any]:
-    flags = {name: True for name in ("nullable", "any") if getattr(column, name)}
-    if isinstance(column, Category):
-        return {"values": list(column.values), **flags}
-    return {"range": [column.cell(column.low), column.cell(column.high)], **flags}
-
-
 def _bound(cell: Any) -> float:
     try:
         return float(cell)
@@ -272,13 +281,3 @@ def _arrow_type(column: Number | Category) -> pa.DataType:
     if isinstance(column, Category):
         return pa.string()
     return pa.int64() if column.whole else pa.float64()
-
-
-def _random_cells(column: Number | Category, rows: int, rng: np.random.Generator) -> pa.Array:
-    if isinstance(column, Category):
-        return pa.array([column.values[place] for place in rng.integers(len(column.values), size=rows)], pa.string())
-    if column.whole:
-        return pa.array(rng.integers(int(column.low), int(column.high), size=rows, endpoint=True))
-    share = rng.random(rows)
-    between = column.low * (1 - share) + column.high * share  # high - low may be beyond the largest float
-    return pa.array(np.clip(between, column.low, column.high))

@@ -192,7 +192,13 @@ class Stack:
                 rates=self._rates(epoch, -(-len(order) // self.recipe.batch_size)),
             )
 
-        self.losses[:] = torch.tensor(run_in_threads(run, len(permutations)))
+        models, threads = range(len(permutations)), torch.get_num_threads()
+        if threads == 1 or len(models) == 1:
+            losses = list(map(run, models))
+        else:
+            with ThreadPoolExecutor(threads) as pool:  # compiled code releases the GIL
+                losses = list(pool.map(run, models))
+        self.losses[:] = torch.tensor(losses)
 
     def examples_at(
         self, models: int | NDArray[np.int64], picked: NDArray[np.int64]
@@ -264,17 +270,14 @@ class Stack:
         """Stack values of all models on the device, padded with zeros to the longest."""
         return nn.utils.rnn.pad_sequence(values, batch_first=True).to(self.device)
 
-    def finite_models(self) -> Tensor:
-        """Return a mask of models with finite losses and weights, shape (models,)."""
-        return torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)
-
     def outcomes(self, compute: Compute) -> list[NetworkModel | TrainingError]:
         """Return each task's model or error, in the order of the tasks."""
         recipe, shape, classes = self.recipe, tuple(self.features.shape[1:]), self.classes
         buffers = {name: value.cpu().numpy() for name, value in self._buffers.items()}
         message = "the loss is no longer finite. Lower learning_rate or check the features for NaN."
         outcomes: list[NetworkModel | TrainingError] = [TrainingError(message) for _ in self.tasks]
-        finite, parameters = self.finite_models().tolist(), self.parameters.cpu().numpy()
+        finite = (torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)).tolist()
+        parameters = self.parameters.cpu().numpy()
         for place, is_finite, values, scaling in zip(self.order, finite, parameters, self.scalings, strict=True):
             if is_finite:
                 outcomes[place] = NetworkModel(recipe, shape, classes, values.copy(), buffers, scaling, compute)
@@ -317,15 +320,6 @@ def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPla
         compiled = recipe.compile and device.type == "cuda"
         return Vmapped(module, loss=loss, bfloat16=bfloat16, compiled=compiled)
     return Looped(module, loss=loss, device=device, bfloat16=bfloat16)
-
-
-def run_in_threads(work: Callable[[int], float], count: int) -> list[float]:
-    """Return `work(k)` for k = 0 .. count - 1, on torch's number of threads; `work` should release the GIL."""
-    threads = torch.get_num_threads()
-    if threads == 1 or count == 1:
-        return [work(k) for k in range(count)]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, range(count)))
 
 
 def mix_up(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
