@@ -37,7 +37,7 @@ LIMITS = {
     "language_models/front_door": 1175,
     "language_models/games": 650,
     "language_models/mechanisms": 2945,
-    "mechanisms": 14316,
+    "mechanisms": 14246,
     "papers": 6592,
     "synthetic_tables": 1,
     "synthetic_tables/attacks": 424,
