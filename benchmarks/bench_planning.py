@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import Measured, least_seconds
+from dpaudit.engine.answer.sensitivity import expected_bound, outlook
 from dpaudit.engine.games.reference import CoinResponse, Reference
-from dpaudit.engine.planning.power import expected_bound, outlook
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.two_world.two_sample import Band
 

@@ -1,4 +1,4 @@
-"""Exit codes, errors and terminal output of the command line.
+"""Exit codes, errors and printed output of the command line: lines on the terminal, and values in JSON.
 
 Printed text may come from audited code, and a terminal obeys control characters. The command prints through this file
 only. Warnings, tracebacks and prints of audited code reach the streams directly, so `EscapingStream` escapes them.
@@ -6,10 +6,14 @@ only. Warnings, tracebacks and prints of audited code reach the streams directly
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+import math
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -107,6 +111,31 @@ def discard_output() -> None:
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, sys.stdout.fileno())
     os.close(null_device)
+
+
+def in_json(value: Any) -> str:
+    """Return a value in JSON, by its `to_dict` or its fields; infinite numbers and NaN are strings."""
+    return json.dumps(plain_values(value), indent=1, allow_nan=False)
+
+
+def plain_values(value: Any) -> Any:
+    """Return numbers, booleans, text, lists and mappings with text keys; objects by their `to_dict`, else by fields."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    if hasattr(value, "to_dict"):
+        return plain_values(value.to_dict())
+    if dataclasses.is_dataclass(value):
+        return attributes(value, (field.name for field in dataclasses.fields(value)))
+    return value
+
+
+def attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return some of an object's attributes as plain values, by name."""
+    return {name: plain_values(getattr(value, name)) for name in names}
 
 
 def end_by_verdict(

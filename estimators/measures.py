@@ -22,7 +22,6 @@ Source: Hoeffding (1963), section 5; Clopper and Pearson (1934).
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,8 +30,7 @@ from scipy import special
 
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.bisection import last_true
-from dpaudit.estimators.family_bound import FamilyBound
-from dpaudit.estimators.finding import Series, Validity
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
@@ -50,12 +48,6 @@ class Measure:
     upper: float  # upper end of the interval
     confidence: float  # confidence of this interval alone, in (0, 1)
     method: str  # method of the interval
-
-    @classmethod
-    def of_family(cls, bound: FamilyBound, confidence: float) -> Measure:
-        """Return a bound under a family as a row of a table."""
-        name = f"epsilon under the family {bound.family}"
-        return cls(name, bound.epsilon, bound.epsilon, math.inf, confidence, Validity.CONDITIONAL_ON_FAMILY.value)
 
     @property
     def interval(self) -> str:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpaudit.engine.answer.sensitivity import ceiling_bound
 from dpaudit.engine.games.reference import CoinResponse, Reference
-from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.estimators.two_world.ratio import detectable_ceiling

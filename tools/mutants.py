@@ -37,7 +37,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "estimators/**/*.py": ("tests/estimators", "tests/twins"),
     "dpaudit/claims/*.py": ("tests/test_claims.py", "tests/test_composed_laplace.py", "tests/estimators"),
     "engine/answer/verdict.py": ("tests/engine",),
-    "engine/answer/joint.py": ("tests/engine",),
+    "engine/answer/run_report.py": ("tests/engine",),
     "engine/answer/result.py": ("tests/engine",),
 }
 """Files that are mutated, and the tests of their room."""

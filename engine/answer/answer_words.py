@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterable, Sequence
 
 from dpaudit.claims import Claim, Relation, Scope
-from dpaudit.engine.answer.record import Confirmation, Record, Sensitivity, Test, Verb
+from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.errors import error_of_code, printable
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
 LEAST_P, MOST_P = 1e-6, 0.2
 """Smallest p-value that is computed, and the largest that is printed as a number."""
+POWER = 0.9
+"""Probability of detection at which sensitivity is stated."""
+MOST_SCALED = 8.0
+"""Largest factor on the noise that is tried."""
 NOT_SHOWN = (
     "A low bound is not evidence of privacy: it measures one attack on one data set.",
     "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
@@ -58,6 +62,27 @@ _NEXT_BY_RULE = {
     "trained parameters. Then train and audit again.",
     "proxy": "Do what the reason says, then run the audit again.",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
+}
+_REASON_BY_RULE = {
+    "independence-not-stated": "the default method `{test.assumed_method}` holds only if each row comes from a "
+    "separate training, which was not stated",
+    "split-not-random": "{test.split_doubt}. Right guesses may come from that alone",
+    "stated-noise": "the noise of the training steps is not the stated noise (p < 1e-6)",
+    "without-noise": "{test.without_noise}",
+    "results-change": "results change from call to call: the first pass exceeds the claim by more than chance explains "
+    "(p <= 1e-6), and the confirmatory run does not. The code may keep state, such as a counter or a clock",
+    "digits-cannot-tell": "the test {test.name}, on unrounded results, rejects the claim and the test on rounded "
+    "results does so in its first pass alone; the results are whole numbers, so the cause is not floating-point digits",
+    "average-record": "the test {test.name} rejects the claim, and the test of the worst record that was found does "
+    "not",
+}
+_OPEN_CONFIRMATION = {
+    Confirmation.LESS_CONFIDENT: "the bound exceeds the claim, but not at the stricter confidence that a violation "
+    "needs",
+    Confirmation.CLOSE: "the bound of the confirmatory run exceeds the claim only at the lower confidence of the first "
+    "pass",
+    Confirmation.MISSING: "the first pass exceeds the claim, and the confirmatory run did not finish: it failed, or "
+    "the budget ended",
 }
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
@@ -108,10 +133,12 @@ def lines(record: Record, verdict: str, rule: str, test: Test | None, side: Sequ
         reason = "no test was run: every test failed, or the budget was too short"
         return [("reason", reason), ("next", next_step(record, verdict, rule, test))]
     several = len(record.tests) > 1
+    why_not_run = "the claim is already rejected" if verdict == "VIOLATION" else "the budget was spent"
+    why_not_run = "another test had rejected the claim" if rule == "state-between-calls" else why_not_run
     all_lines = [
         ("error", _error_of_code(test) if verdict == "FAILED" else ""),
         ("claim", claim_line(test)),
-        ("part", part_line(test)),
+        ("part", f"the claim allows each step {claim_in_words(test.claimed)}" if test.meaning_for_whole else ""),
         ("lower bound", bound_line(test)),
         ("test", test.name if several and test.name != record.name else ""),
         ("evidence", evidence_line(test, verdict)),
@@ -123,9 +150,9 @@ def lines(record: Record, verdict: str, rule: str, test: Test | None, side: Sequ
         *((other.scope.value, side_line(other)) for other in side),
         *((other.scope.value, _open_side_test(other)) for other in record.tests if other.scope is not Scope.CLAIM),
         *((other.scope.value, average_line(other)) for other in record.tests if other not in side),
-        ("stated-noise", noise_line(record)),
+        ("stated-noise", next((test.noise.line for test in record.noisy), "")),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
-        ("not run", _not_run(record, verdict, rule)),
+        ("not run", f"skipped, because {why_not_run}: {'; '.join(record.not_played)}" if record.not_played else ""),
         ("next", next_step(record, verdict, rule, test)),
     ]
     return [(label, text) for label, text in all_lines if text]
@@ -296,11 +323,6 @@ def certainty(finding: Finding) -> str:
     return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
 
 
-def part_line(test: Test) -> str:
-    """Return the claim about the tested part; "" for a test of the whole."""
-    return f"the claim allows each step {claim_in_words(test.claimed)}" if test.meaning_for_whole else ""
-
-
 def evidence_line(test: Test, verdict: str) -> str:
     """Return the counts that the bound rests on."""
     guesses = guesses_in_words(test, verdict)
@@ -331,54 +353,26 @@ def p_value_line(test: Test) -> str:
 
 def reasons(record: Record, verdict: str, rule: str, test: Test) -> list[str]:
     """Return the reasons why the verdict is weaker than the bound suggests, in sentences."""
-    reason_lines = []
+    reason_lines = [_REASON_BY_RULE[rule].format(test=test)] if rule in _REASON_BY_RULE else []
     if rule == "state-between-calls" and test.state is not None:
         reason_lines.append(test.state.words)
-    elif rule == "independence-not-stated":
-        reason_lines.append(
-            f"the default method `{test.assumed_method}` holds only if each row comes from a separate training, which "
-            "was not stated"
-        )
     elif rule == "proxy":
         reason_lines.append(_proxy_reason(test))
-    elif rule == "split-not-random":
-        reason_lines.append(f"{test.split_doubt}. Right guesses may come from that alone")
-    elif rule == "confirmation-open" and test.confirmation is Confirmation.LESS_CONFIDENT:
-        reason_lines.append("the bound exceeds the claim, but not at the stricter confidence that a violation needs")
     elif rule == "confirmation-open":
-        reason_lines.append(
-            "the bound of the confirmatory run exceeds the claim only at the lower confidence of the first pass"
-            if test.confirmation is Confirmation.CLOSE
-            else "the first pass exceeds the claim, and the confirmatory run did not finish: it failed, or the budget "
-            "ended"
-        )
-    elif rule == "stated-noise":
-        reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
-    elif rule == "without-noise":
-        reason_lines.append(test.without_noise)
-    elif rule == "results-change":
-        reason_lines.append(
-            "results change from call to call: the first pass exceeds the claim by more than chance explains "
-            "(p <= 1e-6), and the confirmatory run does not. The code may keep state, such as a counter or a clock"
-        )
-    elif rule == "digits-cannot-tell":
-        reason_lines.append(
-            f"the test {test.name}, on unrounded results, rejects the claim and the test on rounded results does so in "
-            "its first pass alone; the results are whole numbers, so the cause is not floating-point digits"
-        )
-    elif rule == "average-record":
-        reason_lines.append(
-            f"the test {test.name} rejects the claim, and the test of the worst record that was found does not"
-        )
+        reason_lines.append(_OPEN_CONFIRMATION.get(test.confirmation, _OPEN_CONFIRMATION[Confirmation.MISSING]))
     elif rule == "unreadable-results":
         reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
         reason_lines.append(_blind_reason(test))
     if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
-        reason_lines += _not_confirmed(record)
-    only_parts = all(other.meaning_for_whole for other in record.readable)
-    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and only_parts:
-        reason_lines.append("no test covered the training from end to end")
+        reason_lines += [
+            f"the first pass{f' of {other.name}' if len(record.tests) > 1 else ''} exceeded the claim "
+            f"({other.finding.comparison(other.compared.claim.curve).words}), and the confirmatory run did not"
+            for other in record.readable
+            if other.confirmation is Confirmation.NOT_CONFIRMED and other.finding is not None
+        ]
+        if len(record.tests) > 1 and all(other.meaning_for_whole for other in record.readable):
+            reason_lines.append("no test covered the training from end to end")
     failed = [other.name for other in record.of_claim if other.finding is None]
     if failed and verdict != "FAILED":
         why = next((f": {error}" for other in record.of_claim if (error := _error_of_code(other))), "")
@@ -386,16 +380,6 @@ def reasons(record: Record, verdict: str, rule: str, test: Test) -> list[str]:
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
         reason_lines.append(test.state.words)
     return reason_lines
-
-
-def _not_confirmed(record: Record) -> list[str]:
-    """Return a sentence for each test that exceeded the claim in the first pass only."""
-    return [
-        f"the first pass{f' of {test.name}' if len(record.tests) > 1 else ''} exceeded the claim "
-        f"({test.finding.comparison(test.compared.claim.curve).words}), and the confirmatory run did not"
-        for test in record.readable
-        if test.confirmation is Confirmation.NOT_CONFIRMED and test.finding is not None
-    ]
 
 
 def _proxy_reason(test: Test) -> str:
@@ -459,42 +443,44 @@ def sensitivity_line(test: Test, verdict: str) -> str:
         return "unknown: the reference run that measures the maximum detectable epsilon failed"
     if sensitivity.one_outcome and verdict != "VIOLATION":
         return "unknown: all results were the same"
-    from dpaudit.engine.planning.sensitivity_words import factor_in_words  # only printed answers need these words
-
     parts = []
     if sensitivity.factor is not None:
         parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))
     elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append(NO_COMPARISON)
-    parts += [_maximum_at_the_bound(test), sensitivity.detectable if verdict != "VIOLATION" else ""]
+    parts += [_maximum_in_words(test), sensitivity.detectable if verdict != "VIOLATION" else ""]
     return "; ".join(filter(None, parts))
 
 
-def _maximum_at_the_bound(test: Test) -> str:
-    """Return the maximum detectable epsilon; for a rejected claim, at the point of the bound and "" if below it."""
-    sensitivity, comparison = test.sensitivity, test.comparison
-    maximum = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
-    if maximum is None or comparison is None:
-        return _maximum_in_words(sensitivity, test.compared.claim)
-    if maximum.observed < comparison.observed:  # it was measured with fewer trials or at another confidence
-        return ""
-    return _maximum(maximum, test.compared.claim, noiseless=sensitivity.noiseless)
+def factor_in_words(factor: float) -> str:
+    """Return which noise would be detected: `factor` times too small; inf if not even `MOST_SCALED` times."""
+    power = f"({100 * POWER:.0f} % power)"
+    if factor == math.inf:
+        return f"would not detect noise scaled down {MOST_SCALED:g} times {power}"
+    return f"would detect noise scaled down {format_upper(factor, 2)} times or more {power}"
 
 
-def _maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
-    """Return the maximum detectable epsilon at the point of the claim that it exceeds most."""
+def number_in_words(epsilon: float) -> str:
+    """Return a maximum detectable epsilon, rounded up."""
+    return "unlimited" if math.isinf(epsilon) else format_upper(epsilon, 2)
+
+
+def _maximum_in_words(test: Test) -> str:
+    """Return the maximum detectable epsilon at the point of the claim that it exceeds most; "" if it is unknown.
+
+    For a rejected claim, at the point of the bound, and "" if below it.
+    """
+    sensitivity, claim, comparison = test.sensitivity, test.compared.claim, test.comparison
     if sensitivity.maximum is None:
         return ""
-    return _maximum(sensitivity.maximum.comparison(claim.curve), claim, noiseless=sensitivity.noiseless)
-
-
-def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
-    from dpaudit.engine.planning.sensitivity_words import number_in_words
-
-    number = number_in_words(comparison.observed)
-    at_another_delta = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
-    at = f" at {comparison.where}, where the claim allows {_claimed_number(comparison)}" if at_another_delta else ""
-    return f"maximum detectable {comparison.quantity} {number}{at}{' (measured without noise)' if noiseless else ''}"
+    maximum = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
+    if maximum is not None and comparison is not None and maximum.observed < comparison.observed:
+        return ""  # it was measured with fewer trials or at another confidence
+    maximum = maximum or sensitivity.maximum.comparison(claim.curve)
+    at_another_delta = math.isfinite(claim.epsilon) and not _same_point(claim, maximum)
+    at = f" at {maximum.where}, where the claim allows {_claimed_number(maximum)}" if at_another_delta else ""
+    noiseless = " (measured without noise)" if sensitivity.noiseless else ""
+    return f"maximum detectable {maximum.quantity} {number_in_words(maximum.observed)}{at}{noiseless}"
 
 
 def side_line(test: Test) -> str:
@@ -522,17 +508,6 @@ def _open_side_test(test: Test) -> str:
     if test.finding is not None:
         return ""
     return f"no result: {_failed(test)}" if test.tried_failures else "no result"
-
-
-def noise_line(record: Record) -> str:
-    """Return how the noise of steps differs from the stated noise; "" if no difference was found."""
-    return next((test.noise.line for test in record.tests if test.noise is not None and test.noise.odd), "")
-
-
-def _not_run(record: Record, verdict: str, rule: str) -> str:
-    why = "the claim is already rejected" if verdict == "VIOLATION" else "the budget was spent"
-    why = "another test had rejected the claim" if rule == "state-between-calls" else why
-    return f"skipped, because {why}: {'; '.join(record.not_played)}" if record.not_played else ""
 
 
 def next_step(record: Record, verdict: str, rule: str, test: Test | None) -> str:

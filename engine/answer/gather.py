@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,26 +18,25 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.engine.answer.record import Failure, Sensitivity
-from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.sensitivity import MAX_ROWS, detectable_factor, p_value_of, planted_factor
-from dpaudit.engine.answer.shift import ShiftControl, rows_to_decide, shift_control
-from dpaudit.engine.answer.stopping import SequentialReader
+from dpaudit.engine.answer.record import Failure, Sensitivity, Verb
+from dpaudit.engine.answer.result import AuditResult, SequentialProgress
+from dpaudit.engine.answer.sensitivity import MAX_ROWS, ceiling_bound, detectable_factor, p_value_of, planted_factor
 from dpaudit.engine.answer.verdict import Verdict
-from dpaudit.engine.games.functions.alike_calls import ALIKE, differing_parts
 from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
-from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.engine.request.build import call_text
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
-from dpaudit.estimators.measures import Measure, measures, roc
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.signed_scores import Shiftable, control_estimator
-from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.queries.row_function import UNREADABLE, is_unreadable
+from dpaudit.mechanisms.queries.row_function import ALIKE, UNKNOWN, UNREADABLE, is_unreadable
+
+if TYPE_CHECKING:
+    from dpaudit.engine.answer.shift import ShiftControl
+    from dpaudit.estimators.measures import Measure
+    from dpaudit.estimators.two_world.betting import Betting
 
 MOST_FOR_P = 50_000  # score rows of all replays up to which a p-value is computed, in about a second
 SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which needs several bounds
@@ -101,6 +101,8 @@ class _Finished:
         finding = self._finding(conditional=conditional)
         measured: tuple[Measure, ...] = ()
         if scores and isinstance(finding, Bound):
+            from dpaudit.estimators.measures import measures, roc  # only games that ask who was trained on
+
             finding = replace(finding, series={**finding.series, "trade-off": roc(scores[0])})
             measured = measures(
                 scores, confidence=finding.confidence, seed=ROC_SEED, epsilon=finding.lower, delta=finding.delta
@@ -110,17 +112,23 @@ class _Finished:
         notes = tuple(dict.fromkeys(note for report in self._reports(trainings) for note in report.notes))
         chosen = tuple(note for report in self._reports(entry.choices) for note in report.notes)
         differing = self._parts_of_equal_results(trainings, scores)
+        names = ("game", "attack", "proxy", "estimator")
+        parts: dict[str, Any] = {name: getattr(audit, name) for name in names}
+        run_on, noise = audit.game.traits.run_on, entry.game.noise
+        failing = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
         return AuditResult(
             name=audit.name,
+            scope=entry.scope,
+            verb=Verb.CHECK if entry.of_check else Verb.RUN,
             mechanism=call_text(audit.mechanism),
-            game=_game_in_words(audit),
+            game="; ".join(f"{kind} {call_text(part)}" for kind, part in parts.items() if part is not None),
             claimed=entry.effective_claim,
             compared=compared,
             finding=finding,
             metrics=self._metrics(),
             rows=dict(entry.rows),
-            run_on=self._run_on(),
-            noise=self._noise(),
+            run_on=None if run_on is None else run_on(audit.game, dict(entry.rows)["target"])[0],
+            noise=value_of(noise, self._store.read(noise.key)) if noise and noise.key in self._keys else None,
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
             assumes=audit.game.traits.assumed,
@@ -137,7 +145,7 @@ class _Finished:
                 one_outcome=differing is not None,
                 blind="; ".join(note.removeprefix(BLIND) for note in dict.fromkeys(chosen) if note.startswith(BLIND)),
             ),
-            failed_trials=self._failed_trials(),
+            failed_trials=tuple(failure for report in self._reports(failing) for failure in report.failures),
             warnings=tuple(note for note in notes if not is_unreadable(note) and not note.startswith(ALIKE)),
             unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note))
             + ((f"all parts that can be read are equal; {', '.join(differing)} may differ",) if differing else ()),
@@ -154,7 +162,7 @@ class _Finished:
 
     def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
         """Return the unread parts that may differ if all results are equal; None if results differ."""
-        if self._tallies and all(isinstance(tally, AnsweredQuery) for tally in self._tallies):
+        if self._tallies and all(hasattr(tally, "world_0") for tally in self._tallies):  # answers to queries
             answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
             if any(len(different) > 1 for different in answers):
                 return None
@@ -172,20 +180,6 @@ class _Finished:
             if key in self._keys and sum(scores.score.size for scores in replays) < MAX_ROWS:
                 replays += decode(self._store.read(key), Scores)
         return [scores for scores in replays if scores.truth.any() and not scores.truth.all()]
-
-    def _run_on(self) -> int | None:
-        """Return the number of rows in one run of the mechanism; None if the game makes its data."""
-        game = self._audit.game
-        return None if game.traits.run_on is None else game.traits.run_on(game, dict(self._entry.rows)["target"])[0]
-
-    def _noise(self) -> Any:
-        """Return the form of the noise; None if it was not checked."""
-        noise_unit = self._entry.game.noise
-        return (
-            value_of(noise_unit, self._store.read(noise_unit.key))
-            if noise_unit is not None and noise_unit.key in self._keys
-            else None
-        )
 
     @property
     def _failed_replays(self) -> int:
@@ -224,8 +218,10 @@ class _Finished:
 
     def _control(self) -> ShiftControl | None:
         """Return the negative control: the same game on held-out rows."""
-        if not self._tallies:
+        if not self._tallies or not self._held_out:
             return None
+        from dpaudit.engine.answer.shift import shift_control  # few audits have a control
+
         where = self._entry.game.controlled_on
         return shift_control(
             self._audit.estimator, self._tallies, self._held_out, where=where, failed_replays=self._failed_replays
@@ -236,6 +232,8 @@ class _Finished:
         estimator = self._audit.estimator
         if finding is None or finding.violation_point(claim.curve) is None or not isinstance(estimator, Shiftable):
             return None
+        from dpaudit.engine.answer.shift import rows_to_decide
+
         claimed = finding.comparison(claim.curve).claimed
         return rows_to_decide(
             estimator.unshifted(), self._tallies, self._held_out, epsilon=claimed, failed_replays=self._failed_replays
@@ -310,12 +308,6 @@ class _Finished:
         names = dict.fromkeys(name for metrics in measured for name in metrics)
         return {name: float(np.mean([metrics[name] for metrics in measured if name in metrics])) for name in names}
 
-    def _failed_trials(self) -> tuple[str, ...]:
-        """Return the failures of single trials, in the units that ran or scored the mechanism."""
-        entry = self._entry
-        keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
-        return tuple(failure for report in self._reports(keys) for failure in report.failures)
-
     def _reports(self, keys: Iterable[str]) -> list[Outcome[None]]:
         """Return the notes, metrics and failures of finished units."""
         return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
@@ -327,21 +319,83 @@ class _Finished:
         for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
             if key in self._keys:
                 target.mkdir(parents=True, exist_ok=True)
-                _link(Path(self._store.path(key)), target / f"{number:05d}.parquet")
+                source, link = Path(self._store.path(key)), target / f"{number:05d}.parquet"
+                try:
+                    os.link(source, link)  # a hard link needs no copy
+                except OSError:
+                    shutil.copyfile(source, link)
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)  # a hard link needs no copy
-    except OSError:
-        shutil.copyfile(source, target)
+def differing_parts(notes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+    """Return the unread parts that differ or may differ, from the notes of each unit; None if results differ.
+
+    Equal results show no leak, and no leak would show in them. If some part of the results, the printed text or the
+    files was not read and differs, nothing is known about the claim.
+    """
+    alike = [json.loads(note.removeprefix(ALIKE)) for unit in notes for note in unit if note.startswith(ALIKE)]
+    if not alike or len(alike) != len(notes) or len({unit["result"] for unit in alike}) > 1:
+        return None
+    whats = dict.fromkeys(what for unit in alike for what in unit["unread"])
+    checksums = {what: {each for unit in alike for each in unit["unread"].get(what, [""])} for what in whats}
+    return tuple(what for what, different in checksums.items() if len(different) > 1 or UNKNOWN in different)
 
 
-def _game_in_words(audit: Audit) -> str:
-    parts: dict[str, Any] = {
-        "game": audit.game,
-        "attack": audit.attack,
-        "proxy": audit.proxy,
-        "estimator": audit.estimator,
-    }
-    return "; ".join(f"{kind} {call_text(part)}" for kind, part in parts.items() if part is not None)
+# Sequential audits
+
+
+def is_hopeless(log_wealth: float, share: float, confidence: float) -> bool:
+    """True if, after this share of all trials, the wealth is too low to make a rejection by the end likely.
+
+    Of a thousand streams that reject by their last trial, a handful cross this line (`docs/data/futility.csv`).
+    """
+    return 0.5 <= share < 1 and log_wealth < (1.2 * share - 1.05) * -math.log1p(-confidence)
+
+
+class SequentialReader:
+    """Reads the tallies of one audit in the order of the plan until the stopping rule is met.
+
+    This needs an anytime-valid estimator. It always reads a prefix of the plan, whichever trials finish first, because
+    the duration of a trial may depend on the audited data. The same spec therefore stops at the same trial on one
+    worker, on many workers and after a resume.
+
+    Attributes:
+        tallies: Keys of the tallies read so far, a prefix of those planned.
+        reason: Why reading stopped; "" while it continues.
+    """
+
+    def __init__(self, entry: PlannedAudit, store: UnitStore) -> None:
+        assert entry.audit.stop is not None
+        self.entry = entry
+        self.tallies: tuple[str, ...] = ()
+        self.reason = ""
+        self._store = store
+        self._rule = entry.audit.stop
+        self._estimator: Betting = entry.audit.estimator
+        self._state = self._estimator.start()
+        self._claimed = entry.audit.game.traits.compared(entry.effective_claim).claim.epsilon
+
+    def advance(self, finished: Set[str], failed: Set[str]) -> None:
+        """Read further tallies, up to the first missing one or until the stopping rule is met."""
+        planned = len(self.entry.tallies)
+        while not self.reason and len(self.tallies) < planned:
+            key = self.entry.tallies[len(self.tallies)]
+            if key in failed:
+                # Skipping the trials of a failed unit would bias the bound; stopping before them does not.
+                self.reason = "a unit failed, and trials after it are not read. Run again to retry it"
+            if key not in finished:
+                return
+            for trials in decode(self._store.read(key), self._estimator.tally_type):
+                self._state = self._estimator.update(self._state, trials)
+            self.tallies += (key,)
+            lower = self._state.lower
+            self.reason = self._rule.reached(lower, self._state.trials, self._claimed)
+            if self.reason or not self._rule.hopeless or self.entry.confirms or math.isinf(self._claimed):
+                continue
+            wealth, share = self._estimator.log_wealth(self._state, self._claimed), len(self.tallies) / planned
+            if is_hopeless(wealth, share, self._estimator.confidence):
+                self.reason = "the remaining trials are unlikely to reject the claim"
+
+    def stopped(self, finished: Set[str]) -> SequentialProgress:
+        """Return the progress, given the keys of finished units."""
+        trainings = self.entry.trainings
+        return SequentialProgress(self.reason, sum(key in finished for key in trainings), len(trainings))

@@ -207,6 +207,11 @@ class Test:
         return self.exceeds and confirmed and trusted and not explained
 
     @property
+    def rejects_without_proxy(self) -> bool:
+        """True if the claim is rejected without relying on a proxy."""
+        return self.rejects and not self.on_proxy
+
+    @property
     def is_open(self) -> bool:
         """True if the bound exceeds the claim and it is not known whether the claim is broken."""
         return self.exceeds and not self.rejects and self.confirmation is not Confirmation.NOT_CONFIRMED
@@ -293,3 +298,13 @@ class Record:
     def readable(self) -> list[Test]:
         """Tests of the claim that ended in a finding."""
         return [test for test in self.of_claim if test.finding is not None]
+
+    @property
+    def able(self) -> list[Test]:
+        """Readable tests that are not known to be unable to reject the claim."""
+        return [test for test in self.readable if test.sensitivity.could_reject(test.compared.claim)]
+
+    @property
+    def noisy(self) -> list[Test]:
+        """Tests whose noise was found not to be the stated noise."""
+        return [test for test in self.tests if test.noise is not None and test.noise.odd]

@@ -134,27 +134,17 @@ class Records:
         p_value = p_values(counts, replays, trainings, limit)
         order = np.lexsort((record, -margin, -counts, p_value))
         adjusted = benjamini_yekutieli(p_value[order])
-        share, margin = counts[order] / (replays * trainings), margin[order] / (replays * trainings)
-        return cls(
-            audit,
-            trainings,
-            replays,
-            limit,
-            against,
-            rate,
-            record[order],
-            share,
-            margin,
-            p_value[order],
-            adjusted,
-            top,
-        )
+        share, margin = (values[order] / (replays * trainings) for values in (counts, margin))
+        columns = record[order], share, margin, p_value[order], adjusted
+        return cls(audit, trainings, replays, limit, against, rate, *columns, top)
 
     def page(self) -> str:
         """Return the table as a self-contained HTML page."""
         policy = "default-src 'none'; style-src 'unsafe-inline'"
-        style = "body{font:16px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-        style += "td,th{padding:0 1em;text-align:right}"
+        style = (
+            "body{font:16px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+            "td,th{padding:0 1em;text-align:right}"
+        )
         head = (
             f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
             f"<title>Records</title><style>{style}</style>"
@@ -167,9 +157,9 @@ class Records:
         from dpaudit.engine.request.plain_yaml import parse_yaml_argument
 
         try:
-            games = {
-                str(entry.get("name", "audit")): _fields(entry["game"]) for entry in parse_yaml_argument(spec)["audits"]
-            }
+            entries = parse_yaml_argument(spec)["audits"]
+            stated = {str(entry.get("name", "audit")): entry["game"] for entry in entries}  # a name alone is allowed
+            games = {name: {"name": game} if isinstance(game, str) else dict(game) for name, game in stated.items()}
             fitting = [name for name, game in games.items() if game.get("name") in DEFAULTS]
         except (KeyError, TypeError, ValueError, AttributeError) as err:
             raise SpecError("the spec must have `audits`, each a mapping with a `game`") from err
@@ -262,11 +252,6 @@ class Records:
         return f"{first}<table><tr>{head}</tr>{rows}</table>{''.join(rest)}"
 
 
-def _fields(game: Any) -> dict[str, Any]:
-    """Return the fields of a game in a spec, where a name alone is allowed."""
-    return {"name": game} if isinstance(game, str) else dict(game)
-
-
 def _number(game: Mapping[str, Any], field: str, default: int) -> int:
     value = game.get(field, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000_000:
@@ -301,10 +286,10 @@ def _correct_guesses(
         score, truth, replay, canary = _columns(table)
         if replay.min() < 0 or replay.max() >= replays * trainings or canary.min() < 0 or canary.max() >= _MOST_RECORDS:
             raise DataError("scores must have replay numbers within those of the spec, and record numbers from 0")
-        replay_ids = _distinct(replay)
-        repeated = np.concatenate(
-            [_duplicates(replay, canary), np.intersect1d(guessed_ids, replay_ids, assume_unique=True)]
-        )
+        replay_ids, order = _distinct(replay), np.lexsort((canary, replay))
+        twice = (np.diff(replay[order]) == 0) & (np.diff(canary[order]) == 0)
+        read_before = np.intersect1d(guessed_ids, replay_ids, assume_unique=True)
+        repeated = np.concatenate([replay[order][1:][twice], read_before])
         if repeated.size:
             raise DataError(f"a record must have one score in a replay, but replay {repeated.min()} has several")
         guessed_ids = np.concatenate([guessed_ids, replay_ids])
@@ -330,14 +315,6 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return distinct
 
 
-def _duplicates(replay: NDArray[np.int64], canary: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the replays in which a record has several scores."""
-    order = np.lexsort((canary, replay))
-    same = (np.diff(replay[order]) == 0) & (np.diff(canary[order]) == 0)
-    twice: NDArray[np.int64] = replay[order][1:][same]
-    return twice
-
-
 def _thresholds(score: NDArray[np.float64], replay: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the score above which a row is guessed to be used, from the scores of its replay, without the truth.
 
@@ -356,9 +333,7 @@ def _thresholds(score: NDArray[np.float64], replay: NDArray[np.int64]) -> NDArra
     return thresholds
 
 
-def _columns(
-    table: pa.Table,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+def _columns(table: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
     try:
         columns = [table.column(name).to_numpy() for name in Records.COLUMNS]
         score, truth = columns[0].astype(np.float64), columns[1]

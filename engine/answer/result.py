@@ -12,18 +12,31 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.claims import Scope
 from dpaudit.engine.answer import answer_words
 from dpaudit.engine.answer.record import Failure, Record, Test, Verb
-from dpaudit.engine.answer.stopping import SequentialProgress
 from dpaudit.engine.answer.verdict import Answered, Verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.family_bound import FamilyBound
 from dpaudit.estimators.finding import Comparison, Series, Validity
-from dpaudit.estimators.measures import Measure
-from dpaudit.estimators.one_run.right_guesses import OneRunTally
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from dpaudit.estimators.family_bound import FamilyBound
+    from dpaudit.estimators.measures import Measure
+    from dpaudit.estimators.one_run.right_guesses import OneRunTally
+
+
+@dataclass(frozen=True)
+class SequentialProgress:
+    """Progress of a sequential audit."""
+
+    reason: str  # why it stopped early; "" if it read the whole plan or has not finished
+    trainings: int  # finished units that ran the mechanism, including those in flight at the end
+    planned: int  # units planned that run the mechanism
+
+    def __str__(self) -> str:
+        saved = f"{self.trainings:,} of {self.planned:,} training units run, {self.planned - self.trainings:,} saved"
+        return f"stopped: {self.reason}; {saved}" if self.reason else saved
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -165,16 +178,6 @@ class AuditResult(Answered, Test):
         return ", ".join(words)
 
     @property
-    def attack_success(self) -> str:
-        """Measures of the attack in words; "" if there are none. They are no bounds on epsilon."""
-        return ", ".join(f"{measure.name} {measure.value:.4f}" for measure in self.measures)
-
-    @property
-    def is_partial(self) -> bool:
-        """True if claim and finding are about a part of the mechanism, such as a training step."""
-        return bool(self.meaning_for_whole)
-
-    @property
     def blocked(self) -> tuple[Failure, ...]:
         """Units that did not run."""
         return tuple(failure for failure in self.failures if failure.skipped)
@@ -230,44 +233,33 @@ class AuditResult(Answered, Test):
     def __repr__(self) -> str:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")
 
-    def _repr_html_(self) -> str:
-        from dpaudit.engine.answer.card import card
-
-        return card(self.answer, self.text(verbose=True))
-
-    def __str__(self) -> str:
-        return self.text()
-
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it.
 
         Args:
             verbose: True to add method, counts, choices, controls and utility.
         """
-        attack = [("attack", self.attack_success)] if verbose or self.verdict is Verdict.NO_CLAIM else []
-        return self.answer.text([*attack, *(("detail", line) for line in self._details if verbose)], verbose=verbose)
-
-    @property
-    def _details(self) -> tuple[str, ...]:
-        """Further lines for `verbose`."""
-        finding = self.finding
-        lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.on_proxy else ""]
-        if finding is not None:
-            lines += [*answer_words.details_of(finding, self), self.under_family]
-        lines += [
+        # Measures of the attack are no bounds on epsilon.
+        measured = ", ".join(f"{measure.name} {measure.value:.4f}" for measure in self.measures)
+        attack = [("attack", measured)] if verbose or self.verdict is Verdict.NO_CLAIM else []
+        if not verbose:
+            return self.answer.text(attack)
+        finding, blocked = self.finding, len(self.blocked)
+        details = [
+            f"{self.mechanism} on {self.data}",
+            f"assumed: {self.assumes}" if self.on_proxy else "",
+            *([] if finding is None else [*answer_words.details_of(finding, self), self.under_family]),
             *self.meaning_for_whole[1:],
             *self.chosen,
             "" if self.noise is None or self.noise.odd else self.noise.line,
+            "" if self.stopped is None else str(self.stopped),
+            *(f"failed: {failure}" for failure in self.failed_trials[:FAILED_SHOWN]),
+            *([] if self.control is None else self.control.lines[:1]),
+            self.utility,
+            *(f"failed: {each.label}: {each.error} (units/{each.key}.failed)" for each in self.tried_failures),
+            f"{blocked} units did not run, usually because they need a failed one" if blocked else "",
         ]
-        lines.append("" if self.stopped is None else str(self.stopped))
-        lines += [f"failed: {failure}" for failure in self.failed_trials[:FAILED_SHOWN]]
-        lines += [] if self.control is None else self.control.lines[:1]
-        lines.append(self.utility)
-        lines += [f"failed: {each.label}: {each.error} (units/{each.key}.failed)" for each in self.tried_failures]
-        lines.append(
-            f"{len(self.blocked)} units did not run, usually because they need a failed one" if self.blocked else ""
-        )
-        return tuple(lines)
+        return self.answer.text([*attack, *(("detail", line) for line in details)], verbose=True)
 
 
 LONGEST_LABEL = 25

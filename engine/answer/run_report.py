@@ -1,18 +1,20 @@
-"""Report of a run: results of its audits, with spec, seed, versions and run folder."""
+"""Report of a run: results of its audits, the joint verdict of tests of one claim, and facts about the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpaudit.actors.storage.store import Provenance
 from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
-from dpaudit.engine.answer.joint import JointVerdict
+from dpaudit.engine.answer.record import Confirmation, Record, Test, Verb
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.verdict import Answer, Verdict
+from dpaudit.engine.answer.verdict import Answer, Answered, Verdict
+from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.errors import VerdictError, printable
 from dpaudit.plain_files import join_place
 
@@ -21,6 +23,148 @@ if TYPE_CHECKING:
 
     from dpaudit.engine.answer.records import Records
     from dpaudit.engine.answer.sweep_summary import SweepSummary
+
+
+@dataclass(frozen=True, eq=False)
+class JointVerdict(Answered):
+    """The verdict of several tests of one claim.
+
+    A test that rejects the claim in the first pass is repeated with other seeds and at a stricter confidence. A test
+    that relies on a proxy is followed by planted labels instead.
+
+    Attributes:
+        name: The name of the run.
+        tests: Results of the tests that ran, in order.
+        confirmations: Results of confirmatory runs, by the name of the test that each repeats.
+        together: How the tests share the error, and which of them look for side findings.
+        confidence: Confidence of a verdict VIOLATION, for any result of the first pass.
+        not_played: Names of planned tests that did not run, because the claim was rejected or the budget spent.
+    """
+
+    name: str
+    tests: tuple[AuditResult, ...]
+    confirmations: Mapping[str, AuditResult]
+    together: JointTest
+    confidence: float
+    not_played: tuple[str, ...] = ()
+
+    @cached_property
+    def record(self) -> Record:
+        """Record from which the answer is decided.
+
+        If no test of the claim exceeds it in the first pass, none has a confirmatory run. Its error is then left for
+        the test on unrounded results, which tests the claim too if the results are whole numbers.
+        """
+        records = [self._with_confirmation(test) for test in self.tests]
+        if not any(record.exceeds for record in records if record.scope is Scope.CLAIM):
+            records = [
+                replace(record, scope=Scope.CLAIM) if record.digits_cannot_tell and record.rejects else record
+                for record in records
+            ]
+        return Record(self.name, tuple(records), self.not_played, self.together.cut, Verb.CHECK)
+
+    @property
+    def deciding(self) -> AuditResult | None:
+        """Result of the test that the verdict rests on; None if no test ran."""
+        test = self.answer.test
+        return None if test is None else next(result for result in self.tests if result.name == test.name)
+
+    def _with_confirmation(self, test: AuditResult) -> Test:
+        """Return a test with its scope, updated with the result of its confirmatory run."""
+        record: Test = replace(test, scope=self.together.scope(test.name))
+        again = self.confirmations.get(test.name)
+        sharing = sum(self.together.scope(each.name) is record.scope for each in self.tests) + sum(
+            self.together.scope(name) is record.scope for name in self.not_played
+        )
+        p_value = record.p_value if again is None else again.p_value
+        record = replace(record, p_value=None if p_value is None else min(1.0, sharing * p_value))
+        if not record.exceeds:
+            return record
+        if again is None:
+            return replace(record, confirmation=Confirmation.MISSING)
+        if again.rejects_without_proxy:
+            return replace(
+                record,
+                confirmation=Confirmation.CONFIRMED,
+                repeated=again.finding,
+                sensitivity=again.sensitivity,
+                leak_location=again.leak_location or record.leak_location,
+                state=again.state or record.state,
+                meaning_for_whole=again.meaning_for_whole,
+            )
+        if record.on_proxy:  # planted labels did not reject the claim, and a first pass on a proxy cannot
+            return replace(record, confirmation=Confirmation.MISSING)
+        repeated = again.finding if again.exceeds else None
+        return replace(
+            record, confirmation=test.confirmation, repeated=repeated, at_first_confidence=test.at_first_confidence
+        )
+
+    @property
+    def repeated_tests(self) -> list[tuple[AuditResult, AuditResult]]:
+        """Tests with a confirmatory run, each with its result."""
+        return [(test, self.confirmations[test.name]) for test in self.tests if test.name in self.confirmations]
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict and its lines; `verbose` adds the tests that were chosen, repeated and left out."""
+        return self.answer.text(self.details if verbose else (), verbose=verbose)
+
+    @property
+    def details(self) -> list[tuple[str, str]]:
+        """(label, text) on the shared error and on the tests that were chosen, repeated and left out."""
+        repeated = [
+            ("repeated", f"{test.name}: first {test.headline}; again {again.headline}")
+            for test, again in self.repeated_tests
+        ]
+        screening = f"{100 * self.together.screening:.5g} % confidence for all bounds of the first pass together"
+        return [
+            ("first pass", screening),
+            *repeated,
+            *(("chosen", reason) for reason in self.together.chosen),
+            *(("left out", reason) for reason in self.together.left_out),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return values for JSON."""
+        side = {scope.value: self.answer.line(scope.value) for scope in self.answer.side}
+        confirmations = [
+            {
+                "test": test.name,
+                "first": test.headline,
+                "again": again.headline,
+                "confirmed": again.rejects_without_proxy,
+            }
+            for test, again in self.repeated_tests
+        ]
+        return {
+            "answer": self.answer.to_dict(),
+            "verdict": self.verdict,
+            "headline": self.answer.headline,
+            "rests_on": None if self.deciding is None else self.deciding.name,
+            "side_findings": side,
+            "confidence": self.confidence,
+            "screening": self.together.screening,
+            "chosen": self.together.chosen,
+            "left_out": self.together.left_out,
+            "cut": self.together.cut,
+            "not_played": self.not_played,
+            "confirmations": confirmations,
+        }
+
+
+def joint_verdict(
+    name: str, together: JointTest, results: Sequence[AuditResult], planned: Mapping[str, str], confidence: float
+) -> JointVerdict:
+    """Return the verdict of planned tests.
+
+    Args:
+        name: The name of the run.
+        planned: Name of the test that each audit confirms, or "", by the name of the audit.
+    """
+    tests = tuple(result for result in results if not planned[result.name])
+    confirmations = {planned[result.name]: result for result in results if planned[result.name]}
+    played = {test.name for test in tests}
+    not_played = tuple(test for test, confirmed in planned.items() if not confirmed and test not in played)
+    return JointVerdict(name, tests, confirmations, together, confidence, not_played)
 
 
 @dataclass(frozen=True)
@@ -85,21 +229,17 @@ class Report:
             *([f"{self.reused.units} of {self.units} units reused ({self.reused})"] if self.reused.units else []),
             *(f"damaged, {again}: {file}" for file in self.damaged),
             *(f"never reused, because the code cannot be read: {why}" for why in self.unseen),
-            *self._not_repeatable,
+            *(
+                f"not repeatable: {unit.label}: {unit.difference}. Draw all randomness from the given seed or "
+                "generator: otherwise no run can be repeated, and a resumed run mixes results"
+                for unit in self.repeated
+                if unit.difference
+            ),
             *(
                 f"a unit changed its process, and the change was undone as far as possible: {remark}"
                 for remark in self.remarks
             ),
         )
-
-    @property
-    def _not_repeatable(self) -> list[str]:
-        return [
-            f"not repeatable: {unit.label}: {unit.difference}. Draw all randomness from the given seed or generator: "
-            "otherwise no run can be repeated, and a resumed run mixes results"
-            for unit in self.repeated
-            if unit.difference
-        ]
 
     @property
     def determinism(self) -> str:
@@ -198,10 +338,8 @@ class Report:
         return printable(f"<Report {self.name!r}: {joint}{verdicts}>")
 
     def _repr_html_(self) -> str:
-        from dpaudit.engine.answer.card import card
-
         if self.joint is not None:
-            return card(self.joint.answer, self.text(verbose=True))
+            return self.joint.answer.html(self.text(verbose=True))
         return "".join(result._repr_html_() for result in self.results) + f"<pre>{escape(self.text())}</pre>"
 
     def __str__(self) -> str:

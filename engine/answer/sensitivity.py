@@ -1,14 +1,17 @@
-"""p-values and sensitivity of a bound, from its counts or scores alone.
+"""Sensitivity of an audit: what it can show before it runs, and its p-value and detectable noise from its scores.
 
-The detectable scaling of the noise is estimated from the scores of the audit.
+Before a run, the estimator reads scores of a typical game against a mechanism that spends exactly a given epsilon
+(`dpaudit.engine.games.reference`). The number of correct guesses is set to its median or its lower decile. A bound
+grows with that number, so the result is approximately the median bound, or the bound that nine in ten games exceed.
+
+After a run, the detectable scaling of the noise is estimated from the scores of the audit.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +19,183 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.engine.answer.rare_levels import RareLevels, level_of_rank
-from dpaudit.engine.games.reference import GuessLevels
-from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
+from dpaudit.engine.answer.answer_words import MOST_SCALED, POWER, factor_in_words, number_in_words
+from dpaudit.engine.games.reference import GuessLevels, Reference
+from dpaudit.errors import require
 from dpaudit.estimators.bisection import last_true
-from dpaudit.estimators.extraction.rare_canaries import HighestScores, RareCanaries
+from dpaudit.estimators.bound import Bound, format_lower
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
 
 if TYPE_CHECKING:
     from dpaudit.engine.games.protocol import PlantedNoise
+    from dpaudit.engine.planning.plan import PlannedAudit
+
+# Before a run
+
+MOST_FOR_FACTOR = 40_000  # rows up to which the detectable factor is computed: a second or two
+MORE = 4  # factor on the number of trials for which the sensitivity is printed too
+MOST_TRIED = 1 << 20  # largest number of canaries or trials that is tried
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Sensitivity of a planned audit."""
+
+    reference: Reference  # reference game from which it was computed
+    ceiling: float  # the bound that a mechanism with no privacy would get, in nats
+    claimed: float  # claimed epsilon at the estimator's delta, in nats; inf if nothing is claimed
+    at_claim: float | None  # median bound for a mechanism that spends the claim; None if nothing is claimed
+    # Factor by which the noise would have to be too small to be detected with probability `POWER`; inf if not even
+    # `MOST_SCALED` is enough, None if nothing is claimed or there are more than `MOST_FOR_FACTOR` rows
+    factor: float | None
+    factor_of_more: float | None  # the same with `MORE` times the rows
+    # canaries or trials with which twice the claim is rejected with probability `POWER`; None if nothing is claimed, or
+    # `MOST_TRIED` are too few
+    needed: int | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Sentences on the sensitivity of the audit."""
+        rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
+        maximum = f"maximum detectable epsilon {number_in_words(self.ceiling)} ({assumes or f'{rows:,} {unit}'})"
+        if self.at_claim is None:
+            return (f"sensitivity: {maximum}",)
+        needed = f"more than {MOST_TRIED:,}" if self.needed is None else f"{self.needed:,}"
+        factors = [None if factor is None else factor_in_words(factor) for factor in (self.factor, self.factor_of_more)]
+        return (
+            f"sensitivity: {'; '.join(filter(None, [factors[0], maximum]))}",
+            *([f"with {MORE} times as many {unit}: {factors[1]}"] if factors[1] else []),
+            f"noise scaled down 2 times needs {needed} {unit}; {rows:,} are planned",
+            f"expected lower bound if the claim holds exactly: {format_lower(self.at_claim)} "
+            "(best attack on randomised response)",
+        )
+
+    @property
+    def line(self) -> str:
+        """One line on what the audit can show at its claim."""
+        most = f"can show at most {number_in_words(self.ceiling)}"
+        if self.at_claim is None:
+            return most
+        if self.ceiling <= self.claimed:
+            return f"claims {self.claimed:.4g}; {most}: it cannot reject its claim"
+        detects = "" if self.factor is None else f"; {factor_in_words(self.factor)}"
+        return (
+            f"claims {self.claimed:.4g}; {most}, and about {format_lower(self.at_claim)} if the claim holds exactly"
+            f"{detects}"
+        )
+
+
+def planned_outlook(entry: PlannedAudit) -> Outlook | None:
+    """Return the outlook of a planned audit; None for a game without a reference."""
+    audit, reference = entry.audit, entry.game.reference
+    if reference is None:
+        return None
+    curve = audit.game.traits.compared(entry.effective_claim).claim.curve
+    return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
+
+
+def outlook(estimator: Estimator[Any, Any], reference: Reference, claimed: float) -> Outlook:
+    """Return the outlook of an audit of a claimed epsilon, in nats, at the delta of the estimator."""
+    require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
+    ceiling = ceiling_bound(estimator, reference).lower
+    if math.isinf(claimed) or claimed == 0:
+        return Outlook(reference, ceiling, claimed, None, None, None, None)
+    return Outlook(
+        reference,
+        ceiling,
+        claimed,
+        at_claim=expected_bound(estimator, reference, claimed),
+        factor=detectable_scaling(estimator, reference, claimed, reference.rows),
+        factor_of_more=detectable_scaling(estimator, reference, claimed, MORE * reference.rows),
+        needed=rows_to_reject(estimator, reference, claimed, spent=2 * claimed),
+    )
+
+
+def ceiling_bound(estimator: Estimator[Any, Any], reference: Reference) -> Bound:
+    """Return the bound of a mechanism with no privacy."""
+    return _planned_bound(estimator, reference, math.inf, reference.rows)
+
+
+def expected_bound(
+    estimator: Estimator[Any, Any],
+    reference: Reference,
+    spent: float,
+    *,
+    rows: int | None = None,
+    quantile: float = 0.5,
+) -> float:
+    """Return a quantile of the bounds on a mechanism that spends epsilon `spent`, in nats, >= 0.
+
+    Args:
+        estimator: The estimator of the audit.
+        reference: The reference of its game.
+        spent: Epsilon of the mechanism, >= 0; may be inf.
+        rows: Canaries or trials; by default as many as planned.
+        quantile: Share of games with a smaller bound, in (0, 1).
+    """
+    rows, z = reference.rows if rows is None else rows, float(special.ndtri(quantile))
+    orders = max(1, min(_ORDERS, _ROWS_OF_ORDERS // rows))
+    bounds = [_planned_bound(estimator, reference, spent, rows, z=z, order=order).lower for order in range(orders)]
+    return float(np.median(bounds))
+
+
+def detectable_scaling(estimator: Estimator[Any, Any], reference: Reference, claimed: float, rows: int) -> float | None:
+    """Return the smallest factor on the noise, to 5 %, at which the claim is rejected with probability `POWER`.
+
+    Noise that is c times too small spends c times the claim. Returns inf if `MOST_SCALED` times is not enough, None for
+    more than `MOST_FOR_FACTOR` rows.
+    """
+    if rows > MOST_FOR_FACTOR:
+        return None
+    z = float(special.ndtri(1 - POWER))
+
+    def missed(factor: float) -> bool:
+        return _planned_bound(estimator, reference, factor * claimed, rows, z=z).lower <= claimed
+
+    if missed(MOST_SCALED):
+        return math.inf
+    width = 0.05
+    below = last_true(missed, 1.0, MOST_SCALED, relative=width) if missed(1.0) else 1.0
+    return min(MOST_SCALED, below / (1 - width))
+
+
+def rows_to_reject(estimator: Estimator[Any, Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
+    """Return the smallest number of canaries or trials that rejects the claim with probability `POWER`, to 2 %.
+
+    Returns: None if `MOST_TRIED` are too few.
+    """
+
+    def rejects(rows: int) -> bool:
+        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - POWER) > claimed
+
+    enough = _FEWEST
+    while not rejects(enough):
+        if enough >= MOST_TRIED:
+            return None
+        enough *= 4
+    too_few = enough // 4
+    while enough - too_few > max(1, 0.02 * too_few):
+        # The bound is not monotone at the scale of single guesses; a tolerance of 2 % hides that.
+        middle = round(math.sqrt(too_few * enough))
+        too_few, enough = (too_few, middle) if rejects(middle) else (middle, enough)
+    return enough
+
+
+_FEWEST = 4  # both worlds must have a trial
+_ORDERS, _ROWS_OF_ORDERS = 5, 100_000  # with many rows, their order matters little and is slow to vary
+
+
+def _planned_bound(
+    estimator: Estimator[Any, Any], reference: Reference, spent: float, rows: int, *, z: float = 0.0, order: int = 0
+) -> Bound:
+    tally = estimator.tally(reference.response.levels(spent).typical(rows, z=z, order=order))
+    # All replays have the same bound here, and the median of two equal bounds is that of any number of them.
+    return estimator.bound([tally] * min(reference.replays, 2))
+
+
+# After a run
 
 MAX_ROWS = 1 << 21  # score rows up to which the detectable factor is computed
 _LEVELS = 16  # groups of scores with equal numbers of trials
@@ -40,7 +210,7 @@ P_VALUES = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 def p_value_of(
     estimator: Any, tallies: Sequence[Any], finding: Finding, curve: PrivacyCurve, *, failed_replays: int = 0
 ) -> float:
-    """Return the smallest of `ERRORS` at which the bound exceeds the claim, an upper limit of its p-value; 1 if none.
+    """Return the smallest of `P_VALUES` at which the bound exceeds the claim, an upper limit of its p-value; 1 if none.
 
     A bound at confidence 1 - p that exceeds the claim is a test of level p.
 
@@ -84,11 +254,10 @@ def detectable_factor(
         return None
     score = np.concatenate([table.score for table in evidence])
     truth = np.concatenate([table.truth for table in evidence])
-    if isinstance(estimator, HighestScores):
-        if not isinstance(estimator, RareCanaries) or replays > 1:
+    if not getattr(estimator, "fair_coins", True):
+        if replays > 1:
             return None
-        rare = _rare_levels(score, truth)
-        return None if rare is None else _smallest_factor(partial(_is_rejected_by_rare, estimator, rare, curve))
+        return _detectable_factor_of_rare(estimator, score, truth, curve)
     levels = _levels(score, truth, replays)
     if levels is None:
         return None
@@ -107,26 +276,6 @@ def _smallest_factor(is_rejected: Callable[[float], bool]) -> float | None:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_rejected(middle) else (middle, high)
     return high
-
-
-def _rare_levels(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> RareLevels | None:
-    """Return the laws of the scores, as weak as the lower limit of what was found; None if it may be chance."""
-    planted = int(truth.sum())
-    if not 0 < planted < truth.size:
-        return None
-    highest_first = truth[np.lexsort((truth, -score))]  # ties count against the attack
-    right = int(highest_first[:planted].sum())
-    surely = float(special.betaincinv(right, planted - right + 1, _ERROR)) if right else 0.0
-    if surely <= planted / truth.size:
-        return None
-    place = level_of_rank(truth.size)
-    counts = np.bincount(place)[::-1], np.bincount(place, weights=highest_first)[::-1]
-    return RareLevels.of(*_isotonic(*counts)).weakened(surely)
-
-
-def _is_rejected_by_rare(estimator: RareCanaries, levels: RareLevels, curve: PrivacyCurve, factor: float) -> bool:
-    tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))
-    return estimator.bound([tally]).violation_point(curve) is not None
 
 
 def planted_factor(
@@ -191,3 +340,107 @@ def _is_rejected(
     typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_QUANTILE)
     tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
     return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None
+
+
+# Rare coins
+
+FIRST_LEVEL = 10
+"""Canaries in the highest level of scores."""
+
+
+def _detectable_factor_of_rare(
+    estimator: Any, score: NDArray[np.float64], truth: NDArray[np.bool_], curve: PrivacyCurve
+) -> float | None:
+    """Return the factor for rare coins, at laws of the scores as weak as the lower limit of what was found.
+
+    None if that may be chance, or if the members are a random subset.
+    """
+    from dpaudit.estimators.extraction.rare_canaries import RareCanaries  # few audits have rare coins
+
+    planted = int(truth.sum())
+    if not isinstance(estimator, RareCanaries) or not 0 < planted < truth.size:
+        return None
+    highest_first = truth[np.lexsort((truth, -score))]  # ties count against the attack
+    right = int(highest_first[:planted].sum())
+    surely = float(special.betaincinv(right, planted - right + 1, _ERROR)) if right else 0.0
+    if surely <= planted / truth.size:
+        return None
+    # From the highest score on, each level has twice as many canaries as the one before.
+    place = np.log2(1 + np.arange(truth.size) / FIRST_LEVEL).astype(np.int64)
+    counts = np.bincount(place)[::-1], np.bincount(place, weights=highest_first)[::-1]
+    levels = RareLevels.of(*_isotonic(*counts)).weakened(surely)
+
+    def is_rejected(factor: float) -> bool:
+        tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))
+        return estimator.bound([tally]).violation_point(curve) is not None
+
+    return _smallest_factor(is_rejected)
+
+
+@dataclass(frozen=True, eq=False)
+class RareLevels:
+    """Levels of scores with rare coins, lowest first: laws of planted and of other canaries, and those for less noise.
+
+    Noise that is c times too small multiplies the log-likelihood ratio of a canary by c, as for fair coins. The levels
+    keep their shares of an equal mixture of both worlds.
+
+    Attributes:
+        share: Share of each level in an equal mixture of planted and other canaries, shape (levels,), sum 1.
+        ratio: Log-likelihood ratio of planted to other canaries at each level, in nats, shape (levels,).
+        planted: Number of planted canaries, >= 1.
+        others: Number of other canaries, >= 1.
+    """
+
+    share: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+    planted: int
+    others: int
+
+    @classmethod
+    def of(cls, canaries: NDArray[np.float64], planted: NDArray[np.float64]) -> RareLevels:
+        """Return the levels with these numbers of canaries and of planted ones, the share of planted ones rising."""
+        others = canaries - planted
+        ratio = np.log((planted + 0.5) / planted.sum()) - np.log((others + 0.5) / others.sum())
+        share = (planted / planted.sum() + others / others.sum()) / 2
+        return cls(share, ratio, int(planted.sum()), int(others.sum()))
+
+    def scaled(self, factor: float) -> RareLevels:
+        """Return the levels with all log-likelihood ratios multiplied by `factor`."""
+        return RareLevels(self.share, factor * self.ratio, self.planted, self.others)
+
+    @property
+    def laws(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities of the levels for planted and for other canaries, shape (levels,)."""
+        planted, others = self.share * special.expit(self.ratio), self.share * special.expit(-self.ratio)
+        return planted / planted.sum(), others / others.sum()
+
+    @property
+    def share_captured(self) -> float:
+        """Expected share of planted canaries among as many highest scores as there are planted ones."""
+        planted, others = self.laws
+        expected = (planted * self.planted)[::-1]
+        rows = np.cumsum(expected + (others * self.others)[::-1])
+        return float(np.interp(self.planted, np.append(0.0, rows), np.append(0.0, np.cumsum(expected)))) / self.planted
+
+    def weakened(self, limit: float) -> RareLevels:
+        """Return the levels with ratios scaled down until the share captured is at most `limit`."""
+        if self.share_captured <= limit:
+            return self
+        scale = last_true(lambda scale: self.scaled(scale).share_captured <= limit, 0.0, 1.0)
+        return self.scaled(scale)
+
+    def typical(self, z: float) -> Scores:
+        """Return scores of a game in which the share captured is `z` standard deviations above its mean."""
+        mean = self.share_captured
+        planted, others = self.weakened(mean + z * np.sqrt(mean * (1 - mean) / self.planted)).laws
+        counts = [_apportioned(planted, self.planted), _apportioned(others, self.others)]
+        level = np.concatenate([np.repeat(np.arange(self.share.size), count) for count in counts])
+        truth = np.arange(level.size) < self.planted
+        order = np.random.default_rng(0)  # equal levels in random order, so that ties carry no information
+        shuffled = order.permutation(level.size)
+        return Scores((level + order.random(level.size))[shuffled], truth[shuffled])
+
+
+def _apportioned(law: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return whole numbers with the sum `count` in the proportions of a law."""
+    return np.diff(np.rint(np.cumsum(law) * count), prepend=0.0).astype(np.int64)

@@ -1,17 +1,19 @@
-"""Validated reading of untrusted JSON files such as `bounds.json`, within limits of size.
+"""Validated reading of untrusted JSON files such as `bounds.json`, within limits of size, and its checksum.
 
 Each value is read as a stated type within a stated range. A wrong value raises SpecError with the file and the place.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from dpaudit.actors.events import Event, EventKind
 from dpaudit.errors import SpecError, shortened
 
 MAX_BYTES = 64 << 20  # size of a file
@@ -138,3 +140,17 @@ def _range(low: float, high: float) -> str:
     if math.isinf(low) and math.isinf(high):
         return ""
     return f" >= {low:,}" if math.isinf(high) else f" in {low:,} .. {high:,}"
+
+
+def checksum_note(bounds: bytes) -> str:
+    """Return the event text with the checksum of a `bounds.json`.
+
+    It is in the last event of a run: an edit of either file is noticed, an edit of both is not.
+    """
+    return f"bounds.json sha256:{hashlib.sha256(bounds).hexdigest()}"
+
+
+def last_checksum_note(events: Iterable[Event]) -> str:
+    """Return the last event text with a checksum; "" if there is none, as in runs of earlier versions."""
+    notes = [event.detail for event in events if event.kind in (EventKind.FINISHED, EventKind.REPORTED)]
+    return notes[-1] if notes else ""

@@ -1,8 +1,7 @@
 """Summary of a sweep: all configurations, the privacy-utility frontier and the best configuration.
 
 All bounds hold jointly, so the bound of a configuration selected by its bound is still valid. A lower bound below a
-limit
-proves nothing: only the claim keeps a configuration below a limit, as long as no bound rejects the claim.
+limit proves nothing: only the claim keeps a configuration below a limit, as long as no bound rejects the claim.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.actors.events import read_events
-from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.stated_values import StatedValue
+from dpaudit.engine.answer.stated_values import StatedValue, checksum_note, last_checksum_note
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.request.audit_spec import MAX_SEED
 from dpaudit.engine.request.error_budget import ErrorBudget
@@ -49,7 +47,7 @@ class SweepRow:
 
     configuration: Configuration  # name, values and state: audited, stopped or failed
     utility: float  # metric of the sweep when it was audited or stopped; NaN if unknown
-    metrics: dict[str, float] = field(default_factory=dict)  # all metrics of utility
+    metrics: dict[str, float] = field(default_factory=dict)  # all metrics of utility, and of an audit its epsilons
     audited: float = math.nan  # lower bound on the epsilon of one record; NaN if not audited
     claimed: float = math.nan  # claimed epsilon; inf if nothing is claimed, NaN if not audited
     ceiling: float = math.nan  # maximum detectable epsilon of this audit; NaN if unknown
@@ -59,11 +57,22 @@ class SweepRow:
     dominated_audit: bool = False  # the same comparison by `audited` instead of the claim
     meets: bool = False  # True if it meets the limits of the sweep, as far as is known
     why: str = ""  # reason for `meets` in words; "" without limits
+    audit: AuditResult | None = None  # None if the configuration was stopped or failed
 
     @property
     def name(self) -> str:
         """Name of the configuration."""
         return self.configuration.name
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Value of each varied field."""
+        return dict(self.configuration.values)
+
+    @property
+    def error(self) -> str:
+        """Reason of the failure in one line; "" if it did not fail."""
+        return self.configuration.error
 
     @property
     def is_audited(self) -> bool:
@@ -75,11 +84,7 @@ class SweepRow:
         """State of the configuration, in words."""
         configuration = self.configuration
         if configuration.state == STOPPED:
-            return (
-                f"stopped at {configuration.rung}, not audited"
-                if configuration.rung is not None
-                else "stopped, not audited"
-            )
+            return f"stopped{'' if configuration.rung is None else f' at {configuration.rung}'}, not audited"
         if configuration.state == FAILED or not self.is_audited:
             return f"failed: {configuration.error}" if configuration.error else "failed"
         return {
@@ -94,22 +99,15 @@ class SweepRow:
         claim = f"at most {format_upper(self.claimed)} if its claim holds" if math.isfinite(self.claimed) else ""
         if self.audited > self.claimed:
             claim = f"more than the claimed {self.claimed:g}"
-        most = f"maximum detectable epsilon {format_upper(self.ceiling)}"
-        return "; ".join(
-            part
-            for part in (
-                f"epsilon of one record at least {format_lower(self.audited)} ({together}; {self.validity})",
-                claim or "nothing is claimed",
-                most if self.ceiling >= self.audited else "",
-            )
-            if part
-        )
+        bound = f"epsilon of one record at least {format_lower(self.audited)} ({together}; {self.validity})"
+        most = f"; maximum detectable epsilon {format_upper(self.ceiling)}" if self.ceiling >= self.audited else ""
+        return f"{bound}; {claim or 'nothing is claimed'}{most}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a table row: `config/<field>` for each field, then the result."""
         return {
             "configuration": self.name,
-            **{f"config/{path}": value for path, value in self.configuration.values.items()},
+            **{f"config/{path}": value for path, value in self.config.items()},
             "state": self.configuration.state,
             **self.metrics,
             "audited_epsilon": self.audited,
@@ -157,12 +155,8 @@ class SweepSummary:
     @property
     def majority(self) -> float:
         """Accuracy of always answering the most frequent label; NaN if unknown, or if the utility is no accuracy."""
-        majority_accuracies = {row.metrics.get("majority_accuracy", math.nan) for row in self.rows if row.metrics}
-        return (
-            majority_accuracies.pop()
-            if len(majority_accuracies) == 1 and self.sweep.metric == "test_accuracy"
-            else math.nan
-        )
+        shares = {row.metrics.get("majority_accuracy", math.nan) for row in self.rows if row.metrics}
+        return shares.pop() if len(shares) == 1 and self.sweep.metric == "test_accuracy" else math.nan
 
     @property
     def blind(self) -> tuple[SweepRow, ...]:
@@ -216,17 +210,14 @@ class SweepSummary:
         if not blind:
             return []
         most = max((row.ceiling for row in blind if not math.isnan(row.ceiling)), default=math.nan)
-        most_text = (
-            "" if math.isnan(most) else f" Without privacy they would show epsilon {format_upper(most)} at most."
-        )
+        would = "" if math.isnan(most) else f" Without privacy they would show epsilon {format_upper(most)} at most."
         first = (
             "INCONCLUSIVE: no audit could have rejected its claim."
             if self.is_blind
             else f"{len(blind)} of {len(self.rows)} audits could not have rejected their claims."
         )
-        return [
-            f"{first}{most_text} Such bounds say nothing about privacy: use another game or attack, or more canaries."
-        ]
+        advice = "Such bounds say nothing about privacy: use another game or attack, or more canaries."
+        return [f"{first}{would} {advice}"]
 
     def _utility_lines(self) -> list[str]:
         """Return sentences on differences of utility that the test part cannot tell from chance."""
@@ -253,16 +244,20 @@ class SweepSummary:
         return lines
 
     def _best_lines(self) -> list[str]:
-        best, limits = self.best, self._limits()
+        best, limit = self.best, self.sweep.subject_to
+        claims = "" if limit.epsilon is None else f"claim epsilon <= {limit.epsilon:g} and are not contradicted"
+        shown = limit.audited_epsilon
+        not_shown = "" if shown is None else f"were not shown to exceed epsilon = {shown:g}"
+        limits = " and ".join(filter(None, (claims, not_shown)))
         if best is None:
-            return [f"No configuration {limits or 'was audited'}." if limits else "No configuration was audited."]
+            return [f"No configuration {limits or 'was audited'}."]
         wanted = "largest" if self.sweep.mode == "max" else "smallest"
         of = f" of those that {limits}" if limits else ""
         lines = [
             f"Best: {best.name}: {self.metric} {best.utility:.4f}, the {wanted}{of}.",
             f"Measured: {best.epsilon_text(self.together)}.",
         ]
-        if self.sweep.subject_to.epsilon is not None or self.sweep.subject_to.audited_epsilon is not None:
+        if limits:
             lines.append(f"{best.why[0].upper()}{best.why[1:]}.")
         again = self.reaudit
         if again is None:
@@ -278,16 +273,6 @@ class SweepSummary:
             f"holds with confidence {again.confidence:g}, together with those of the sweep with {both:.4g}.",
         ]
 
-    def _limits(self) -> str:
-        """Return the limits on the best configuration, in words."""
-        limits = self.sweep.subject_to
-        parts = []
-        if limits.epsilon is not None:
-            parts.append(f"claim epsilon <= {limits.epsilon:g} and are not contradicted")
-        if limits.audited_epsilon is not None:
-            parts.append(f"were not shown to exceed epsilon = {limits.audited_epsilon:g}")
-        return " and ".join(parts)
-
     @property
     def table(self) -> list[list[str]]:
         """Rows of the printed table: name, utility, bound, claim, maximum detectable epsilon, state."""
@@ -297,19 +282,15 @@ class SweepSummary:
 
     def _cells(self, row: SweepRow) -> list[str]:
         claimed = "nothing" if math.isinf(row.claimed) else "" if math.isnan(row.claimed) else f"{row.claimed:g}"
+        utility, error = "" if math.isnan(row.utility) else f"{row.utility:.4f}", self.error(row)
         return [
             row.name,
-            self._utility(row),
+            f"{utility} ± {error:.4f}" if utility and not math.isnan(error) else utility,
             format_lower(row.audited) if row.is_audited else "",
             claimed,
             "" if math.isnan(row.ceiling) else format_upper(row.ceiling),
             "; ".join(filter(None, [row.state, _STATE_OF_CLAIM.get(row.verdict, "")])),
         ]
-
-    def _utility(self, row: SweepRow) -> str:
-        error = self.error(row)
-        utility = "" if math.isnan(row.utility) else f"{row.utility:.4f}"
-        return f"{utility} ± {error:.4f}" if utility and not math.isnan(error) else utility
 
     def to_dict(self) -> dict[str, Any]:
         """Return values for JSON."""
@@ -350,20 +331,15 @@ def sweep_summary(
 
 def _row(sweep: Sweep, configuration: Configuration, result: AuditResult | None) -> SweepRow:
     if result is None or result.finding is None:
-        return SweepRow(configuration, configuration.metrics.get(sweep.metric, math.nan), dict(configuration.metrics))
-    epsilon = epsilons(result)
-    row = SweepRow(
-        configuration,
-        result.metrics.get(sweep.metric, math.nan),
-        dict(result.metrics),
-        epsilon["audited_epsilon"],
-        epsilon["claimed_epsilon"],
-        epsilon["ceiling_epsilon"],
-        result.verdict.value,
-        result.finding.validity.value,
-    )
+        utility = configuration.metrics.get(sweep.metric, math.nan)
+        return SweepRow(configuration, utility, dict(configuration.metrics), audit=result)
+    measured = epsilons(result)
+    audited, claimed, ceiling = measured.values()
+    verdict, validity = result.verdict.value, result.finding.validity.value
+    utility, metrics = result.metrics.get(sweep.metric, math.nan), dict(result.metrics)
+    row = SweepRow(configuration, utility, metrics, audited, claimed, ceiling, verdict, validity, audit=result)
     meets, why = _meets_limits(sweep, row)
-    return replace(row, meets=meets, why=why)
+    return replace(row, meets=meets, why=why, metrics=metrics | (measured if row.is_audited else {}))
 
 
 def _meets_limits(sweep: Sweep, row: SweepRow) -> tuple[bool, str]:
@@ -375,19 +351,14 @@ def _meets_limits(sweep: Sweep, row: SweepRow) -> tuple[bool, str]:
     if limit is None and shown_limit is None:
         return True, ""
     if limit is None:
-        words = f"only {bound_text} was shown, which does not prove that it is below {shown_limit:g}"
-        return True, words
+        return True, f"only {bound_text} was shown, which does not prove that it is below {shown_limit:g}"
     if row.audited > limit:
         return False, f"{bound_text} was shown, which exceeds {limit:g}"
     if row.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED):
-        return (
-            False,
-            f"the bound exceeds its claim ({bound_text}), so the claim is no evidence",
-        )
+        return False, f"the bound exceeds its claim ({bound_text}), so the claim is no evidence"
     if not row.claimed <= limit:
-        return False, "there is no evidence that it is below the limit: " + (
-            f"it claims {row.claimed:g}" if math.isfinite(row.claimed) else "it claims nothing"
-        )
+        claims = f"{row.claimed:g}" if math.isfinite(row.claimed) else "nothing"
+        return False, f"there is no evidence that it is below the limit: it claims {claims}"
     could = "" if row.verdict != Verdict.INCONCLUSIVE else ", and could not have contradicted"
     return True, (
         f"only its claim of {row.claimed:g} keeps it below {limit:g}. The audit did not contradict that claim{could}; "

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from html import escape
+from typing import Any
 
 from dpaudit.claims import Scope
 from dpaudit.engine.answer import answer_words
 from dpaudit.engine.answer.record import Confirmation, Record, Test
+from dpaudit.errors import printable
+from dpaudit.estimators.finding import Comparison
 
 
 class Verdict(StrEnum):
@@ -58,23 +62,8 @@ class Rule:
     tests: Callable[[Record], Sequence[Test]]
 
 
-def _unusable(record: Record) -> Sequence[Test]:
-    return () if record.readable else record.of_claim
-
-
 def _readable_tests(condition: Callable[[Test], bool]) -> Callable[[Record], Sequence[Test]]:
     return lambda record: [test for test in record.readable if condition(test)]
-
-
-def _tests_without_power(record: Record) -> Sequence[Test]:
-    able = [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
-    return () if able else _most_sensitive_first(record.readable)
-
-
-def _tests_with_power(record: Record) -> Sequence[Test]:
-    return _most_sensitive_first(
-        [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
-    )
 
 
 def _most_sensitive_first(tests: Sequence[Test]) -> list[Test]:
@@ -87,7 +76,7 @@ RULES = (
         Verdict.FAILED,
         "nothing-usable",
         "no test of the claim ended in a bound",
-        _unusable,
+        lambda record: [] if record.readable else record.of_claim,
     ),
     Rule(
         Verdict.NO_CLAIM,
@@ -179,23 +168,11 @@ RULES = (
         "cannot-detect",
         "no test could have rejected the claim: for every test, the maximum detectable epsilon is not above the claim, "
         "or the budget ended before it had enough trials",
-        _tests_without_power,
+        lambda record: [] if record.able else _most_sensitive_first(record.readable),
     ),
-    Rule(
-        Verdict.NO_VIOLATION,
-        "not-rejected",
-        "none of the above",
-        _tests_with_power,
-    ),
+    Rule(Verdict.NO_VIOLATION, "not-rejected", "none of the above", lambda record: _most_sensitive_first(record.able)),
 )
 """Rules of the verdict, in order: the first one that applies decides."""
-
-
-class Line(NamedTuple):
-    """One line of a printed answer."""
-
-    label: str  # subject of the line: "claim", "lower bound", ...
-    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +186,7 @@ class Answer:
         test: The test that the verdict rests on; None if no test was run.
         headline: Claim and bound in one line.
         sentence: The result in a sentence for a reader without statistics.
-        lines: Lines printed below the verdict, in order.
+        lines: (label, text) of the lines printed below the verdict, in order, such as ("claim", "epsilon <= 4 ...").
         side: Scopes with side findings.
         next_step: Advice on what to do now.
     """
@@ -220,7 +197,7 @@ class Answer:
     test: Test | None
     headline: str
     sentence: str
-    lines: tuple[Line, ...]
+    lines: tuple[tuple[str, str], ...]
     side: tuple[Scope, ...]
     next_step: str
 
@@ -231,17 +208,30 @@ class Answer:
             further: (label, text) of lines that are printed before the next step.
             verbose: True to print the lines with details too.
         """
-        lines = [line for line in self.lines if verbose or line.label not in answer_words.DETAILS]
+        lines = [(label, text) for label, text in self.lines if verbose or label not in answer_words.DETAILS]
         return answer_words.aligned(f"{self.verdict}  {self.name}", [*lines[:-1], *further, *lines[-1:]])
 
     @property
-    def below_sentence(self) -> tuple[Line, ...]:
+    def below_sentence(self) -> tuple[tuple[str, str], ...]:
         """`lines` without the one that repeats `sentence`, for pages that print both."""
-        return tuple(line for line in self.lines if line.text != self.sentence.rstrip("."))
+        return tuple((label, text) for label, text in self.lines if text != self.sentence.rstrip("."))
 
     def line(self, label: str) -> str:
         """Return the text of the lines with this label; "" if there is none."""
-        return "; ".join(line.text for line in self.lines if line.label == label)
+        return "; ".join(text for line_label, text in self.lines if line_label == label)
+
+    def html(self, rest: object) -> str:
+        """Return the answer for a notebook: a badge, labelled lines, a bar for the bound, and `rest` folded below."""
+        badge = f'<b style="background:{COLOURS[self.verdict]};color:#fff;border-radius:9px;padding:2px 9px">'
+        rows = "".join(
+            f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px">{escape(label)}</th>'
+            f'<td style="text-align:left">{escape(printable(text))}</td></tr>'
+            for label, text in self.below_sentence
+        )
+        folded = f"<details><summary>more</summary><pre>{escape(str(rest))}</pre></details>"
+        bar = _bar(None if self.test is None else self.test.comparison)
+        title = f"{badge}{self.verdict}</b> {escape(printable(self.name))}"
+        return f"<p>{title}</p><p>{escape(printable(self.sentence))}</p>{bar}<table>{rows}</table>{folded}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -256,6 +246,23 @@ class Answer:
             "side": [scope.value for scope in self.side],
             "next": self.next_step,
         }
+
+
+def _bar(compared: Comparison | None) -> str:
+    """Return a bar for the observed value with a line at the claim, as SVG; "" if the value is infinite."""
+    if compared is None or not math.isfinite(compared.observed):
+        return ""
+    from dpaudit.engine.figures.palette import can_be_drawn  # only notebooks need it
+
+    claimed = compared.claimed if can_be_drawn(compared.claimed) else 0.0
+    unit = 400 / max(compared.observed, claimed, 1e-9)
+    line = f'<rect x="{claimed * unit - 1:.0f}" width="2" height="20" fill="#111"/>' if claimed else ""
+    bar = f'<rect y="4" width="{max(compared.observed, 0) * unit:.0f}" height="12" fill="#94a3b8"/>'
+    caption = f'<div style="font-size:85%">bar: lower bound{"; line: claim" if claimed else ""}</div>'
+    return (
+        f'<svg role="img" aria-label="{escape(compared.words)}" viewBox="0 0 404 20" width="404" '
+        f'style="max-width:100%">{bar}{line}</svg>{caption}'
+    )
 
 
 def decide(record: Record) -> Answer:
@@ -285,6 +292,16 @@ class Answered:
         """Verdict on the claim."""
         return self.answer.verdict
 
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict with labelled lines below it; `verbose` adds details."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.answer.html(self.text(verbose=True))
+
 
 def _answer(record: Record, rule: Rule, test: Test | None) -> Answer:
     side = [] if test is None else side_findings(record, test)
@@ -296,15 +313,10 @@ def _answer(record: Record, rule: Rule, test: Test | None) -> Answer:
         test,
         answer_words.headline(test, rule.verdict),
         answer_words.sentence(test, rule.verdict),
-        tuple(Line(*each) for each in lines),
-        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if has_noise_finding(record) else [])),
+        tuple(lines),
+        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if record.noisy else [])),
         answer_words.next_step(record, rule.verdict, rule.name, test),
     )
-
-
-def has_noise_finding(record: Record) -> bool:
-    """True if the noise of a test was found not to be the stated noise."""
-    return any(test.noise is not None and test.noise.odd for test in record.tests)
 
 
 def side_findings(record: Record, deciding: Test | None) -> list[Test]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from dpaudit.engine.cli.options import OUTPUT_FILE, json_option
+from dpaudit.engine.cli.options import OUTPUT_FILE, completing, json_option
 from dpaudit.engine.exits import end_by_verdict, show, show_lines
 from dpaudit.errors import InputError, SpecError
 from dpaudit.registry import catalogue, load
@@ -33,16 +32,11 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
         raise InputError(f"--claim: {err}") from None
 
 
-def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
-    entries = catalogue("estimator").values()
-    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(prefix)]
-
-
 @click.command()
 @click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--method",
-    shell_complete=_complete_method,
+    shell_complete=completing(lambda: [(entry.name, entry.summary) for entry in catalogue("estimator").values()]),
     help="An estimator (see `dpaudit list estimators`).  [default: by the columns]",
 )
 @click.option("--delta", type=float, help="Delta of the bound, in [0, 1).  [default: the claim's, or 0]")
@@ -94,9 +88,9 @@ def estimate(
       longest_span,planted      copies of texts        verbatim-extraction
     """
     from dpaudit.engine.answer.verdict import Verdict
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
-    from dpaudit.engine.estimate.page import to_json, write_page
-    from dpaudit.engine.estimate.slices import estimates_by
+    from dpaudit.engine.estimate.estimating import Estimate, estimates
+    from dpaudit.engine.estimate.reading import CanaryScores, Question, used_columns
+    from dpaudit.engine.estimate.results import estimates_by, to_json, write_page
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.extraction.shares import ExtractionTable
 
@@ -107,7 +101,7 @@ def estimate(
     columns = [] if by is None else [name.strip() for name in by.split(",")]
     table = SourceTable.of_file(scores, partial(used_columns, question=question, by=columns))
     if options:
-        question = replace(question, options=field_values(natural_method(table, question), options))
+        question = replace(question, options=field_values(CanaryScores(table, question).method, options))
     slices: dict[str, Any] = {}
     if by is None:
         readings = estimates(table, question)

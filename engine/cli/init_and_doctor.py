@@ -18,8 +18,7 @@ from pathlib import Path
 import click
 
 from dpaudit.engine.cli.options import json_option
-from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
-from dpaudit.engine.report.plain_values import in_json
+from dpaudit.engine.exits import RUN_FAILED, end, in_json, show_lines, tell
 from dpaudit.errors import InputError, printable, shortened
 from dpaudit.plain_files import max_read_bytes, must_write_in_place, require_writable, write_user_file
 from dpaudit.registry import catalogue
@@ -228,19 +227,15 @@ def _checks(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
         "this folder",
         f"{Path.cwd()} can{'' if os.access('.', os.W_OK) else 'not'} be written",
     )
-    yield _gpus()
-    if with_ray:
-        yield from _ray()
-
-
-def _gpus() -> tuple[bool, str, str]:
-    """Check that torch can be imported; a GPU is optional."""
     try:
         import torch
     except ImportError as err:
-        return False, "GPU", f"torch cannot be imported: {err}"
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return True, "GPU", ", ".join(names) or "none, everything runs on the CPU"
+        yield False, "GPU", f"torch cannot be imported: {err}"
+    else:
+        gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        yield True, "GPU", ", ".join(gpus) or "none, everything runs on the CPU"
+    if with_ray:
+        yield from _ray()
 
 
 def _ray() -> Iterator[tuple[bool, str, str]]:

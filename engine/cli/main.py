@@ -20,8 +20,17 @@ from dpaudit.engine.cli.init_and_doctor import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
 from dpaudit.engine.cli.options import OUTPUT_FILE, PLACE, json_option, parse_schema, parse_settings
 from dpaudit.engine.cli.remote import REMOTE_VERBS
-from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, CommandGroup, end_by_verdict, show, show_lines, stop, tell
-from dpaudit.engine.report.plain_values import in_json
+from dpaudit.engine.exits import (
+    BAD_INPUT,
+    RUN_FAILED,
+    CommandGroup,
+    end_by_verdict,
+    in_json,
+    show,
+    show_lines,
+    stop,
+    tell,
+)
 from dpaudit.errors import shortened
 from dpaudit.locations import imported, search_last
 from dpaudit.registry import catalogue, load
@@ -287,7 +296,7 @@ def _finish(
 
 def _show_report(report: Report, *, verbose: bool, as_json: bool) -> None:
     """Print the report, or the content of its `bounds.json`."""
-    from dpaudit.engine.report.bounds_file import bounds_json  # imports Arrow
+    from dpaudit.engine.report.page import bounds_json  # imports Arrow
 
     show_lines(bounds_json(report) if as_json else report.text(verbose=verbose))
 
@@ -368,7 +377,7 @@ def _show_stored(place: str | Path, *, quiet: bool, as_json: bool, verbose: bool
     from dpaudit.engine.run.run_status import run_status
 
     status = run_status(place)
-    answers, verdicts = status.answers(verbose=verbose), {outcome.verdict for outcome in status.outcomes.values()}
+    answers, verdicts = status.answers(verbose=verbose), {verdict for verdict, _ in status.outcomes.values()}
     tell(f"another version of dpaudit made {place}; its results are printed as it wrote them, and nothing is written")
     lines = [f"{verdict}  {name}" for name, verdict in status.verdicts] if quiet else answers
     show_lines(in_json(status.report.value) if as_json else "\n".join(lines))
@@ -419,7 +428,7 @@ def records(
     p-value against the claim (against chance without a claim), and the records found at the false discovery rate
     (Benjamini-Yekutieli, for any dependence). RUN is a path or a URI; nothing runs.
     """
-    from dpaudit.engine.run.leaking_records import records_in
+    from dpaudit.engine.run.model_card import records_in
     from dpaudit.plain_files import write_user_file
 
     ranking = records_in(run, top=top, rate=rate, audit=audit)

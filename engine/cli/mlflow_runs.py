@@ -43,7 +43,13 @@ def log_to_mlflow(found: Report | Estimate, *, experiment: str | None = None, na
     with mlflow.start_run(run_name=shortened(title), nested=mlflow.active_run() is not None) as run:
         mlflow.set_tag("dpaudit.means", NOT_SHOWN[0])
         if isinstance(found, Estimate):
-            _log(mlflow, str(found.verdict), *_estimate_values(found))
+            claim = found.claim
+            params = {"method": found.method, "selection": found.selection, "validity": found.validity.value}
+            measured = {measure.name.replace("%", "percent"): measure.value for measure in found.measures}
+            bound = {"epsilon_lower": found.lower, "delta": found.delta, "confidence": found.confidence}
+            claimed = {} if claim is None else {"claimed": claim.epsilon}
+            params |= {"claim": "none" if claim is None else str(claim)}
+            _log(mlflow, str(found.verdict), params, {**bound, **claimed, **measured})
         else:
             _log_report(mlflow, found)
         return str(run.info.run_id)
@@ -101,13 +107,3 @@ def _auc(result: AuditResult) -> float | None:
             members, others = (np.sort(replay.score[replay.truth == bit].to_numpy(float)) for bit in (True, False))
             areas.append(pairs_above(members, others) / (members.size * others.size))
     return float(np.median(areas)) if areas else None
-
-
-def _estimate_values(estimate: Estimate) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Return the parameters and metrics of an estimate."""
-    params = {"method": estimate.method, "selection": estimate.selection, "validity": estimate.validity.value}
-    claim = estimate.claim
-    measured = {measure.name.replace("%", "percent"): measure.value for measure in estimate.measures}
-    bound = {"epsilon_lower": estimate.lower, "delta": estimate.delta, "confidence": estimate.confidence}
-    claimed = {} if claim is None else {"claimed": claim.epsilon}
-    return params | {"claim": "none" if claim is None else claim}, {**bound, **claimed, **measured}

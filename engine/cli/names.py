@@ -9,18 +9,15 @@ import ast
 import dataclasses
 import json
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
-from click.shell_completion import CompletionItem
 
-from dpaudit.engine.cli.options import json_option
-from dpaudit.engine.exits import show, show_lines
-from dpaudit.engine.report.plain_values import attributes, in_json
+from dpaudit.engine.cli.options import completing, json_option
+from dpaudit.engine.exits import attributes, in_json, show, show_lines
 from dpaudit.engine.request.build import PART_KEY, Schema, field_descriptions, fields_schema, init_fields
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
@@ -48,20 +45,12 @@ _PUBLIC_MODULES = (
 """Modules of `dpaudit.estimators` with public functions and types."""
 
 
-def _complete_kind(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(plural(kind)) for kind in PACKAGES if plural(kind).startswith(incomplete)]
-
-
-def _complete_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(incomplete)]
-
-
 def _entries() -> list[Entry]:
     return [entry for kind in PACKAGES for entry in catalogue(kind).values()]
 
 
 @click.command(name="list")
-@click.argument("kind", required=False, shell_complete=_complete_kind)
+@click.argument("kind", required=False, shell_complete=completing(lambda: [(plural(kind), "") for kind in PACKAGES]))
 @click.option("--fields", "with_fields", is_flag=True, help="Also show the type, default and meaning of every field.")
 @json_option
 def list_(kind: str | None, with_fields: bool, as_json: bool) -> None:
@@ -89,8 +78,11 @@ def list_(kind: str | None, with_fields: bool, as_json: bool) -> None:
                     _show_fields(entry)
     if kind == "estimators":
         show("", bold="functions and types (in Python: from dpaudit.estimators.MODULE import NAME)")
-        for name, summary in _functions():
-            show(f"  {name:<40} {summary}")
+        for module in _PUBLIC_MODULES:
+            for node in ast.parse((files("dpaudit.estimators") / f"{module}.py").read_text(encoding="utf-8")).body:
+                if _is_public(node):
+                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                    show(f"  {f'{module}.{node.name}'.replace('/', '.'):<40} {summary}")
 
 
 def _entry_values(entry: Entry, with_fields: bool) -> dict[str, Any]:
@@ -99,18 +91,16 @@ def _entry_values(entry: Entry, with_fields: bool) -> dict[str, Any]:
     return {**attributes(entry, ("kind", "name", "summary", "source")), **fields}
 
 
-def _functions() -> Iterator[tuple[str, str]]:
-    """Yield name and summary of public functions and types in `_PUBLIC_MODULES`, except registered parts."""
-    for module in _PUBLIC_MODULES:
-        for node in ast.parse((files("dpaudit.estimators") / f"{module}.py").read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                decorators = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
-                if not decorators & {"overload", "register"}:
-                    yield f"{module.replace('/', '.')}.{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]
+def _is_public(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef]:
+    """True for a public function or type of a module that is no registered part."""
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
+        return False
+    decorators = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
+    return not decorators & {"overload", "register"}
 
 
 @click.command(name="show")
-@click.argument("name", shell_complete=_complete_name)
+@click.argument("name", shell_complete=completing(lambda: [(entry.name, entry.summary) for entry in _entries()]))
 @json_option
 def show_name(name: str, as_json: bool) -> None:
     """Print the source and fields of NAME.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dpaudit.errors import InputError, RunError, SpecError, shortened
 from dpaudit.plain_files import require_writable
@@ -39,6 +40,13 @@ class _OutputFile(click.Path):
 OUTPUT_FILE = _OutputFile(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 PLACE = _Place()  # a run folder: a path, or a URI that pyarrow.fs can open
+
+
+def completing(names: Callable[[], Iterable[tuple[str, str]]]) -> Callable[..., list[CompletionItem]]:
+    """Return a shell completion by names, each with its summary."""
+    return lambda ctx, parameter, prefix: [
+        CompletionItem(name, help=summary or None) for name, summary in names() if name.startswith(prefix)
+    ]
 
 
 def parse_schema(text: str) -> Mapping[str, Any]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.actors.events import EventKind, read_events
+from dpaudit.engine.answer.sensitivity import planned_outlook
 from dpaudit.engine.games.reference import WITHOUT_PRIVACY
 from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, planning_announcement, trainings_of
-from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.loading import is_sweep_spec, load_spec
 from dpaudit.engine.run.run_folder import PLAN, default_run_folder, read_plan
 from dpaudit.plain_files import read_bytes, require_plain

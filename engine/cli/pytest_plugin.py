@@ -33,10 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options and the configuration value `dp_audit_error`."""
     group = parser.getgroup("dpaudit")
     group.addoption(
-        "--dp-audit-error",
-        type=float,
-        metavar="P",
-        help=f"probability of any false alarm in the session [{ERROR}]",
+        "--dp-audit-error", type=float, metavar="P", help=f"probability of any false alarm in the session [{ERROR}]"
     )
     group.addoption("--dp-audit-seed", type=int, metavar="N", help="seed of all checks [0]")
     group.addoption(
@@ -97,7 +94,7 @@ def _write_summary(file: Path, config: pytest.Config) -> None:
 
     Raises: RunError if the file cannot be written.
     """
-    from dpaudit.engine.report.markdown import markdown_text
+    from dpaudit.engine.report.ci_files import markdown_text
     from dpaudit.plain_files import append_user_file
 
     unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]

@@ -11,8 +11,7 @@ import click
 
 import dpaudit
 from dpaudit.engine.cli.options import PLACE, json_option
-from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
-from dpaudit.engine.report.plain_values import in_json
+from dpaudit.engine.exits import RUN_FAILED, in_json, show, show_lines, stop
 from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.locations import search_last
 from dpaudit.plain_files import is_remote, require_no_credentials
@@ -50,12 +49,12 @@ def submit(
     or was stopped starts again and resumes from its run folder.
     """
     from dpaudit.cluster.jobs import Jobs
-    from dpaudit.engine.run.submissions import Submission, note_submission
+    from dpaudit.engine.run.run_status import note_submission
 
     search_last(str(job_options["working_dir"].resolve()))
     jobs = Jobs(address)
     submitted = jobs.submit(job_of(spec, output, **job_options))
-    note_submission(output, Submission(submitted.name, jobs.address))
+    note_submission(output, submitted.name, jobs.address)
     outcome = "submitted" if submitted.new else f"exists already ({submitted.state}) and is not started again"
     where = _where(address)
     text = f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}{where}`, `dpaudit status {output}{where}`"
@@ -103,12 +102,12 @@ def _show(text: str, values: Mapping[str, Any], as_json: bool) -> None:
 def _submission_status(place: str | Path, address: str | None, not_planned: SpecError) -> str:
     """Return the state of the job that was submitted to write `place`; raise `not_planned` if there is no such job."""
     from dpaudit.cluster.jobs import UNFINISHED, Jobs
-    from dpaudit.engine.run.submissions import submission_of
+    from dpaudit.engine.run.run_status import submission_of
 
     noted = submission_of(place)
     if noted is None:
         raise not_planned
-    job, address = noted.job, address or noted.address
+    job, address = noted[0], address or noted[1]
     submitted = f"{shortened(place)}: submitted as {job}"
     where = _where(address)
     try:

@@ -2,75 +2,64 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard, cast, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtr, gammaln, logit, logsumexp, ndtr, ndtri
+from scipy.special import logit
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answered
-from dpaudit.engine.data.cells import comparable, read_as_line
-from dpaudit.engine.data.columns import SAMPLE_COLUMNS
+from dpaudit.engine.estimate.reading import (
+    BIASED_BY_CHANCE,
+    COINS,
+    COUNTS,
+    DEFAULT_GUESS,
+    EVEN_GUESS,
+    GUESS_ORDER,
+    OWN_TRUTH,
+    PLANTED_RECORDS,
+    PLANTING_RATE,
+    ROWS_APART,
+    STATED_GUESS,
+    TWO_SAMPLES,
+    UNEVEN_BY_CHANCE,
+    CanaryScores,
+    GroupScore,
+    Question,
+    assumption_notes,
+    copy_notes,
+    in_trial_order,
+    planting_rate,
+    require_fair_coins,
+    uneven,
+)
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import NEVER_REJECT, Bound, format_upper
-from dpaudit.estimators.counts import (
-    CONFUSION,
-    GUESSES,
-    K_CUT,
-    RANKS,
-    RATIO,
-    SPANS,
-    TEXTS,
-    TWO_CUT,
-    CountEstimator,
-    Reading,
-    has_columns,
-    matches,
-)
-from dpaudit.estimators.family_bound import FamilyBound, NamedFamily
+from dpaudit.estimators.counts import CountEstimator, Reading, has_columns, matches
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.measures import Measure, measures, pairs_above
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
-from dpaudit.estimators.one_run.right_guesses import Guessing, OneRunTally
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.scores import Scores
-from dpaudit.field_checks import check_fields, checked_argument, require_yaml_values
-from dpaudit.registry import catalogue, load
+from dpaudit.field_checks import checked_argument
 
 if TYPE_CHECKING:
     import pandas as pd
 
-GroupScore = Literal["max", "mean", "logsumexp"]
-"""Rule that combines the scores of a canary's rows."""
+    from dpaudit.estimators.family_bound import FamilyBound
 
 ASSUMES = "assumes that "
 """Beginning of a note that states an assumption."""
-INDEPENDENT = (
-    "assumes that each row comes from a separate training; many canaries of one training need the method "
-    "simultaneous-guess-count"
-)
-FAIR_COINS = "assumes that a separate fair coin decided each canary's membership"
-OTHER_COINS = "for coins of another probability, name the method rare-canaries and its `rate`"
-ROWS_APART = (
-    "the intervals below assume independent rows. Canaries of one training are not independent, so these intervals are "
-    "not guaranteed"
-)
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 EQUAL_SCORES = "all scores are equal, so that they tell nothing about any row: check the attack"
 FEW_ROWS = "the maximum detectable epsilon of this number of rows is {}: give more rows"
 NO_VERDICT = "a bound that is {} rejects no claim: choose another method for a verdict"
-IN_BLOCKS = (
-    "members form blocks in the table and its scores are not sorted, so the order of its rows is not that of fair "
-    "coins: read as two samples. If a fair coin did decide for each canary, name the method: simultaneous-guess-count"
-)
-SHUFFLED = "bets are placed in a shuffled order of the rows; use `ordered` if the rows are in trial order"
 NEIGHBOURS = "assumes that {} one canary is one neighbouring step of the claim"
 NEIGHBOURING_STEP = {
     Relation.ADD_REMOVE: "adding or removing",
@@ -82,116 +71,18 @@ BY_PROXY = (
     "if a proxy drew labels: trust this only if rows that were never trained on show about 0, because an inaccurate "
     "proxy looks like a leak"
 )
-COINS, RARE_COINS, TWO_SAMPLES, WITH_SELECTION = (
-    "simultaneous-guess-count",
-    "rare-canaries",
-    "two-samples",
-    "clopper-pearson",
-)
-"""Methods for scores without a named method.
-
-If fair coins may have chosen the members: all numbers of guesses at once, valid for many canaries of one training and
-for independent trials. If the number of members or their order does not look like coins: all thresholds at once, and
-all guesses of as many trials as coins would draw, valid for independent trials. With a selection: the threshold that it
-chooses. A column `planting_rate` other than 1/2: rare coins.
-"""
-PLANTING_RATE = "planting_rate"
-"""Column with the probability of the coin that decided each canary's membership, one for all rows."""
-PLANTED_RECORDS = "planted_records"
-"""Column with the number of records that each canary adds to the training data: 1, 2, 4, 8, ....
-
-A claim about one record is compared by group privacy at the largest of them.
-"""
-GUESS_ORDER = "guess_order"
-"""Column with an order of guesses: a value > 0 guesses a member, and larger sizes are guessed earlier.
-
-A guess may depend on all scores and on the coins of rows that were guessed earlier, but on no other coin. The method
-`COINS` counts these guesses, if no other rule of guesses is named and rows times delta are at most `MAX_DELTA`.
-Measures are those of the scores.
-"""
 IN_THIS_ORDER = "guesses in the order of the column guess_order; measures are those of the scores"
 NOT_IN_THIS_ORDER = (
     f"guesses in the order of the scores: guess_order needs fair coins, and rows times delta <= {MAX_DELTA}"
 )
-OWN_TRUTH = "truth"
-"""Member column of the score tables that a run stores; the scores in them are centred at 0."""
-DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
-"""Guess rule for fair coins, for unevenly many members, and for a stated order of guesses.
-
-The second one guesses equal numbers of members and of non-members, so that unequal shares do not help worthless scores.
-All other rules can guess one side alone.
-"""
-COPIES = (
-    "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
-    "duplicates."
-)
-MAX_COPIES = 0.02
-"""Largest share of repeated scores that is attributed to chance, if scores are not rounded."""
 MAX_SENSITIVITY_ROWS = 100_000
 """Largest number of rows for which sensitivity and p-value are computed, in a second or two."""
 SUMMARISED = 4
 """Largest number of measures that a short answer prints."""
 NO_CLAIM = Claim(math.inf, relation=Relation.ADD_REMOVE)
 """Claim that stands in if none is given."""
-SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
-"""Probabilities below which sorted trials and uneven coins are refused."""
-BIASED_BY_CHANCE = 0.01
-"""Probability of a number of members below which no side is guessed alone, if nothing states that coins were fair.
-
-It may be named as the rule of guesses for `COINS`, which allows for the number of members.
-"""
-ORDERED_BY_CHANCE = 1e-4
-"""Probability of a rank correlation below which the order of the rows depends on the scores."""
 CONFIDENCES = 1e-6, 1 - 1e-9
 """Range of confidences within which every estimator is numerically accurate."""
-COUNTS = {
-    CONFUSION: "clopper-pearson",
-    GUESSES: "one-run",
-    RATIO: "ratio",
-    TWO_CUT: "two-cut",
-    K_CUT: "k-cut",
-    RANKS: "exposure",
-    TEXTS: "discoverable-extraction",
-    SPANS: "verbatim-extraction",
-}
-"""Columns of counts, and their default method; the first match is used."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """Options of an estimate from a table."""
-
-    method: str | None = None  # a registered estimator; None: see `natural_method`
-    delta: float | None = None  # in [0, 1); None: the claim's delta, else the estimator's default of 0
-    confidence: float | None = None  # in (0, 1); None: the estimator's default of 0.95
-    selection: str | None = None  # choice of the threshold or guess fraction; None: the estimator's default
-    options: Mapping[str, object] = field(default_factory=dict)  # further fields of the estimator, by name
-    claim: Claim | None = None  # claim to compare the bound with; None for no comparison
-    score_column: str = "score"  # name of the score column
-    member_column: str = "member"  # name of the truth column, with values 0 and 1 or false and true
-    group_column: str | None = None  # rows with an equal value describe one canary; None: each row is a canary
-    group_score: GroupScore = "max"  # rule that combines the scores of a canary's rows
-    ordered: bool = False  # True if rows are in trial order, for "betting"
-    convicting: float | None = None  # confidence that a violation needs, in (0, 1); None: that of the bound
-    family: str | None = None  # "gaussian", "laplace" or "dp-sgd:RATE,STEPS": also give the bound under it
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require_yaml_values(self.options, "options")
-        if self.score_column == self.member_column:
-            raise SpecError(f"score and member must be two columns, got {self.score_column!r} for both")
-        require(
-            self.group_score in get_args(GroupScore),
-            f"the score of a group must be one of {', '.join(get_args(GroupScore))}",
-            given=self.group_score,
-        )
-        if self.claim is not None:
-            require(
-                self.delta is None or self.delta >= self.claim.delta,
-                f"delta must be at least the claim's, {self.claim.delta:g}",
-                do="a claim with a larger delta implies nothing at a smaller one",
-                delta=self.delta,
-            )
 
 
 @dataclass(frozen=True)
@@ -265,25 +156,12 @@ class Estimate(Answered, Bound):
         """Return one row for each number, the bound first: name, value, lower, upper, confidence, method."""
         import pandas as pd
 
-        bound = Measure(
-            "epsilon",
-            self.lower,
-            self.lower,
-            math.inf if self.upper is None else self.upper,
-            self.confidence,
-            self.method,
-        )
-        family = self.under_family
-        assumed = [] if family is None else [Measure.of_family(family, self.confidence)]
-        return pd.DataFrame([asdict(measure) for measure in (bound, *assumed, *self.measures)])
-
-    def _repr_html_(self) -> str:
-        from dpaudit.engine.answer.card import card  # draws with the palette of figures
-
-        return card(self.answer, self)
-
-    def __str__(self) -> str:
-        return self.text()
+        upper = math.inf if self.upper is None else self.upper
+        rows = [Measure("epsilon", self.lower, self.lower, upper, self.confidence, self.method)]
+        if (family := self.under_family) is not None:
+            name, validity = f"epsilon under the family {family.family}", Validity.CONDITIONAL_ON_FAMILY.value
+            rows.append(Measure(name, family.epsilon, family.epsilon, math.inf, self.confidence, validity))
+        return pd.DataFrame([asdict(measure) for measure in (*rows, *self.measures)])
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; without a claim, the bound, its notes and all measures.
@@ -293,14 +171,14 @@ class Estimate(Answered, Bound):
         """
         family = "" if self.under_family is None else f"{Validity.CONDITIONAL_ON_FAMILY}: {self.under_family}"
         if self.claim is None:
-            lines = [super().__str__(), *(f"  {line}" for line in (*self.notes, family, *self.measures) if str(line))]
+            lines = [Bound.__str__(self), *(f"  {line}" for line in (*self.notes, family, *self.measures) if str(line))]
             return "\n".join(printable_lines(line) for line in lines)
         hidden = () if verbose else self.details
         notes = [("assumes", "; ".join(note.removeprefix(ASSUMES) for note in self.notes if note.startswith(ASSUMES)))]
         notes += [("note", note) for note in self.notes if not note.startswith(ASSUMES) and note not in hidden]
         values = ", ".join(f"{measure.name} {measure.value:.3f}" for measure in self.measures[:SUMMARISED])
         measured = [("measure", str(measure)) for measure in self.measures] if verbose else [("measures", values)]
-        method = [("bound", super().__str__())] if verbose else []
+        method = [("bound", Bound.__str__(self))] if verbose else []
         return self.answer.text([*notes, *method, ("family", family), *measured], verbose=verbose)
 
 
@@ -397,21 +275,28 @@ def _python_table(
 
 def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     """Return one `Estimate` for scores, combined over replays; for counts the estimator's readings."""
-    question, planted_notes = _of_planted_records(table, question)
-    is_run_table = _is_run_table(table, question)
+    planted_notes = []
+    if question.claim is not None and PLANTED_RECORDS in table.names:  # a claim about as many records as a canary
+        records = int(table.integers(PLANTED_RECORDS).max())
+        converted = claim_under(question.claim, question.claim.relation, records=records)
+        question, planted_notes = replace(question, claim=converted.claim), [converted.note] * bool(converted.note)
+    usual_columns = (question.score_column, question.member_column) == (Question.score_column, Question.member_column)
+    run_columns = {Question.score_column, OWN_TRUTH, "replay"} <= set(table.names)
+    is_run_table = usual_columns and run_columns and Question.member_column not in table.names
     question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
-    method = natural_method(table, question)
+    canaries = CanaryScores(table, question)
+    method = canaries.method
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
     coin_is_stated = is_run_table or PLANTING_RATE in table.names
     least = UNEVEN_BY_CHANCE if coin_is_stated else BIASED_BY_CHANCE
-    is_biased = (named or method == COINS) and _is_uneven(table, question, least)
+    is_biased = (named or method == COINS) and canaries.are_uneven(least)
     usual: dict[str, object] = {"guess": EVEN_GUESS if is_biased else DEFAULT_GUESS}
     usual |= {} if (rate := planting_rate(table)) is None else {"rate": rate}
     estimator = _estimator(method, question, {} if is_run_table else usual)
-    states_order = _states_guess_order(table, question, method)
-    follows_order = (
-        states_order and table.columns.num_rows * estimator.delta <= MAX_DELTA and not _is_uneven(table, question)
-    )
+    is_asked_otherwise = question.score_column != Question.score_column or "guess" in question.options
+    states_order = method == COINS and GUESS_ORDER in table.names and question.group_column is None
+    states_order &= not is_asked_otherwise
+    follows_order = states_order and table.columns.num_rows * estimator.delta <= MAX_DELTA and not canaries.are_uneven()
     if follows_order:
         estimator = _estimator(method, question, {**usual, "guess": STATED_GUESS})
     if isinstance(estimator, CountEstimator) and has_columns(estimator.columns, table.names):
@@ -424,21 +309,22 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
             f"{table.name} must have the column canary for `sharing`: numbers that, divided by it and rounded down, "
             f"are equal where canaries share a training; got {table.listed}"
         )
-    replays, notes = _replays(table, question)
-    replays = _in_trial_order(replays, estimator, question)
-    guesses = _replays(table, replace(question, score_column=GUESS_ORDER))[0] if follows_order else replays
-    _require_fair_coins(guesses, estimator, least)
+    replays = in_trial_order(canaries.replays, estimator, question)
+    of_order = replace(question, score_column=GUESS_ORDER)
+    guesses = CanaryScores(table, of_order).replays if follows_order else replays
+    require_fair_coins(guesses, estimator, least)
     if not coin_is_stated and isinstance(estimator, SimultaneousGuessCount):
         odds = [float(logit((scores.truth.sum() + 0.5) / (scores.truth.size + 1))) for scores in guesses]
         estimator = cast(Any, replace(estimator, member_log_odds=max(odds, key=abs)))
     tallies = [estimator.tally(scores) for scores in guesses]
     bound: Bound = estimator.bound(tallies)
-    blocks = question.method is None and method == TWO_SAMPLES and _in_blocks(table, question)
-    notes += [
+    blocks = question.method is None and method == TWO_SAMPLES and canaries.are_in_blocks
+    notes = [
+        *canaries.notes,
         *planted_notes,
         *([IN_THIS_ORDER if follows_order else NOT_IN_THIS_ORDER] if states_order else []),
-        *_assumption_notes(replays, estimator, question, blocks=blocks, coin_is_stated=coin_is_stated),
-        *_copy_notes(replays),
+        *assumption_notes(replays, estimator, question, blocks=blocks, coin_is_stated=coin_is_stated),
+        *copy_notes(replays),
     ]
     backwards = not bound.lower and _is_reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
@@ -461,44 +347,15 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     return [Estimate.of_bound(replace(bound, notes=(*bound.notes, *notes)), question.claim, **details)]
 
 
-def _states_guess_order(table: SourceTable, question: Question, method: str) -> bool:
-    """Return True if the table has `GUESS_ORDER`, and no other scores, rule of guesses or groups are asked for."""
-    is_asked_otherwise = question.score_column != Question.score_column or "guess" in question.options
-    return method == COINS and GUESS_ORDER in table.names and question.group_column is None and not is_asked_otherwise
-
-
-def planting_rate(table: SourceTable) -> float | None:
-    """Return the probability of the coins of a table; None if it does not state one.
-
-    Raises: DataError for several probabilities, or one outside of (0, 1).
-    """
-    if PLANTING_RATE not in table.names:
-        return None
-    rates = np.unique(table.numbers(PLANTING_RATE))
-    if rates.size != 1 or not 0 < rates[0] < 1:
-        raise DataError(
-            f"{table.name}: column {PLANTING_RATE} must hold one probability in (0, 1), got "
-            f"{', '.join(f'{rate:g}' for rate in rates[:3])}; estimate each rate on its own"
-        )
-    return float(rates[0])
-
-
-def _of_planted_records(table: SourceTable, question: Question) -> tuple[Question, list[str]]:
-    """Return the question with a claim about as many records as a canary of the table, and a note if it changed."""
-    if question.claim is None or PLANTED_RECORDS not in table.names:
-        return question, []
-    records = int(table.integers(PLANTED_RECORDS).max())
-    converted = claim_under(question.claim, question.claim.relation, records=records)
-    return replace(question, claim=converted.claim), [converted.note] if converted.note else []
-
-
 def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any], bound: Bound) -> FamilyBound:
     """Return the bound under a family: by order statistics for guesses of fair coins, else by bands of two samples."""
+    from dpaudit.estimators.family_bound import NamedFamily
+
     named, limit = NamedFamily.parse(family), None
     if all(isinstance(tally, OneRunTally) for tally in tallies):
         from dpaudit.estimators.one_run import order_statistics  # only needed for a family
 
-        if _uneven(replays):
+        if uneven(replays):
             raise DataError(
                 "a bound under a family must have canaries that fair coins made members, got too uneven members; leave "
                 "out `family`, or name the method two-samples if rows are independent trials"
@@ -516,7 +373,7 @@ def _under_family(family: str, replays: Sequence[Scores], tallies: Sequence[Any]
         do="state a delta > 0, such as 1e-5, and leave out the method",
         delta=bound.delta,
     )
-    return cast(FamilyBound, limit)
+    return cast("FamilyBound", limit)
 
 
 def _power(
@@ -555,7 +412,7 @@ def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dic
     most = _maximum(replays, estimator)
     if blind := _blind(most, claim):
         return {"maximum": most, "blind": blind}
-    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS and not _uneven(replays)
+    is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS and not uneven(replays)
     factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
     return {"maximum": most, "detectable": factor}
 
@@ -573,13 +430,6 @@ def _maximum(replays: Sequence[Scores], estimator: Any) -> Bound:
 def _blind(most: Bound, claim: Claim) -> str:
     """Return the reason why no scores of so many rows could reject the claim; "" if some could."""
     return FEW_ROWS.format(format_upper(most.lower)) if most.violation_point(claim.curve) is None else ""
-
-
-def _is_run_table(table: SourceTable, question: Question) -> bool:
-    """Return True for a score table that a run stored, with the default column names."""
-    usual = (Question.score_column, Question.member_column)
-    columns = (question.score_column, question.member_column)
-    return columns == usual and {*usual[:1], OWN_TRUTH, "replay"} <= set(table.names) and usual[1] not in table.names
 
 
 def _estimator(name: str, question: Question, usual: Mapping[str, object]) -> Any:
@@ -621,8 +471,13 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
             raise SpecError(
                 f"{option} must be left out for counts, which have neither scores nor members, got {value!r}"
             )
+    columns = {  # query names may be words, all others are numbers
+        name: table.values(name) if name == "query" else table.numbers(name)
+        for name in table.names
+        if any(matches(pattern, name) for pattern in (*estimator.columns, *estimator.optional_columns))
+    }
     try:
-        readings = cast(CountEstimator, estimator).read(_count_columns(table, estimator))
+        readings = cast(CountEstimator, estimator).read(columns)
     except InputError as err:
         raise DataError(f"{table.name}: {err}") from err
     if question.claim is not None and not any(isinstance(reading, Bound) for reading in readings):
@@ -650,97 +505,8 @@ def _of_secrets(reading: Bound, claim: Claim | None) -> dict[str, Any]:
     return details
 
 
-def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = ()) -> set[str]:
-    """Return the columns of a table with these names that `estimates` reads, and those of its slices."""
-    method = question.method or next((method for needed, method in COUNTS.items() if has_columns(needed, names)), "")
-    estimator: Any = load("estimator", method) if method in catalogue("estimator") else None
-    counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
-    of_scores = {question.score_column, question.member_column, question.group_column, *SAMPLE_COLUMNS, *by}
-    used = of_scores | {OWN_TRUTH, "canary", "replay", PLANTING_RATE, PLANTED_RECORDS, GUESS_ORDER}
-    used_names = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
-    return used_names or set(names[:1])  # one column, so that the message on missing columns names it
-
-
-def natural_method(table: SourceTable, question: Question) -> str:
-    """Return the default method for a table: by the columns for counts, as `COINS` describes for scores."""
-    fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
-    if question.method or fitting:
-        return question.method or fitting[0]
-    if question.selection:
-        return "band" if question.selection.startswith("band") else WITH_SELECTION
-    if (rate := planting_rate(table)) is not None:
-        return COINS if rate == 0.5 else RARE_COINS
-    if question.member_column not in table.names:
-        return TWO_SAMPLES
-    return TWO_SAMPLES if _is_uneven(table, question) or _in_blocks(table, question) else COINS
-
-
-def _is_uneven(table: SourceTable, question: Question, least: float = UNEVEN_BY_CHANCE) -> bool:
-    """Return True if fair coins make so uneven a number of members, among the canaries of a replay, less often.
-
-    Canaries are counted, not rows: all rows of a canary have one coin.
-    """
-    if not {question.score_column, question.member_column} <= set(table.names):
-        return False
-    return bool(_uneven(_replays(table, question)[0], least))
-
-
-def _uneven(replays: Sequence[Scores], least: float = UNEVEN_BY_CHANCE) -> list[Scores]:
-    """Return the replays with so uneven a number of members that fair coins give one with probability < `least`."""
-
-    def by_chance(members: NDArray[np.bool_]) -> float:
-        return min(1.0, 2 * float(bdtr(min(members.sum(), (~members).sum()), members.size, 0.5)))
-
-    return [scores for scores in replays if by_chance(scores.truth) * len(replays) < least]
-
-
-def _in_blocks(table: SourceTable, question: Question) -> bool:
-    """Return True if members and others form too few runs for fair coins in rows that are not sorted by their scores.
-
-    False for two arrays, and if rows are grouped. Sorting by scores that leak puts members together.
-
-    Source: Wald and Wolfowitz (1940), the normal approximation.
-    """
-    if table.two_samples or question.group_column is not None or {"canary", "replay"} & set(table.names):
-        return False
-    members = table.bits(question.member_column)
-    n, inside = members.size, int(members.sum())
-    pairs = 2 * inside * (n - inside)
-    if pairs <= n:
-        return False
-    runs, mean = 1 + int(np.count_nonzero(np.diff(members))), 1 + pairs / n
-    by_chance = float(ndtr((runs + 0.5 - mean) / math.sqrt(pairs * (pairs - n) / (n * n * (n - 1)))))
-    score = table.numbers(question.score_column)
-    return by_chance < UNEVEN_BY_CHANCE and not any(_follow_scores(score[members == world]) for world in (True, False))
-
-
-def _follow_scores(score: NDArray[np.float64]) -> bool:
-    """Return True if rows of one world stand in an order that depends on their scores, or on how extreme they are.
-
-    By the normal approximation of two rank correlations.
-    """
-    _, place_of, counts = np.unique(score, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2)[place_of] - (score.size + 1) / 2  # ties share their mean rank
-    place = np.arange(score.size) - (score.size - 1) / 2
-    for values in (rank, np.abs(rank) - np.abs(rank).mean()):
-        norm = math.sqrt(float(values @ values) * float(place @ place))
-        if norm and abs(float(values @ place)) / norm * math.sqrt(score.size - 1) > -ndtri(ORDERED_BY_CHANCE / 2):
-            return True
-    return False
-
-
 def _reads_scores(estimator: object) -> bool:
     return getattr(estimator, "evidence", None) is Scores
-
-
-def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]]:
-    """Return the columns that an estimator of counts reads; query names may be words, all others are numbers."""
-    wanted = (*estimator.columns, *estimator.optional_columns)
-    return {
-        name: table.values(name) if name == "query" else table.numbers(name)
-        for name in table.names
-        if any(matches(pattern, name) for pattern in wanted)
-    }
 
 
 def _missing_columns(table: SourceTable, estimator: Any, question: Question) -> str:
@@ -752,163 +518,6 @@ def _missing_columns(table: SourceTable, estimator: Any, question: Question) -> 
         return f"{table.name} must have the columns {listed} for {estimator.registered_name}, {got}"
     needed = f"{question.score_column},{question.member_column}" + (f" (or counts: {listed})" if listed else "")
     return f"{table.name} must have the columns {needed}, {got}; name yours with --score-column and --member-column"
-
-
-def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list[str]]:
-    """Return the scores of each replay, one row for each canary, and notes on how rows became canaries."""
-    score, truth = table.numbers(question.score_column), table.bits(question.member_column)
-    (score[truth], score[~truth]), digits = comparable({"members": score[truth], "non-members": score[~truth]})
-    notes = read_as_line([f"{question.score_column}: {each}" for each in digits])
-    if question.group_column is None and not {"canary", "replay"} & set(table.names):
-        return [Scores(score, truth)], notes
-    named = question.group_column is not None or "canary" in table.names
-    canary = table.integers("canary") if "canary" in table.names else np.empty(0, dtype=np.int64)
-    replay = table.integers("replay") if "replay" in table.names else np.zeros(len(score), dtype=np.int64)
-    if question.group_column is not None:
-        if question.group_column not in table.names:
-            raise DataError(f"{table.name} must have the column {question.group_column}, got {table.listed}")
-        group = table.identities(question.group_column)
-        rows = len(score)
-        score, truth, replay, canary = _one_row_a_group(table, score, truth, replay, group, question.group_score)
-        notes.append(f"{rows} rows are {len(score)} canaries: the {question.group_score} of the scores of each")
-    if (replay[1:] < replay[:-1]).any():
-        order = np.argsort(replay, kind="stable")
-        score, truth, replay = score[order], truth[order], replay[order]
-        canary = canary[order] if named else canary
-    starts = np.flatnonzero(np.append(True, replay[1:] != replay[:-1]))
-    parts = [slice(start, end) for start, end in itertools.pairwise([*starts.tolist(), len(replay)])]
-    number = np.arange(max(part.stop - part.start for part in parts))  # shared by all replays: there may be 10^8 rows
-    return [
-        Scores(
-            score[part],
-            truth[part],
-            int(replay[part.start]),
-            canary[part] if named else number[: part.stop - part.start],
-        )
-        for part in parts
-    ], notes
-
-
-def _one_row_a_group(
-    table: SourceTable,
-    score: NDArray[np.float64],
-    truth: NDArray[np.bool_],
-    replay: NDArray[np.int64],
-    group: NDArray[np.int64],
-    group_score: GroupScore,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Return score, truth, replay and group of each (replay, group)."""
-    order = np.lexsort((group, replay))
-    keys = np.stack([replay[order], group[order]])
-    starts = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
-    sizes = np.diff(np.append(starts, len(order)))
-    members = np.add.reduceat(truth[order].astype(np.int64), starts)
-    mixed = np.flatnonzero((members > 0) & (members < sizes))
-    if mixed.size:
-        inside = np.sort(order[starts[mixed[0]] : starts[mixed[0]] + sizes[mixed[0]]])
-        other = inside[np.flatnonzero(truth[inside] != truth[inside[0]])[0]]
-        raise DataError(
-            f"{table.name}: rows of one group must all be members or all be non-members, got both in "
-            f"{table.row(inside[0])} and {table.row(other)}"
-        )
-    ranked = score[order]
-    match group_score:
-        case "max":
-            combined = np.maximum.reduceat(ranked, starts)
-        case "mean":
-            combined = np.add.reduceat(ranked, starts) / sizes
-        case "logsumexp":
-            combined = np.array([logsumexp(part) for part in np.split(ranked, starts[1:])])
-    return combined, members > 0, keys[0, starts], keys[1, starts]
-
-
-def _require_fair_coins(replays: Sequence[Scores], estimator: object, least: float) -> None:
-    """Raise DataError if members are too uneven for one-sided guesses, which then gain without any leak.
-
-    `COINS` allows for numbers of members that fair coins give with probability >= `UNEVEN_BY_CHANCE`.
-    """
-    least = UNEVEN_BY_CHANCE if isinstance(estimator, SimultaneousGuessCount) else least
-    if not _assumes_fair_coins(estimator) or estimator.guess == EVEN_GUESS:
-        return
-    for scores in _uneven(replays, least)[:1]:
-        raise DataError(
-            f"guess {estimator.guess!r} must have canaries that fair coins made members, got {scores.truth.sum()} "
-            f"members of {scores.truth.size}, which fair coins give with probability < {least:g}; use "
-            f"guess={EVEN_GUESS}, or state the coin: method rare-canaries with the option rate"
-        )
-
-
-def _assumes_fair_coins(estimator: object) -> TypeGuard[Guessing]:
-    """Return True if it assumes that fair coins chose the members; `two-samples` draws such trials itself."""
-    return isinstance(estimator, Guessing) and getattr(estimator, "registered_name", "") != TWO_SAMPLES
-
-
-def _copy_notes(replays: Sequence[Scores]) -> list[str]:
-    """Return a note if rows are copies: scores take too many values for that many ties to be chance."""
-    for scores in replays:
-        value = scores.score
-        if np.array_equal(np.round(value, 4), value):  # rounded scores have ties by chance
-            continue
-        worlds = [value[scores.truth], value[~scores.truth]]
-        counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])
-        share = counts[(counts > 1) & (counts < 20)].sum() / value.size
-        if counts.size >= value.size / 20 and share > MAX_COPIES:
-            return [COPIES.format(share)]
-    return []
-
-
-def _in_trial_order(replays: Sequence[Scores], estimator: Any, question: Question) -> list[Scores]:
-    """Return the rows, for betting in an order that does not depend on their scores."""
-    if not getattr(estimator, "anytime_valid", False):
-        require(not question.ordered, "`ordered` must be left out for methods other than betting")
-        return list(replays)
-    if not question.ordered:
-        return [_shuffled(scores) for scores in replays]
-    for scores in replays:
-        trials = estimator.tally(scores)
-        for world in (trials.score[trials.truth], trials.score[~trials.truth], trials.score):
-            if _probability_of_order(world) * len(replays) < SORTED_BY_CHANCE:
-                raise DataError(
-                    "rows in the order of their trials must not have sorted scores, got sorted ones; leave out "
-                    "`ordered`, and they are shuffled"
-                )
-    return list(replays)
-
-
-def _probability_of_order(score: NDArray[np.float64]) -> float:
-    """Return the probability that a random order of these values is monotone; 1 if they are not monotone."""
-    steps = np.diff(score)
-    if (steps > 0).any() and (steps < 0).any():
-        return 1.0
-    equal = np.unique(score, return_counts=True)[1]
-    return float(min(1.0, 2 * math.exp(gammaln(equal + 1).sum() - gammaln(score.size + 1))))
-
-
-def _shuffled(scores: Scores) -> Scores:
-    """Return the trials renumbered in a random order seeded by their content."""
-    order = np.random.default_rng(Scores.content_seed((scores.score, scores.truth))).permutation(scores.score.size)
-    return Scores(scores.score[order], scores.truth[order], scores.replay)
-
-
-def _assumption_notes(
-    replays: Sequence[Scores], estimator: object, question: Question, *, blocks: bool, coin_is_stated: bool
-) -> list[str]:
-    """Return the assumptions of the bound that a table cannot show."""
-    if _assumes_fair_coins(estimator):
-        independence = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
-        uneven = _uneven(replays)
-        if not uneven:
-            return [FAIR_COINS if coin_is_stated else f"{FAIR_COINS}; {OTHER_COINS}", independence]
-        share = uneven[0].truth.mean()
-        return [
-            f"{FAIR_COINS}; {share:.1%} are members, which is improbable for fair coins. Equal numbers of guesses of "
-            "members and non-members are valid for equally biased coins at delta = 0; nothing is proved for delta > 0",
-            independence,
-        ]
-    notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
-    if blocks:
-        notes.append(IN_BLOCKS)
-    return [*notes, SHUFFLED] if getattr(estimator, "anytime_valid", False) and not question.ordered else notes
 
 
 def _is_reversed(scores: Scores) -> bool:

@@ -233,10 +233,7 @@ _BITS_IN_WORDS = {
 }
 _FLOAT = r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)"
 _TYPE = r"(?:(?:np|numpy|jnp|torch|tf)\.)?(?:b?float\d*|double|longdouble|u?int\d*|[Tt]ensor|[Aa]rray)"
-_WRAPPED_FLOATS = (
-    rf"^\s*\[*\s*{_FLOAT}\s*\]*\s*$",
-    rf"^\s*{_TYPE}\(\s*\[*\s*{_FLOAT}\s*\]*\s*(?:,\s*\w+=.*)?\)\s*$",
-)
+_WRAPPED_FLOATS = (rf"^\s*\[*\s*{_FLOAT}\s*\]*\s*$", rf"^\s*{_TYPE}\(\s*\[*\s*{_FLOAT}\s*\]*\s*(?:,\s*\w+=.*)?\)\s*$")
 """A number in brackets, and one as other libraries print it: `np.float64(0.5)`, `tensor([0.5], device='cpu')`."""
 
 

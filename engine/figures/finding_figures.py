@@ -176,14 +176,7 @@ def _trials(axes: Axes, claim: Claim, _: Comparison, *, trials: Ints, epsilon: F
 
 
 def _advantages(
-    axes: Axes,
-    _: Claim,
-    comparison: Comparison,
-    *,
-    share: Floats,
-    advantage: Floats,
-    quantity: str,
-    reported: str,
+    axes: Axes, _: Claim, comparison: Comparison, *, share: Floats, advantage: Floats, quantity: str, reported: str
 ) -> str:
     """Draw the distribution of the examples' advantages.
 

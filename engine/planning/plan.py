@@ -18,7 +18,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import arrow_array
 from dpaudit.actors.work import Call, Work, inlined, unit, value_of
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, Scope
 from dpaudit.consent import endpoints
 from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.coins import Coins
@@ -59,6 +59,8 @@ class PlannedAudit:
         bounds: Units that compute bounds, if that takes long.
         first_confidence: For a confirmatory run, the confidence of the bound of the first pass.
         last_confidence: For a test with a confirmatory run, the confidence of the confirmatory bound.
+        scope: Subject of the test: the claim, or a side finding.
+        of_check: True for one of several tests of a claim.
         state: Unit that checks for state between calls. It is no unit of the plan: it runs only after repeated calls
             have rejected the claim.
     """
@@ -78,6 +80,8 @@ class PlannedAudit:
     bounds: tuple[Unit, ...] = ()
     first_confidence: float | None = None
     last_confidence: float | None = None
+    scope: Scope = Scope.CLAIM
+    of_check: bool = False
     state: Unit | None = None
 
     @property
@@ -285,7 +289,8 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
     entry, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
     repeated = spec.together is not None and not entry.game.conditional
     last = spec.confirmatory(audit).estimator.confidence if repeated else None
-    yield dataclasses.replace(entry, last_confidence=last), shared
+    scope, of_check = spec.scope_of(audit), spec.together is not None
+    yield dataclasses.replace(entry, last_confidence=last, scope=scope, of_check=of_check), shared
     if repeated or (audit.confirm and entry.game.conditional):
         # Tests of a check may stop early, so their units cannot be waited for: `run.policy` delays the confirmation.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
@@ -294,7 +299,7 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
         follows, shared = _plan_audit(spec, confirmation, parts, seed, after)
         first = audit.estimator.confidence if repeated else None
         follows = dataclasses.replace(follows, confirms=audit.name, confirmatory=repeated, first_confidence=first)
-        yield follows, shared
+        yield dataclasses.replace(follows, scope=scope, of_check=of_check), shared
 
 
 def _plan_audit(

@@ -14,7 +14,6 @@ import dpaudit
 from dpaudit.engine.answer.answer_words import advice
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import Answer, Verdict
-from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.errors import printable, printable_lines
 from dpaudit.plain_files import append_user_file, write_user_file
 
@@ -33,6 +32,10 @@ _IN_SARIF = {
 }
 RESULTS_KEPT = "; the results are in the run folder"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_ZERO_WIDTH_SPACE = "&#8203;"  # because renderers look for mentions and addresses after unescaping
+# An entity for the backslash, because some renderers ignore the end of a table cell after two backslashes.
+_AS_TEXT = str.maketrans({sign: f"\\{sign}" for sign in "`*_[]{}|~!$>#@^"} | {"&": "&amp;", "<": "&lt;", "\\": "&#92;"})
+_OPENS_A_BLOCK = re.compile(r"([-+=]|\d+[.)])")  # at the beginning of a line
 
 
 def write_for_ci(
@@ -155,3 +158,18 @@ def _listed(answer: Answer) -> str:
         marked = f"⚠ {label}" if label in scopes else label
         lines.append(f"- {marked}: {markdown_text(text)}")
     return "\n".join(lines)
+
+
+def markdown_text(text: str) -> str:
+    """Return `text` as one line of Markdown, for a heading, a table cell or a list item.
+
+    Links, images, bare addresses, e-mail addresses, mentions and references (`@name`, `#12`), HTML, table pipes, code,
+    emphasis, formulas, and lists or headings at the beginning of the line are shown as plain characters.
+    """
+    line = " ".join(printable(text).split()).translate(_AS_TEXT)
+    if opening := _OPENS_A_BLOCK.match(line):
+        sign = opening.group()
+        line = f"{sign[:-1]}\\{sign[-1]}{line[len(sign) :]}"
+    line = re.sub(r"\\([@#!])(?=\w)", rf"\\\1{_ZERO_WIDTH_SPACE}", line)
+    line = re.sub(r"(?i)(www)\.", rf"\1{_ZERO_WIDTH_SPACE}.", line)
+    return line.replace("://", f":{_ZERO_WIDTH_SPACE}//")

@@ -1,26 +1,28 @@
-"""`report.html`: a self-contained page for managers and engineers."""
+"""Files of a finished run: `report.html`, a self-contained page, and `bounds.json` for other programs."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dpaudit.actors.values import numpy_array
+from dpaudit.actors.values import arrow_array, numpy_array
 from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import NOT_SHOWN
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import COLOURS, Verdict
+from dpaudit.engine.exits import attributes, in_json
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.errors import DataError, RunError, printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
@@ -37,13 +39,97 @@ MIN_AUDITS = 3
 """Smallest number of audits in a line of detected epsilons."""
 
 
+def write_bounds(report: Report, folder: Path) -> bytes:
+    """Write `bounds.json`, `bounds.parquet`, and for a sweep `sweep.json` and `sweep.parquet`, each atomically.
+
+    Returns: The content of `bounds.json`, which another process may replace a moment later.
+    """
+    content = bounds_json(report).encode()
+    write_atomically(folder / "bounds.json", lambda file: file.write(content))
+    write_atomically(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
+    if (summary := report.sweep) is not None:
+        write_atomically(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
+        # Values other than numbers, booleans and text are in JSON.
+        plain = (bool, int, float, str, type(None))
+        rows = [
+            {name: value if isinstance(value, plain) else json.dumps(value, default=str) for name, value in row.items()}
+            for row in (each.to_dict() for each in summary.rows)
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        table = pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+        write_atomically(folder / "sweep.parquet", lambda file: pq.write_table(table, file))
+    return content
+
+
+def bounds_json(report: Report) -> str:
+    """Return the report in JSON."""
+    content = {
+        **attributes(report, ("name", "seed", "confidence")),
+        "seconds": round(report.seconds, 3),
+        "joint": report.joint,
+        "results": [_result_values(result) for result in report.results],
+        **attributes(report, ("reused", "damaged", "unseen", "remarks", "repeated")),
+        "together": report.joint_confidence_note,
+        "not_shown": NOT_SHOWN,
+        **attributes(report, ("versions", "events")),
+    }
+    return in_json(content)
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Return a column of one type: numbers or booleans if all values are, else text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return arrow_array(values)
+    return arrow_array([None if value is None else str(value) for value in values])
+
+
+def _result_values(result: AuditResult) -> dict[str, Any]:
+    """Return the fields of one audit; series are columns by name."""
+    maximum, ceiling = result.sensitivity.maximum, None
+    if maximum is not None:  # the finding for a mechanism with no privacy, and how it was measured
+        ceiling = {**maximum.to_dict(), **attributes(result.sensitivity, ("played", "noiseless", "helps"))}
+    return {
+        **attributes(
+            result, ("name", "scope", "verdict", "headline", "answer", "p_value", "mechanism", "game", "data")
+        ),
+        "rows": result.rows,
+        "claim": result.claimed,
+        "compared_with": result.compared.claim,
+        "conversion": result.compared.note,
+        **attributes(
+            result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics", "measures")
+        ),
+        "under_family": result.family_bound,
+        "units": dict(zip(("finished", "planned"), result.units, strict=True)),
+        "ceiling": ceiling,
+        "detectable_factor": result.sensitivity.factor,
+        "whole": result.meaning_for_whole,
+        **attributes(result, ("chosen", "stopped", "control", "failures")),
+        "series": {
+            series: {name: np.asarray(values).tolist() for name, values in columns.items()}
+            for series, columns in result.series.items()
+        },
+    }
+
+
+def bounds_table(report: Report) -> pa.Table:
+    """Return one row for each audit: verdict, observed and claimed value, validity, counts."""
+    rows = [result.row() for result in report.results]
+    return pa.table({name: arrow_array([row[name] for row in rows]) for name in rows[0]} if rows else {})
+
+
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
     """Write `report.html` of a run folder, and figures (PNG and SVG).
 
     Of several tests of one claim, only the deciding ones have figures. Without `draw`, only grids and sweeps have
     figures.
     """
-    target, deciding = folder / "figures", _deciding(report)
+    target, joint, deciding = folder / "figures", report.joint, list(report.results)
+    if joint is not None:  # the deciding test and its confirmatory run
+        names = () if joint.deciding is None else (joint.deciding.name,)
+        again = [joint.confirmations[name] for name in names if name in joint.confirmations]
+        deciding = [*([] if joint.deciding is None else [joint.deciding]), *again]
     audits = [
         {
             "result": result,
@@ -63,17 +149,6 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         figures=figures,
     )
     write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
-
-
-def _deciding(report: Report) -> Sequence[AuditResult]:
-    """Return the results that a verdict rests on: of several tests the deciding one and its confirmatory run."""
-    if report.joint is None:
-        return report.results
-    deciding = report.joint.deciding
-    if deciding is None:
-        return ()
-    again = report.joint.confirmations.get(deciding.name)
-    return (deciding,) if again is None else (deciding, again)
 
 
 def status(result: AuditResult) -> str:
@@ -156,11 +231,12 @@ def escaping(package: str) -> Environment:
     # By default Jinja escapes only files that end in .html, and ours end in .html.j2.
     # A name that no value has is an error, not an empty place on the page.
     loader = ChoiceLoader([PackageLoader(each, ".") for each in dict.fromkeys((package, __package__))])
-    return Environment(loader=loader, autoescape=True, finalize=_escaped_text, undefined=StrictUndefined)
-
-
-def _escaped_text(value: object) -> str:
-    return value if isinstance(value, Markup) else printable_lines(str(value))
+    return Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else printable_lines(str(value)),
+        undefined=StrictUndefined,
+    )
 
 
 @cache

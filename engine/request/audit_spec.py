@@ -199,8 +199,8 @@ class AuditSpec:
         self._require_joint_test()
         self._require_sweep()
         if self.together is not None or self.sweep is not None:
-            for scope in dict.fromkeys(map(self._scope, self.audits)):
-                audits = [audit for audit in self.audits if self._scope(audit) is scope]
+            for scope in dict.fromkeys(map(self.scope_of, self.audits)):
+                audits = [audit for audit in self.audits if self.scope_of(audit) is scope]
                 self.error_budget(scope).require_within({audit.name: audit.estimator.confidence for audit in audits})
 
     @property
@@ -220,11 +220,12 @@ class AuditSpec:
         if self.sweep is not None:
             return ErrorBudget(self.confidence, self.sweep.count)
         if self.together is not None:
-            sharing = sum(self._scope(audit) is scope for audit in self.audits)
+            sharing = sum(self.scope_of(audit) is scope for audit in self.audits)
             return ErrorBudget(self.confidence, sharing, self.together.screening)
         return ErrorBudget(self.confidence)
 
-    def _scope(self, audit: Audit) -> Scope:
+    def scope_of(self, audit: Audit) -> Scope:
+        """Return the subject of an audit: the claim, or a side finding."""
         return Scope.CLAIM if self.together is None else self.together.scope(audit.name)
 
     def _require_sweep(self) -> None:
@@ -296,7 +297,7 @@ class AuditSpec:
             audit = replace(audit, game=game)
         defaults = {
             "delta": claim.delta,
-            "confidence": self.error_budget(self._scope(audit)).first_pass,
+            "confidence": self.error_budget(self.scope_of(audit)).first_pass,
             "sharing": _sharing(audit),
             **getattr(game, "estimator_fields", {}),
         }
@@ -329,7 +330,7 @@ class AuditSpec:
     def _complete_follow_up(self, audit: Audit, follow_up: Audit) -> Audit:
         index = next(place for place, other in enumerate(self.audits) if other is audit)
         if self.together is not None:
-            confidence = self.error_budget(self._scope(audit)).confirmatory(audit.estimator.confidence)
+            confidence = self.error_budget(self.scope_of(audit)).confirmatory(audit.estimator.confidence)
             follow_up = replace(follow_up, estimator=replace(follow_up.estimator, confidence=confidence))
         return self._complete(follow_up, index)
 

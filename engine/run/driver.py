@@ -22,13 +22,11 @@ from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
-from dpaudit.engine.answer.bounds_checksum import checksum_note
-from dpaudit.engine.answer.joint import joint_verdict
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.run_report import RepeatedUnit, Report
+from dpaudit.engine.answer.run_report import RepeatedUnit, Report, joint_verdict
+from dpaudit.engine.answer.stated_values import checksum_note
 from dpaudit.engine.exits import original_stream
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
-from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_from_file
 from dpaudit.engine.run.policy import Policy
@@ -299,7 +297,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
 
 def _write_results(report: Report, folder: Path, plan: Plan) -> str:
     """Write `bounds.json`, the figures and `report.html`; return the checksum note for the run's last event."""
-    from dpaudit.engine.report.page import write_page  # slow to import
+    from dpaudit.engine.report.page import write_bounds, write_page  # slow to import
 
     note = checksum_note(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)

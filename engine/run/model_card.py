@@ -1,23 +1,30 @@
-"""Results of a run for a model card: a Markdown block with YAML front matter, and one page to print.
+"""Results of a run for a model card (Markdown with YAML front matter, and a page to print), and its leaking records.
 
-Both quote the run folder, which anyone may have written. It is parsed as data and nothing runs.
+All quote the run folder, which anyone may have written. It is parsed as data and nothing runs.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from dpaudit.actors.storage.bounded_parquet import read_bounded
+from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.answer.answer_words import NOT_SHOWN, advice
 from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.answer.verdict import COLOURS, Verdict
-from dpaudit.engine.report.markdown import markdown_text
-from dpaudit.engine.request.audit_spec import MAX_SEED
-from dpaudit.engine.run.run_status import VERDICTS_BY_SEVERITY, AuditOutcome, RunStatus, run_status
-from dpaudit.errors import SpecError, shortened
+from dpaudit.engine.report.ci_files import markdown_text
+from dpaudit.engine.request.audit_spec import MAX_SEED, slug
+from dpaudit.engine.run.run_status import VERDICTS_BY_SEVERITY, RunStatus, claim_point, run_status
+from dpaudit.errors import DataError, RunError, SpecError, shortened
+
+if TYPE_CHECKING:
+    from dpaudit.engine.answer.records import Records
 
 NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."
 REJECTED = "A claim is rejected: more leaks than was promised."
@@ -70,7 +77,7 @@ class ModelCard:
         status = run_status(place)
         outcomes, report = status.outcomes, status.report
         by_name = {result["name"].name(): result for result in report["results"].items()}
-        lines = [_line(name, outcome, by_name, report["joint"]) for name, outcome in outcomes.items()]
+        lines = [_line(name, *outcome, by_name, report["joint"]) for name, outcome in outcomes.items()]
         lines.sort(key=lambda line: -VERDICTS_BY_SEVERITY.index(line.verdict))
         command = f"dpaudit run spec.yaml --seed {report['seed'].integer(0, MAX_SEED - 1)}"
         return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
@@ -150,14 +157,14 @@ class ModelCard:
         return rendered
 
 
-def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
+def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
     """Return a verdict with its details in `bounds.json`; for a check, with the details of the deciding test."""
     if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
         if test not in by_name:
             raise joint["rests_on"].refusal("must be the name of a result", repr(shortened(test)))
         result = by_name[test]
-        if outcome.verdict is Verdict.VIOLATION:
+        if verdict is Verdict.VIOLATION:
             result = by_name.get(f"{test}, confirmatory run", result)
         answer = joint["answer"]
     else:
@@ -170,8 +177,8 @@ def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], 
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     return _Line(
         shortened(name),
-        outcome.verdict,
-        "none" if outcome.claim.epsilon == math.inf else shortened(outcome.claim),
+        verdict,
+        shortened(claim),
         next((text for label, text in printed if label == "lower bound"), "no bound"),
         None if lower.value is None else lower.number(),
         None if delta.value is None else delta.number(0, 1),
@@ -231,3 +238,36 @@ def _points(line: _Line) -> list[str]:
 def _text(text: str) -> str:
     """Return a line of Markdown with markup escaped and ≥, ≤ in place of >=, <=."""
     return markdown_text(text.replace(">=", "≥").replace("<=", "≤"))
+
+
+def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -> Records:
+    """Return `Report.records` of the run folder `place`, a path or a URI.
+
+    Raises: SpecError if it is no run folder with a report, or its game does not tell records apart; RunError if no
+        scores were kept.
+    """
+    from dpaudit.engine.answer.records import Records  # its statistics are slow to import
+
+    status = run_status(place)
+    status.outcomes  # noqa: B018 - refuses a run without a report
+    store = FileStore.at(place)
+    with store.explain_errors("must be a run folder that can be read"):
+        spec = store.content("spec.yaml") or b""
+        names = sorted(store.file_infos())
+    name, game = Records.selected_audit(spec.decode(errors="replace"), audit)
+    results = [result for result in status.report["results"].items() if result["name"].name() == name]
+    if len(results) != 1:
+        raise SpecError(f"{shortened(place)} must have a report of {shortened(name)!r}; `dpaudit report` writes it")
+    claim = claim_point(results[0]["compared_with"])
+    files = [file for file in names if file.startswith(f"scores/{slug(name)}/") and file.endswith(".parquet")]
+    if not files:
+        raise RunError(f"{shortened(place)} has no scores of {name!r}. Run the audit with keep_scores = true")
+    tables = []
+    for file in files:
+        with store.explain_errors("must be a run folder that can be read"):
+            content = store.content(file) or b""
+        try:
+            tables.append(read_bounded(pa.BufferReader(content), file, list(Records.COLUMNS)))
+        except (pa.ArrowException, ValueError, KeyError) as err:
+            raise DataError(f"{shortened(file)} is not a readable score table") from err
+    return Records.of(name, game, claim, tables, top=top, rate=rate)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
@@ -23,11 +22,9 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
 from dpaudit.claims import Scope
-from dpaudit.engine.answer.gather import read_audit
-from dpaudit.engine.answer.joint import rejects_without_proxy
-from dpaudit.engine.answer.record import Confirmation, Failure, Verb
+from dpaudit.engine.answer.gather import SequentialReader, read_audit
+from dpaudit.engine.answer.record import Confirmation, Failure
 from dpaudit.engine.answer.result import AuditResult
-from dpaudit.engine.answer.stopping import SequentialReader
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.request.audit_spec import slug
@@ -113,13 +110,22 @@ class Policy:
             index for index, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._is_in_verdict(index)
         ]
         if decided:
-            needed = (
-                *range(decided[0] + 1),
-                *(index for index in needed if index > decided[0] and self._is_average(index)),
-            )
+            # An average record is compared with the worst one in any verdict.
+            averages = [at for at, pair in enumerate(self.pairs) if pair.first.scope is Scope.AVERAGE_RECORD]
+            needed = (*range(decided[0] + 1), *(index for index in needed if index > decided[0] and index in averages))
         confirmed = tuple(index for index in needed if stages[index] is not Stage.NOTHING_TO_CONFIRM)
-        enough = self._cached("stopped", stopped, lambda: self._keys_only_of(stopped))
-        return enough | self._cached("needed", (needed, confirmed), lambda: self._keys_not_of(needed, confirmed))
+
+        def only_of_stopped() -> frozenset[str]:
+            others = _union(entry.keys for entry in self._plan.audits if entry.audit.name not in stopped)
+            return _union(entry.keys for entry in self._plan.audits if entry.audit.name in stopped) - others
+
+        def of_no_needed_test() -> frozenset[str]:
+            first = _union(self.pairs[index].first.keys for index in needed)
+            confirmatory = _union(self.pairs[index].confirmation_keys for index in confirmed)
+            return _union(pair.keys for pair in self.pairs) - first - confirmatory
+
+        enough = self._cached("stopped", stopped, only_of_stopped) if stopped else frozenset()
+        return enough | self._cached("needed", (needed, confirmed), of_no_needed_test)
 
     def waiting(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Return the keys of units that must wait: confirmatory runs of unread tests, and tests after a rejecting one.
@@ -150,26 +156,25 @@ class Policy:
         recorded = self._store.failures()
         for each in self._readers.values():
             each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
-        failures, together = failures_of(self._plan, outcome, recorded), self._plan.spec.together
+        failures = failures_of(self._plan, outcome, recorded)
         results: list[AuditResult] = []
         decided = False
         for entry in self._plan.audits:
-            scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
-            if decided and scope is not Scope.AVERAGE_RECORD:
+            if decided and entry.scope is not Scope.AVERAGE_RECORD:
                 continue  # later tests may have run already, but must not be read: results do not depend on workers
             is_skipped = entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
             if (entry.confirms or self._is_check) and is_skipped:
                 continue  # nothing to confirm, the verdict was certain, or the budget was used up
             if entry.confirmatory and not (
-                results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
+                results and results[-1].name == entry.confirms and results[-1].rejects_without_proxy
             ):
                 continue  # it started before an earlier test was confirmed
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
             p_value = self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
             result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=p_value)
-            results.append(replace(result, scope=scope, verb=Verb.RUN if together is None else Verb.CHECK))
-            counts = together is not None and entry.confirms not in together.side
-            decided = decided or bool(counts and entry.confirms and rejects_without_proxy(results[-1]))
+            results.append(result)
+            counts = self._is_check and entry.confirms and entry.scope is Scope.CLAIM
+            decided = decided or bool(counts and result.rejects_without_proxy)
         return with_explanations(self._plan, self._store, with_confirmations(self._plan, results))
 
     @cached_property
@@ -183,18 +188,6 @@ class Policy:
         if what not in self._cache or self._cache[what][0] != state:
             self._cache[what] = (state, find())
         return self._cache[what][1]
-
-    def _keys_only_of(self, stopped: Set[str]) -> frozenset[str]:
-        """Return the keys that only the stopped audits need."""
-        entries = self._plan.audits if stopped else ()
-        others = _union(entry.keys for entry in entries if entry.audit.name not in stopped)
-        return _union(entry.keys for entry in entries if entry.audit.name in stopped) - others
-
-    def _keys_not_of(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
-        """Return the keys that neither these first passes nor these confirmatory runs need."""
-        first = _union(self.pairs[index].first.keys for index in needed)
-        confirmatory = _union(self.pairs[index].confirmation_keys for index in confirmed)
-        return _union(pair.keys for pair in self.pairs) - first - confirmatory
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
         # A unit without a seed, as of a ceiling, may serve a first pass too, or the confirmatory run of a read pair.
@@ -216,13 +209,7 @@ class Policy:
 
     def _is_in_verdict(self, index: int) -> bool:
         """True if the pair at `index` is part of the verdict on the claim, not a side finding."""
-        together = self._plan.spec.together
-        return together is not None and self.pairs[index].first.audit.name not in together.side
-
-    def _is_average(self, index: int) -> bool:
-        """True if the pair at `index` tests an average record, which is compared with the worst one in any verdict."""
-        together = self._plan.spec.together
-        return together is not None and together.scope(self.pairs[index].first.audit.name) is Scope.AVERAGE_RECORD
+        return self._is_check and self.pairs[index].first.scope is Scope.CLAIM
 
     def _stage(self, pair: AuditPair, finished: Set[str], failed: Set[str]) -> Stage:
         if pair.confirmation is None and not self._is_check:
@@ -230,13 +217,16 @@ class Policy:
         result = self._result(pair.first, finished, failed)
         if result is None:
             return Stage.UNREAD
-        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, result):
+        if pair.confirmation is None:
+            return Stage.NOTHING_TO_CONFIRM
+        is_rejected = result.rejects_without_proxy
+        if not (is_rejected if pair.confirmation.confirmatory else result.verdict in NEEDS_CONFIRMATION):
             return Stage.NOTHING_TO_CONFIRM
         if not self._is_check:
             return Stage.TO_CONFIRM
         confirmation = self._result(pair.confirmation, finished, failed)
         if confirmation is not None:
-            return Stage.CONFIRMED if rejects_without_proxy(confirmation) else Stage.NOT_CONFIRMED
+            return Stage.CONFIRMED if confirmation.rejects_without_proxy else Stage.NOT_CONFIRMED
         return Stage.TO_CONFIRM if failed.isdisjoint(pair.confirmation_keys) else Stage.NOT_CONFIRMED
 
     def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
@@ -276,11 +266,6 @@ class Policy:
         return first or (is_begun and self._elapsed_s() <= GRACE * self._budget_s)
 
 
-def calls_for_confirmation(confirmation: PlannedAudit, result: AuditResult) -> bool:
-    """True if the result of a first pass calls for its confirmatory run."""
-    return rejects_without_proxy(result) if confirmation.confirmatory else result.verdict in NEEDS_CONFIRMATION
-
-
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*several)
 
@@ -305,7 +290,7 @@ def with_confirmations(plan: Plan, results: Sequence[AuditResult]) -> tuple[Audi
     by_name = {result.name: result for result in results}
     return tuple(
         _with_confirmation(result, by_name.get(confirmation_names[result.name]))
-        if result.name in confirmation_names and rejects_without_proxy(result)
+        if result.name in confirmation_names and result.rejects_without_proxy
         else result
         for result in results
     )
@@ -318,20 +303,16 @@ def with_explanations(plan: Plan, store: UnitStore, results: Sequence[AuditResul
     for result in results:
         state_unit, leak_unit = entries[result.name].state, entries[result.name].game.where
         if result.verdict is Verdict.VIOLATION and state_unit is not None:
-            result = replace(result, state=_state(state_unit, store))
+            from dpaudit.engine.planning.state_between_calls import StateBetweenCalls  # needed after a violation only
+
+            problem = "the check did not run or failed. Run the audit again"
+            is_finished = bool(store.finished([state_unit.key]))
+            state = value_of(state_unit, store.read(state_unit.key)) if is_finished else None
+            result = replace(result, state=state or StateBetweenCalls(math.nan, failure=problem))
         if result.verdict is Verdict.VIOLATION and leak_unit is not None and store.finished([leak_unit.key]):
             result = replace(result, leak_location=tuple(value_of(leak_unit, store.read(leak_unit.key)).lines))
         explained.append(result)
     return tuple(explained)
-
-
-def _state(unit: Unit, store: UnitStore) -> Any:
-    """Return the `StateBetweenCalls` of a finished unit."""
-    from dpaudit.engine.planning.state_between_calls import StateBetweenCalls  # needed after a violation only
-
-    if not store.finished([unit.key]):
-        return StateBetweenCalls(math.nan, failure="the check did not run or failed. Run the audit again")
-    return value_of(unit, store.read(unit.key))
 
 
 def _with_confirmation(first: AuditResult, confirmatory: AuditResult | None) -> AuditResult:
@@ -346,7 +327,7 @@ def _with_confirmation(first: AuditResult, confirmatory: AuditResult | None) -> 
         at_first_confidence is not None
         and at_first_confidence.violation_point(confirmatory.compared.claim.curve) is not None
     )
-    if rejects_without_proxy(confirmatory):
+    if confirmatory.rejects_without_proxy:
         outcome = Confirmation.CONFIRMED
     elif confirmatory.finding is None or confirmatory.is_open:
         outcome = Confirmation.MISSING

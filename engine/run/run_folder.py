@@ -113,11 +113,13 @@ def open_run_folder(place: str | Path, listeners: Sequence[Listener] = ()) -> It
     store, events = FileStore.at(place), EventStream(*listeners)
     store.require_plain()
 
-    def report_trouble(trouble: str) -> None:
-        events.emit(Event(EventKind.STAGE, detail=trouble))
-
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=report_trouble)
+        mirror = Mirror(
+            folder,
+            str(place),
+            excluded=(_CHECKPOINTS,),
+            on_trouble=lambda trouble: events.emit(Event(EventKind.STAGE, detail=trouble)),
+        )
         mirror.pull()
         with mirror.synchronized():
             try:

@@ -1,14 +1,17 @@
-"""Status of a run, read from its run folder alone; and download of a run folder."""
+"""Status of a run, read from its run folder alone; download of a run folder; notes of the jobs that fill one."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import json
 import math
+import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,12 +22,11 @@ from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.claims import Scope
 from dpaudit.engine.answer.answer_words import DETAILS, aligned
-from dpaudit.engine.answer.bounds_checksum import checksum_note, last_checksum_note
-from dpaudit.engine.answer.stated_values import StatedValue
+from dpaudit.engine.answer.stated_values import StatedValue, checksum_note, last_checksum_note
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
-from dpaudit.plain_files import is_remote, join_place, new_file
+from dpaudit.plain_files import is_remote, join_place, new_file, note_path, read_bytes, write_atomically
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
@@ -78,33 +80,21 @@ def configuration_states(
     is_over = stated["over"].value is True
     started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
     last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILURES}}
-    return tuple(
-        (
-            entry["name"].name(),
-            _state(
-                entry["state"].member(_RecordedState),
-                [unit.name() for unit in entry["units"].items()],
-                is_over,
-                started,
-                last,
-            ),
-        )
-        for entry in stated["configurations"].items()
-    )
-
-
-def _state(
-    recorded: _RecordedState, units: Iterable[str], is_over: bool, started: set[str], last: dict[str, EventKind]
-) -> ConfigurationState:
-    if recorded is not _RecordedState.AUDITED:
-        return ConfigurationState(recorded.value)
-    ended = [last.get(unit) for unit in units]
-    if any(kind in _FAILURES for kind in ended):
-        return ConfigurationState.FAILED
-    if is_over or all(kind is EventKind.UNIT_DONE for kind in ended):
-        return ConfigurationState.DONE
-    is_started = any(unit in started for unit in units)
-    return ConfigurationState.RUNNING if is_started else ConfigurationState.WAITING
+    states = []
+    for entry in stated["configurations"].items():
+        name, recorded = entry["name"].name(), entry["state"].member(_RecordedState)
+        units = [unit.name() for unit in entry["units"].items()]
+        ended = [last.get(unit) for unit in units]
+        if recorded is not _RecordedState.AUDITED:
+            state = ConfigurationState(recorded.value)
+        elif any(kind in _FAILURES for kind in ended):
+            state = ConfigurationState.FAILED
+        elif is_over or all(kind is EventKind.UNIT_DONE for kind in ended):
+            state = ConfigurationState.DONE
+        else:
+            state = ConfigurationState.WAITING if started.isdisjoint(units) else ConfigurationState.RUNNING
+        states.append((name, state))
+    return tuple(states)
 
 
 def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
@@ -124,32 +114,6 @@ def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[s
 
 class NotPlanned(SpecError):
     """Raised if a folder has no plan: it is no run folder, or its run has not started."""
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """A claim in `bounds.json`."""
-
-    epsilon: float
-    delta: float
-    relation: str
-    curve: str
-
-    @classmethod
-    def of(cls, stated: StatedValue) -> _Claim:
-        epsilon, delta = claim_point(stated)
-        return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
-
-    def __str__(self) -> str:
-        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
-
-
-@dataclass(frozen=True)
-class AuditOutcome:
-    """The result of one audit, or of several tests of one claim."""
-
-    verdict: Verdict
-    claim: _Claim
 
 
 @dataclass(frozen=True)
@@ -217,8 +181,8 @@ class RunStatus:
         return texts
 
     @property
-    def outcomes(self) -> Mapping[str, AuditOutcome]:
-        """Outcome by audit name; for a check, of its one claim and, without a violation, of its failed tests.
+    def outcomes(self) -> Mapping[str, tuple[Verdict, str]]:
+        """Verdict and claim in words by name; for a check, of its one claim and, without a violation, of failed tests.
 
         Raises: SpecError if the run has no report, or `bounds.json` is not valid in this version.
         """
@@ -228,11 +192,11 @@ class RunStatus:
         joint_verdict = joint["verdict"].member(Verdict) if joint else None
         outcomes = {}
         if joint_verdict is not None:
-            outcomes[self.report["name"].name()] = AuditOutcome(joint_verdict, _Claim.of(results[0]["claim"]))
+            outcomes[self.report["name"].name()] = joint_verdict, _claim_in_words(results[0]["claim"])
         for result, verdict in zip(results, verdicts, strict=True):
             is_failed_test = verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
             if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
-                outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
+                outcomes[result["name"].name()] = verdict, _claim_in_words(result["claim"])
         return outcomes
 
     def _require_report(self) -> None:
@@ -358,6 +322,12 @@ def claim_point(claim: StatedValue) -> tuple[float, float]:
     return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
 
 
+def _claim_in_words(claim: StatedValue) -> str:
+    epsilon, delta = claim_point(claim)
+    kind = f"{claim['curve'].text()}, {claim['relation'].text()}"
+    return "none" if epsilon == math.inf else f"epsilon {epsilon:.4g} at delta {delta:g} ({kind})"
+
+
 def fetch(place: str | Path, folder: Path) -> None:
     """Copy a run folder to a new or empty local folder, for `dpaudit report` and `dpaudit resume`.
 
@@ -386,3 +356,25 @@ def fetch(place: str | Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with store.open_file(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)
+
+
+def note_submission(place: str | Path, job: str, address: str) -> None:
+    """Note outside the run folder which job of a cluster fills it; do nothing if the home cannot be written."""
+    note = _submission_note(place)
+    content = json.dumps({"job": job, "address": address}).encode()
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(note, lambda file: file.write(content))
+
+
+def submission_of(place: str | Path) -> tuple[str, str] | None:
+    """Return name and dashboard of the job last submitted from this machine to write `place`; None if there is none."""
+    try:
+        noted = json.loads(read_bytes(_submission_note(place)))
+        return str(noted["job"]), str(noted["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _submission_note(place: str | Path) -> Path:
+    return note_path("submissions", str(place).rstrip("/") if is_remote(place) else os.path.abspath(place))

@@ -29,12 +29,7 @@ SAVED_S = 30.0  # least time that Ray must save, its start included
 
 @contextlib.contextmanager
 def backend_elsewhere(
-    plan: Plan,
-    missing: Sequence[Unit],
-    events: EventStream,
-    scratch: Scratch,
-    deadlines: Deadlines,
-    store: UnitStore,
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines, store: UnitStore
 ) -> Iterator[Backend]:
     """Yield the backend that runs the missing units of a plan, and close it at the end of the `with` block."""
     with contextlib.ExitStack() as stack:
@@ -68,12 +63,7 @@ def backend_elsewhere(
 
 @contextlib.contextmanager
 def _ray_pool(
-    plan: Plan,
-    missing: Sequence[Unit],
-    events: EventStream,
-    scratch: Scratch,
-    deadlines: Deadlines,
-    store: UnitStore,
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines, store: UnitStore
 ) -> Iterator[Backend]:
     """Yield a pool of Ray workers for the units of a plan, and export the metrics of the run."""
     from dpaudit.cluster.session import ray_session
@@ -172,12 +162,19 @@ class AutoBackend:
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         if unit.key in self._unbegun:  # a repeated unit is no reason to start Ray
             # Nothing is in flight: until the choice, units run one at a time.
-            if not self._chosen and self._is_timed():
+            timed = [each for each in self._seconds.values() if len(each) >= TIMED_UNITS and sum(each) >= TIMED_S]
+            if not self._chosen and timed:
                 self._choose()
             self._unbegun.remove(unit.key)
             self._left[unit.kind_of_work] -= 1
-        if self._is_ray:
-            tables = tuple(map(self._put_on_ray, unit.needs, tables))
+        if self._is_ray:  # a table of the first process is put once where Ray's workers find it
+            for key, table in zip(unit.needs, tables, strict=True):
+                if isinstance(table, pa.Table) and key not in self._on_ray_by_key:
+                    self._on_ray_by_key[key] = self._backend.hold(table)
+            tables = tuple(
+                self._on_ray_by_key[key] if isinstance(table, pa.Table) else table
+                for key, table in zip(unit.needs, tables, strict=True)
+            )
         self._backend.submit(unit, tables, needed=needed)
 
     def wait(self) -> list[Completion]:
@@ -200,9 +197,6 @@ class AutoBackend:
         needed = sum(self._left[kind] * min(seconds) for kind, seconds in self._seconds.items())
         return min(needed, self._workers * max(0.0, self._ends - time.monotonic()))
 
-    def _is_timed(self) -> bool:
-        return any(len(seconds) >= TIMED_UNITS and sum(seconds) >= TIMED_S for seconds in self._seconds.values())
-
     def _choose(self) -> None:
         self._chosen = True
         if not ray_pays(self.left_s, self._workers):
@@ -218,11 +212,3 @@ class AutoBackend:
 
     def _tell(self, stage: str) -> None:
         self._events.emit(Event(EventKind.STAGE, detail=stage))
-
-    def _put_on_ray(self, key: str, table: Handle) -> Handle:
-        """Return a result where Ray's workers find it; a table of the first process is put there once."""
-        if not isinstance(table, pa.Table):
-            return table
-        if key not in self._on_ray_by_key:
-            self._on_ray_by_key[key] = self._backend.hold(table)
-        return self._on_ray_by_key[key]

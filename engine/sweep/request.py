@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.answer.sensitivity import planned_outlook
 from dpaudit.engine.answer.sweep_summary import reaudit_name
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,
@@ -166,9 +166,6 @@ def require_intact(file: YamlFile) -> None:
             f"{shortened(path)} was truncated, damaged or edited. Restore it, or check it and run "
             f"`dpaudit sweep {shortened(path)} --output {shortened(path.parent)}`"
         )
-
-
-_SEAL = "# SHA-256 of all lines above: "
 
 
 def sealed(text: str) -> bytes:

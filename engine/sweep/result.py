@@ -6,26 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.sweep_summary import SweepRow, SweepSummary
 from dpaudit.errors import RunError, UnknownNameError, did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True, eq=False)
-class SweepTrial:
-    """A configuration with its result."""
-
-    config: dict[str, Any]  # value of each varied field
-    metrics: dict[str, float]  # utility, `audited_epsilon`, `claimed_epsilon` and `ceiling_epsilon` of one record
-    error: str  # reason of the failure in one line; "" if it did not fail
-    audit: AuditResult | None  # None if the configuration was stopped or failed
-    row: SweepRow  # its row in the summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +52,7 @@ class SweepResult:
         """Number of configurations that were audited, or stopped by a scheduler."""
         return len(self) - self.num_errors
 
-    def get_best_result(self, metric: str | None = None, mode: str | None = None) -> SweepTrial:
+    def get_best_result(self, metric: str | None = None, mode: str | None = None) -> SweepRow:
         """Return the best configuration among those that meet the limits of the sweep.
 
         All bounds hold together, so a choice by any metric keeps the confidence.
@@ -75,11 +63,10 @@ class SweepResult:
         Raises: RunError if no configuration meets the limits; UnknownNameError if there is no such metric.
         """
         if metric is None:
-            best = self.summary.best
-            candidates = [] if best is None else [trial for trial in self if trial.row.name == best.name]
+            candidates = [self.summary.best] if self.summary.best is not None else []
         else:
             metric = metric.replace(" ", "_")
-            fitting = [trial for trial in self if trial.row.is_audited and trial.row.meets]
+            fitting = [trial for trial in self if trial.is_audited and trial.meets]
             names = sorted({name for trial in fitting for name in trial.metrics})
             if fitting and metric not in names:
                 raise UnknownNameError(
@@ -102,21 +89,11 @@ class SweepResult:
     def __len__(self) -> int:
         return len(self.summary.rows)
 
-    def __getitem__(self, index: int) -> SweepTrial:
-        row = self.summary.rows[index]
-        audits = {result.name: result for result in self.report.results}
-        metrics = dict(row.metrics)
-        if row.is_audited:
-            metrics |= {
-                "audited_epsilon": row.audited,
-                "claimed_epsilon": row.claimed,
-                "ceiling_epsilon": row.ceiling,
-            }
-        configuration = row.configuration
-        return SweepTrial(dict(configuration.values), metrics, configuration.error, audits.get(row.name), row)
+    def __getitem__(self, index: int) -> SweepRow:
+        return self.summary.rows[index]
 
-    def __iter__(self) -> Iterator[SweepTrial]:
-        return (self[index] for index in range(len(self)))
+    def __iter__(self) -> Iterator[SweepRow]:
+        return iter(self.summary.rows)
 
     def __repr__(self) -> str:
         best = self.summary.best

@@ -27,31 +27,14 @@ from dpaudit.consent import Consent, apply_consent, require_network
 from dpaudit.engine.answer.result import AuditResult
 from dpaudit.engine.answer.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.request.audit_spec import (
-    Audit,
-    AuditSpec,
-)
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.build import build_dataclass
 from dpaudit.engine.request.loading import configurations
 from dpaudit.engine.request.plain_yaml import YamlFile
-from dpaudit.engine.request.sweep import (
-    AUDITED,
-    FAILED,
-    STOPPED,
-    Configuration,
-    Rungs,
-    SubjectTo,
-    Sweep,
-)
+from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
 from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import (
-    checkpoints_of,
-    consent_for,
-    locked_folder,
-    open_run_folder,
-    place_of,
-)
+from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, locked_folder, open_run_folder, place_of
 from dpaudit.engine.run.run_status import CONFIGURATIONS
 from dpaudit.engine.sweep.request import FILE, Request, read_request, request_in, require_intact
 from dpaudit.engine.sweep.result import SweepResult

@@ -67,6 +67,7 @@ class HighestScores(Estimator[Scores, HighestTally]):
     """Base of the estimators that guess the canaries with the highest scores as members."""
 
     tally_type: ClassVar[type[Any]] = HighestTally
+    fair_coins: ClassVar[bool] = False  # members are few, and no fair coins chose them
 
     @property
     @abstractmethod

@@ -15,20 +15,17 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Record, Verb
-from dpaudit.engine.estimate.estimating import (
+from dpaudit.engine.estimate.estimating import IN_THIS_ORDER, NOT_IN_THIS_ORDER, Estimate, estimates
+from dpaudit.engine.estimate.reading import (
     COINS,
     DEFAULT_GUESS,
     GUESS_ORDER,
-    IN_THIS_ORDER,
-    NOT_IN_THIS_ORDER,
     PLANTED_RECORDS,
     PLANTING_RATE,
     RARE_COINS,
-    Estimate,
     Question,
-    estimates,
 )
-from dpaudit.engine.estimate.slices import estimates_by, shared_error
+from dpaudit.engine.estimate.results import estimates_by, shared_error
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.build import build, build_dataclass
 from dpaudit.errors import InputError, printable_lines, require
@@ -140,7 +137,7 @@ class TextEstimate(Estimate):
 
     def write(self, folder: Path) -> None:
         """Write the files of `save` to an existing folder."""
-        from dpaudit.engine.estimate.page import to_json, write_page  # slow to import
+        from dpaudit.engine.estimate.results import to_json, write_page  # slow to import
 
         for name, table in {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}.items():
             write_atomically(folder / f"{name}.parquet", partial(pq.write_table, table))

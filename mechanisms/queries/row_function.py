@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable: "
 """Prefix of the ending of a call that returned an unreadable object; the worker writes it."""
 
+ALIKE = "all results are equal: "
+"""Prefix of the note of a unit whose calls all had the same result."""
+
 UNKNOWN = "?"
 """Checksum of what cannot be read; the worker writes it."""
 

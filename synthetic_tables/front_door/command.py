@@ -75,7 +75,7 @@ def synthetic(
     --split other, never gives a violation. A split that is not random but passes the tests can give a false one.
     """
     from dpaudit.engine.answer.verdict import Verdict
-    from dpaudit.engine.report.plain_values import in_json
+    from dpaudit.engine.exits import in_json
     from dpaudit.synthetic_tables.front_door import auditing
 
     if (fail_on_violation or fail_on_inconclusive) and claim is None:

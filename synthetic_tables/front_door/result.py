@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.answer.answer_words import claimed_and_observed
-from dpaudit.engine.answer.card import card
 from dpaudit.engine.answer.record import Record, Test, Verb
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.errors import printable_lines
@@ -131,7 +130,7 @@ class SyntheticAudit(Answered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        from dpaudit.engine.report.plain_values import plain_values
+        from dpaudit.engine.exits import plain_values
 
         tests = [
             {
@@ -194,12 +193,6 @@ class SyntheticAudit(Answered):
         names = ["kind", "name", "value", "lower", "upper", "meaning"]
         usefulness = [("utility", each.name, each.value, np.nan, np.nan, each.meaning) for each in self.utility]
         return pd.DataFrame([*tests, *attacks, *measures, *usefulness], columns=names)
-
-    def _repr_html_(self) -> str:
-        return card(self.answer, self)
-
-    def __str__(self) -> str:
-        return self.text()
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; `verbose` adds all tests, attacks and measures."""

@@ -75,7 +75,7 @@ def test_lines_have_one_order_and_end_with_the_next_step() -> None:
     with Cases() as cases:
         for name, situation in SITUATIONS.items():
             with cases.case(name):
-                labels = [line.label for line in decide(situation.record).lines]
+                labels = [label for label, _ in decide(situation.record).lines]
                 assert labels == sorted(labels, key=order.index)
                 assert labels[-1] == "next"
 

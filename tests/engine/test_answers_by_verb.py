@@ -79,7 +79,7 @@ def test_advice_names_commands_and_options_of_its_verb() -> None:
     context, verbs = click.Context(main), set()
     with Cases() as cases:
         for name, verb, answer in answers():
-            for advised in COMMAND.findall(" ".join((answer.next_step, *(line.text for line in answer.lines)))):
+            for advised in COMMAND.findall(" ".join((answer.next_step, *(text for _, text in answer.lines)))):
                 with cases.case(f"{name}: {advised}"):
                     command = main.get_command(context, advised.split()[0])
                     assert command is not None

@@ -35,9 +35,9 @@ from dpaudit import (
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
 from dpaudit.claims import NO_FRACTIONS, Scope
-from dpaudit.engine.answer.joint import JointVerdict
 from dpaudit.engine.answer.record import Confirmation, Sensitivity
 from dpaudit.engine.answer.result import AuditResult
+from dpaudit.engine.answer.run_report import JointVerdict
 from dpaudit.engine.answer.shift import ShiftControl
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import Digits

@@ -16,9 +16,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, Scope
-from dpaudit.engine.answer.joint import JointVerdict
 from dpaudit.engine.answer.record import Confirmation, Sensitivity
-from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.run_report import JointVerdict, Report
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.report.ci_files import write_for_ci
@@ -120,7 +119,7 @@ def test_summary_is_appended_to_the_file(report: Report, tmp_path: Path) -> None
     visible_text = "".join(token.content for token in tokens_of(text) if token.type == "text")
     assert report.results[1].answer.sentence in visible_text
     assert report.results[0].answer.line("sensitivity")
-    assert all(line.text in visible_text for result in report.results for line in result.answer.lines)
+    assert all(text in visible_text for result in report.results for _, text in result.answer.lines)
 
 
 NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)

@@ -94,9 +94,7 @@ def test_the_error_of_the_code_comes_first(mechanism: Any, error: str, line: str
         report = dpaudit.check(mechanism, run=HERE, output=tmp_path, quiet=True, effort="quick")
     (answer,) = {answer.text(): answer for answer in report.answers}.values()
     assert answer.verdict is Verdict.FAILED
-    first = answer.lines[0]
-    assert first.label == "error"
-    assert first.text == (f"{error} {line_of(line)}" if line else error)
+    assert answer.lines[0] == ("error", f"{error} {line_of(line)}" if line else error)
     assert error in answer.headline
 
 

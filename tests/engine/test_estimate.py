@@ -21,8 +21,8 @@ from scipy.stats import binom
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.estimate.estimating import Question, natural_method
-from dpaudit.engine.estimate.slices import estimates_by
+from dpaudit.engine.estimate.reading import CanaryScores, Question
+from dpaudit.engine.estimate.results import estimates_by
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError
 from dpaudit.estimators import measures as measuring
@@ -614,7 +614,7 @@ def test_coins_called_fair_exceed_the_truth_no_more_often_than_stated(
 
 def test_coins_are_rarely_mistaken_for_blocks() -> None:
     coins = [np.random.default_rng(seed).random(200) < 0.5 for seed in range(2_000)]
-    methods = [natural_method(*_table_and_question(coin)) for coin in coins]
+    methods = [CanaryScores(*_table_and_question(coin)).method for coin in coins]
     assert methods.count("two-samples") <= 3
 
 

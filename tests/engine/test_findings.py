@@ -17,8 +17,7 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, SubsampledGaussian, claim_under
 from dpaudit.engine.answer.verdict import COLOURS
 from dpaudit.engine.figures.finding_figures import finding_figures
-from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
-from dpaudit.engine.report.page import write_page
+from dpaudit.engine.report.page import bounds_json, bounds_table, write_page
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
 from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage
@@ -146,7 +145,7 @@ def test_every_kind_of_finding_has_text_page_and_json(kind: str, tmp_path: Path)
     assert rejected.violation_point.quantity == "epsilon" or "where the claim allows" in rejected.answer.line(
         "lower bound"
     )
-    assert all(line.text in str(both) for each in (rejected, not_rejected) for line in each.answer.lines)
+    assert all(text in str(both) for each in (rejected, not_rejected) for _, text in each.answer.lines)
     assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
     assert plain[0]["violation_point"]["where"] == rejected.violation_point.where

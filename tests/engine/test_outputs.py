@@ -353,7 +353,7 @@ def test_the_answer_is_printed_before_a_page_that_fails(
     (tmp_path / "scores.csv").write_text("score,member\n" + "1,1\n0,0\n" * 30)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpaudit.synthetic_tables.front_door.page.write_page", full)
-    monkeypatch.setattr("dpaudit.engine.estimate.page.write_page", full)
+    monkeypatch.setattr("dpaudit.engine.estimate.results.write_page", full)
     monkeypatch.setattr("dpaudit.plain_files.write_user_file", full)
     for words, start in (
         (["synthetic", "train.csv", "holdout.csv", "synth.csv", "-o", "page.html"], "lower bound"),

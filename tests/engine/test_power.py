@@ -12,14 +12,8 @@ import pytest
 from scipy import special, stats
 
 from dpaudit import Audit, AuditSpec, Claim
-from dpaudit.engine.data.generated import GaussianMixture
-from dpaudit.engine.games.coins import CanarySetup
-from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.one_run.membership import Membership
-from dpaudit.engine.games.reference import CoinResponse, PlantedLabels, ProxyLabels, Reference, Response
-from dpaudit.engine.planning import power
-from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.planning.power import (
+from dpaudit.engine.answer import sensitivity as power
+from dpaudit.engine.answer.sensitivity import (
     Outlook,
     ceiling_bound,
     expected_bound,
@@ -27,6 +21,12 @@ from dpaudit.engine.planning.power import (
     planned_outlook,
     rows_to_reject,
 )
+from dpaudit.engine.data.generated import GaussianMixture
+from dpaudit.engine.games.coins import CanarySetup
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import Membership
+from dpaudit.engine.games.reference import CoinResponse, PlantedLabels, ProxyLabels, Reference, Response
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
@@ -157,7 +157,7 @@ def test_proxies_of_rare_labels_leave_little_to_detect() -> None:
 
 
 def test_a_number_of_rows_above_the_maximum_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "MAX_ROWS", 1 << 12)
+    monkeypatch.setattr(power, "MOST_TRIED", 1 << 12)
     assert rows_to_reject(OneRun(), COINS, 0.01, spent=0.02) is None
 
 

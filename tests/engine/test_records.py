@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
-from dpaudit.engine.answer.bounds_checksum import checksum_note
 from dpaudit.engine.answer.records import DEFAULTS, Records, benjamini_yekutieli, p_values
 from dpaudit.engine.answer.run_report import Report
+from dpaudit.engine.answer.stated_values import checksum_note
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.engine.request.build import build

@@ -20,7 +20,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.answer.stopping import SequentialReader
+from dpaudit.engine.answer.gather import SequentialReader
 from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, StopRule
 from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.engine.planning.plan import make_plan

@@ -129,9 +129,9 @@ def test_the_best_configuration_meets_the_limit_by_a_claim_that_is_not_rejected(
     assert leaky.audit is not None
     assert leaky.audit.verdict is Verdict.VIOLATION
     assert leaky.metrics["audited_epsilon"] > 1
-    assert not leaky.row.meets
-    assert "was shown, which exceeds 1" in leaky.row.why
-    assert "it claims 8" in result[2].row.why
+    assert not leaky.meets
+    assert "was shown, which exceeds 1" in leaky.why
+    assert "it claims 8" in result[2].why
     assert "Only its claim of 0.5" in str(result)
     assert "proves nothing" in str(result)
     assert result.get_best_result("audited_epsilon", "min").config == best.config
@@ -218,7 +218,7 @@ def test_shared_units_of_configurations_run_once(tmp_path: Path) -> None:
 
 def test_a_failed_configuration_leaves_the_others(tmp_path: Path) -> None:
     result = sweep(base(grid={"mechanism.sharpness": [-1.0, 1.0]}), output=tmp_path / "run", quiet=True)
-    assert [trial.row.configuration.state for trial in result] == [FAILED, AUDITED]
+    assert [trial.configuration.state for trial in result] == [FAILED, AUDITED]
     assert "no finite number" in result.errors[0]
     assert "failed" in str(result)
     with pytest.raises(
@@ -503,13 +503,13 @@ def test_rungs_stop_configurations_and_an_interrupted_sweep_is_restored(
     with pytest.raises(KeyboardInterrupt):
         sweep(spec_fields, output=tmp_path / "run", listeners=[interrupt])
     result = restore_sweep(tmp_path / "run")
-    states = Counter(trial.row.configuration.state for trial in result)
+    states = Counter(trial.configuration.state for trial in result)
     assert states[AUDITED] >= 1
     assert states[FAILED] == 1
     assert "the training at a rung failed" in result.errors[0]
     assert len(result) == 4
     for trial in list(result)[:3]:
-        assert (trial.row.configuration.rung in (0.1, 0.2)) == (trial.row.configuration.state == STOPPED)
+        assert (trial.configuration.rung in (0.1, 0.2)) == (trial.configuration.state == STOPPED)
         assert trial.metrics["test_accuracy"] > 0.1
     # The error is split over all configurations, because the choice of the remaining ones depends on results.
     assert {result.summary.sweep.count} == {4}
@@ -537,7 +537,7 @@ def test_a_sweep_in_a_remote_folder_resumes_on_another_machine(tmp_path: Path, m
     assert list((tmp_path / "remote" / "units").glob("*.parquet")), "finished units were uploaded"
     shutil.rmtree(tmp_path / "cache")
     result = restore_sweep(place, allow_code=True, quiet=True)
-    assert [trial.row.configuration.state for trial in result] == [AUDITED, AUDITED, FAILED]
+    assert [trial.configuration.state for trial in result] == [AUDITED, AUDITED, FAILED]
     assert result.experiment_path == place
     assert times_run(tmp_path / "remote") == {1}
     assert (tmp_path / "remote" / "reaudit" / "bounds.json").exists()
@@ -622,7 +622,7 @@ def test_no_configuration_but_the_first_starts_after_the_time_budget(tmp_path: P
 
     config = tune.TuneConfig(time_budget_s=1e-9)
     result = sweep(base(grid=GRID), tune_config=config, output=tmp_path / "run", quiet=True)
-    assert [trial.row.configuration.state for trial in result] == [AUDITED, STOPPED, STOPPED, STOPPED]
+    assert [trial.configuration.state for trial in result] == [AUDITED, STOPPED, STOPPED, STOPPED]
     assert len(restore_sweep(tmp_path / "run", quiet=True).report.results) == 4
 
 

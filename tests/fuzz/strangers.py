@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from dpaudit import audit
-from dpaudit.engine.answer.bounds_checksum import checksum_note
+from dpaudit.engine.answer.stated_values import checksum_note
 from dpaudit.engine.request.loading import load_spec
 from tests.fuzz.cases import ODD_BYTES, SMALL, as_file, damaged
 from tests.fuzz.outcome import End, Outcome, command, outcome

@@ -14,7 +14,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dpaudit.engine.answer.bounds_checksum import checksum_note
+from dpaudit.engine.answer.stated_values import checksum_note
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.run.model_card import NO_PROOF, REJECTED, ModelCard
 from dpaudit.errors import SpecError

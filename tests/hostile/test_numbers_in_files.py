@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from dpaudit.engine.answer import stated_values
-from dpaudit.engine.answer.bounds_checksum import checksum_note
-from dpaudit.engine.answer.stated_values import StatedValue
-from dpaudit.engine.run.leaking_records import records_in
-from dpaudit.engine.run.model_card import ModelCard
+from dpaudit.engine.answer.stated_values import StatedValue, checksum_note
+from dpaudit.engine.run.model_card import ModelCard, records_in
 from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import AuditError, SpecError
 

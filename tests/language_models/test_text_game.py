@@ -18,9 +18,9 @@ from scipy.stats import binom
 import dpaudit
 from dpaudit import Claim, Relation, Report, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.answer.sensitivity import planned_outlook
 from dpaudit.engine.games.reference import RareCoinResponse
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.planning.power import planned_outlook
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.language_models.attacks.text_attacks import CanaryLosses

@@ -1,8 +1,4 @@
-"""Calls with equal results: whether anything that was not read differs between them.
-
-Equal results show no leak, and no leak would show in them. If some part of the results, the printed
-text or the files was not read and differs, nothing is known about the claim.
-"""
+"""The note of a unit whose calls had equal results."""
 
 from __future__ import annotations
 
@@ -11,10 +7,7 @@ import json
 from collections.abc import Sequence
 
 from dpaudit.engine.games.outcomes import MAX_NUMBER
-from dpaudit.mechanisms.queries.row_function import UNKNOWN, CallOutcome
-
-ALIKE = "all results are equal: "
-"""Prefix of the note of a unit whose calls all had the same result."""
+from dpaudit.mechanisms.queries.row_function import ALIKE, CallOutcome
 
 
 def alike_note(outcomes: Sequence[CallOutcome]) -> tuple[str, ...]:
@@ -29,13 +22,3 @@ def alike_note(outcomes: Sequence[CallOutcome]) -> tuple[str, ...]:
     unread = {what: sorted({part.get(what, "") for part in parts})[:2] for what in names}  # two show a difference
     digest = hashlib.sha256(ending.encode("utf-8", "backslashreplace") + content).hexdigest()
     return (ALIKE + json.dumps({"result": digest, "unread": unread}),)
-
-
-def differing_parts(notes: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """Return the unread parts that differ or may differ, from the notes of each unit; None if results differ."""
-    alike = [json.loads(note.removeprefix(ALIKE)) for unit in notes for note in unit if note.startswith(ALIKE)]
-    if not alike or len(alike) != len(notes) or len({unit["result"] for unit in alike}) > 1:
-        return None
-    whats = dict.fromkeys(what for unit in alike for what in unit["unread"])
-    checksums = {what: {each for unit in alike for each in unit["unread"].get(what, [""])} for what in whats}
-    return tuple(what for what, different in checksums.items() if len(different) > 1 or UNKNOWN in different)

@@ -1,18 +1,62 @@
-"""Results of an estimate for other programs (JSON) and for readers (a small page)."""
+"""Results of several estimates: slices of a table that hold together, JSON for programs, and a small page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.engine.estimate.estimating import Estimate
-from dpaudit.engine.report.plain_values import attributes, in_json
+from dpaudit.engine.estimate.estimating import Estimate, estimates
+from dpaudit.engine.estimate.reading import Question
+from dpaudit.engine.estimate.tables import SourceTable
+from dpaudit.engine.exits import attributes, in_json
+from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.estimators.extraction.shares import ExtractionTable
 
 if TYPE_CHECKING:
     from dpaudit.estimators.counts import Reading
 
 NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
+
+
+def shared_error(question: Question, results: int) -> Question:
+    """Return the question with the confidences of one of several results that have equal shares of the error."""
+
+    def of_each(confidence: float) -> float:
+        return 1 - (1 - confidence) / results
+
+    return replace(
+        question,
+        confidence=of_each(0.95 if question.confidence is None else question.confidence),
+        convicting=None if question.convicting is None else of_each(question.convicting),
+    )
+
+
+def estimates_by(
+    table: SourceTable, question: Question, columns: Sequence[str], *, others: int = 0
+) -> dict[str, Estimate | ExtractionTable | str]:
+    """Return the result of each combination of values in some columns, or the reason why it has none.
+
+    All results hold together with the stated confidence: each has an equal share of the error. The columns must be
+    chosen without looking at the scores.
+
+    Args:
+        others: Number of other results that have an equal share of the same error.
+    """
+    slices = table.slices(columns)
+    question = shared_error(question, len(slices) + others)
+    outcomes: dict[str, Estimate | ExtractionTable | str] = {}
+    for name, rows in slices.items():
+        try:
+            slice_readings = estimates(rows, question)
+        except (DataError, InputError) as err:  # for example too few rows in this slice
+            outcomes[name] = str(err)
+            continue
+        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate | ExtractionTable):
+            raise SpecError("--by needs a table of scores, or one row of counts in each slice")
+        outcomes[name] = slice_readings[0]
+    return outcomes
 
 
 def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
