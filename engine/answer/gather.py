@@ -111,6 +111,10 @@ class _Finished:
         trainings = [key for key in entry.trainings if key not in entry.choices]
         notes = tuple(dict.fromkeys(note for report in self._reports(trainings) for note in report.notes))
         chosen = tuple(note for report in self._reports(entry.choices) for note in report.notes)
+        at_first: Finding | None = None  # of a confirmatory run that does not reject
+        if entry.first_confidence is not None and finding and not finding.violation_point(compared.claim.curve):
+            estimator = replace(audit.estimator, confidence=entry.first_confidence)
+            at_first = estimator.find(self._tallies, failed_replays=self._failed_replays)
         differing = self._parts_of_equal_results(trainings, scores)
         names = ("game", "attack", "proxy", "estimator")
         parts: dict[str, Any] = {name: getattr(audit, name) for name in names}
@@ -154,7 +158,7 @@ class _Finished:
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
             audited=audit.mechanism,
-            at_first_confidence=self._at_first_confidence(finding, compared.claim),
+            at_first_confidence=at_first,
             measures=measured,
             guess_counts=tuple(tally for tally in self._tallies if isinstance(tally, OneRunTally)),
             failed_replays=self._failed_replays,
@@ -207,14 +211,6 @@ class _Finished:
         if replays * rows > MOST_FOR_P or estimator.seconds(replays, rows) > SECONDS_FOR_P:
             return None
         return p_value_of(estimator, self._tallies, finding, curve, failed_replays=self._failed_replays)
-
-    def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
-        """Return the finding of a confirmatory run that does not reject, at the confidence of the first pass."""
-        if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
-            return None
-        estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
-        result: Finding = estimator.find(self._tallies, failed_replays=self._failed_replays)
-        return result
 
     def _control(self) -> ShiftControl | None:
         """Return the negative control: the same game on held-out rows."""

@@ -304,7 +304,6 @@ class Report:
     @property
     def joint_confidence_note(self) -> str:
         """Sentence on the joint confidence of several bounds; exact findings do not count."""
-        count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
             return (
                 "The tests of the first pass share the error: their bounds hold together with confidence "
@@ -313,6 +312,7 @@ class Report:
             )
         if self.sweep is not None:
             return self.sweep.confidence_line
+        count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if count < 2:
             return ""
         return (
@@ -351,10 +351,8 @@ class Report:
         Args:
             verbose: True to add methods, counts, choices and tests that did not run.
         """
-        if self.sweep is None:
-            blocks = [result.text(verbose=verbose) for result in self.results]
-        else:
-            blocks = [str(self.sweep)]
+        texts = [result.text(verbose=verbose) for result in self.results] if self.sweep is None else []
+        blocks = texts if self.sweep is None else [str(self.sweep)]
         if self.joint is not None:
             blocks = [self.joint.text(verbose=verbose), *(blocks if verbose else [])]
         budget = " or beyond the budget" if self.joint is not None and self.joint.not_played else ""

@@ -39,7 +39,14 @@ class PlannedRun:
             *self._outlook_lines(),
             *self.plan.prices(),
             *self.cost.lines,
-            *map(_unit_line, rows),
+            *(
+                f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU"
+                + (f" {row['memory'] / 1e9:.4g} GB" if row["memory"] else "")
+                + (f" {row['custom']}" if row["custom"] else "")
+                + (f"  seed {row['seed']}" if row["seed"] else "")
+                + (f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else "")
+                for row in rows
+            ),
         )
 
     def _outlook_lines(self) -> list[str]:
@@ -91,15 +98,6 @@ def planned_run(
         announce(announcement)
     plan = make_plan(spec if seed is None else replace(spec, seed=seed))
     return PlannedRun(plan, forecast(plan, timings), besides)
-
-
-def _unit_line(row: dict[str, Any]) -> str:
-    needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
-    seed = f"  seed {row['seed']}" if row["seed"] else ""
-    memory = f" {row['memory'] / 1e9:.4g} GB" if row["memory"] else ""
-    custom = f" {row['custom']}" if row["custom"] else ""
-    resources = f"{row['cpus']} CPU {row['gpus']:g} GPU{memory}{custom}"
-    return f"{row['key'][:8]}  {row['label']:<34} {resources}{seed}{needs}"
 
 
 @dataclass(frozen=True)

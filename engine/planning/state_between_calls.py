@@ -157,19 +157,15 @@ def _release_digests(
 ) -> ReleaseDigests:
     call = _release_function(mechanism, compute)
     digests = []
-    for number in data_sets:
-        data = _data_set(target, number)
+    for number in data_sets:  # each data set is the same in every process
+        rng = np.random.default_rng([number, ROWS])
+        if isinstance(target, Examples):
+            rows = rng.permutation(len(target))[: max(ROWS, len(target) // 2) + number]
+            data: Any = target.take(rows).with_(labels=rng.permutation(target.labels[rows])).writable()
+        else:  # a small table: rows may repeat
+            data = target.take(rng.integers(0, len(target), ROWS + number))
         digests.append([_digest(call, data, seed.child(number, repetition)) for repetition in (0, 1)])
     return ReleaseDigests(np.array(digests, np.int64))
-
-
-def _data_set(target: Rows, number: int) -> Any:
-    """Return data set `number`, the same in every process."""
-    rng = np.random.default_rng([number, ROWS])
-    if not isinstance(target, Examples):  # a small table: rows may repeat
-        return target.take(rng.integers(0, len(target), ROWS + number))
-    rows = rng.permutation(len(target))[: max(ROWS, len(target) // 2) + number]
-    return target.take(rows).with_(labels=rng.permutation(target.labels[rows])).writable()
 
 
 def _digest(call: Callable[[Any, Seed], Any], data: Any, seed: Seed) -> int:
