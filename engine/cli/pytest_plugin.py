@@ -81,19 +81,28 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(f"A false alarm among these {len(lines)}: probability at most {error_of(config):g}.")
     file = config.getoption("--dp-audit-summary")
     if file is not None and not hasattr(config, "workerinput"):
-        from dpaudit.engine.report.ci_files import markdown_text
         from dpaudit.errors import RunError
-        from dpaudit.plain_files import append_user_file
 
-        unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
-        summaries = sorted(unsorted, key=lambda summary: summary[0])
-        error = f"A false alarm among them: probability at most {error_of(config):g}."
-        blocks = ["# Privacy checks", f"{len(summaries)} checks. {error}"]
-        blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
         try:
-            append_user_file(file, ("\n\n".join(blocks) + "\n").encode())
+            _write_summary(file, config)
         except RunError as err:
             terminalreporter.line(f"dpaudit: {err}", red=True)
+
+
+def _write_summary(file: Path, config: pytest.Config) -> None:
+    """Append the Markdown of all checks to a file, in the order of the tests.
+
+    Raises: RunError if the file cannot be written.
+    """
+    from dpaudit.engine.report.ci_files import markdown_text
+    from dpaudit.plain_files import append_user_file
+
+    unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
+    summaries = sorted(unsorted, key=lambda summary: summary[0])
+    blocks = ["# Privacy checks", f"{len(summaries)} checks. A false alarm among them: probability at most "]
+    blocks[-1] += f"{error_of(config):g}."
+    blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
+    append_user_file(file, ("\n\n".join(blocks) + "\n").encode())
 
 
 def error_of(config: pytest.Config) -> float:
