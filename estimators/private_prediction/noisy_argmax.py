@@ -46,7 +46,8 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
     Slow twin: `flip` of tests/twins/gnmax_twin.py.
     """
     counts = np.asarray(histograms, np.float64)
-    require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
+    fits = counts.ndim == 2 and counts.shape[1] >= 2
+    require(fits, "histograms must have the shape (n, classes), with at least two classes", shape=counts.shape)
     require(sigma > 0, "sigma must be > 0", sigma=sigma)
     ranked = -np.sort(-counts, axis=1)
     logs = log_ndtr((ranked[:, 1:] - ranked[:, :1]) / (math.sqrt(2) * sigma))
