@@ -29,6 +29,7 @@ from dpaudit.engine.games.outcomes import Runs
 from dpaudit.engine.games.search import coupled_move
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
+from tests.bank import numbers
 from tests.engine.own_learners import (
     DEFECTS,
     HONEST,
@@ -137,15 +138,23 @@ LIMITS = {
     "logistic-model": True,
     "huber-in-range": False,
     "logistic-in-range": False,
+    "mean-in-wide-bounds": True,
 }
 
 
 @pytest.mark.parametrize(("name", "limits"), LIMITS.items())
 def test_a_bounded_loss_is_no_limit_on_records(name: str, limits: bool) -> None:
     """A far record has a bounded effect in both cases; only code with a limit makes a promise about it."""
-    coupled = CoupledTrainings(HONEST[name](), 9, seed=Seed(3), limit_s=None, compute=Compute())
+    of_name = HONEST | {"mean-in-wide-bounds": numbers.BANK["mean-wide-bounds-half-noise"].defect}
+    coupled = CoupledTrainings(of_name[name](), 9, seed=Seed(3), limit_s=None, compute=Compute())
     choice = next(crafted_choices(DATA, Relation.REPLACE, 1, far=False))
     assert coupled.limit_records(DATA, choice.points) == limits
+
+
+def test_code_that_fails_with_the_first_record_is_predicted_by_another_one() -> None:
+    candidates = predicted(numbers.BANK["nan-on-a-record"].defect())
+    assert candidates is not None
+    assert candidates[0].name.startswith("the data: the lower corner"), "the failing pair comes first"
 
 
 @pytest.mark.parametrize("code", [seedless_sum, noise_by_content])
