@@ -198,31 +198,26 @@ def limits(features: Floats, coins: Flags, seed: int) -> Odds:
 
 def atoms(features: Floats, coins: Flags, seed: int) -> Odds:
     """Score values that recur exactly (numbers without noise, limits, counts); log-odds of columns are added."""
-    tables = [_table_of_atoms(column, coins) for column in features.T]
+    tables = []
+    for column in features.T:
+        values, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+        recurs = counts >= MIN_ATOM_COUNT
+        atom_of_row = np.where(recurs, np.cumsum(recurs) - 1, recurs.sum())[place]
+        count_one, count_zero = (
+            np.bincount(atom_of_row[coins == world], minlength=recurs.sum() + 1) + 0.5 for world in (True, False)
+        )
+        of_atoms = np.log(count_one / count_zero) - np.log(count_one.sum() / count_zero.sum())  # the last of all others
+        tables.append((values[recurs], of_atoms))
 
     def odds(others: Floats) -> Floats:
-        columns = [_look_up(table, column) for table, column in zip(tables, others.T, strict=True)]
-        return log_odds(special.expit(np.sum(columns, 0)))
+        total = np.zeros(len(others))
+        for (values, of_atoms), column in zip(tables, others.T, strict=True):
+            place = np.searchsorted(values, column)
+            is_atom = np.append(values, np.nan)[place] == column
+            total += of_atoms[np.where(is_atom, place, -1)]
+        return log_odds(special.expit(total))
 
     return odds
-
-
-def _table_of_atoms(column: Floats, coins: Flags) -> tuple[Floats, Floats]:
-    """Return recurring values, ascending, shape (k,), and their log-odds, shape (k + 1,), the last for all others."""
-    values, place, counts = np.unique(column, return_inverse=True, return_counts=True)
-    recurs = counts >= MIN_ATOM_COUNT
-    atom_of_row = np.where(recurs, np.cumsum(recurs) - 1, recurs.sum())[place]
-    count_one, count_zero = (
-        np.bincount(atom_of_row[coins == world], minlength=recurs.sum() + 1) + 0.5 for world in (True, False)
-    )
-    return values[recurs], np.log(count_one / count_zero) - np.log(count_one.sum() / count_zero.sum())
-
-
-def _look_up(table: tuple[Floats, Floats], column: Floats) -> Floats:
-    values, odds = table
-    place = np.minimum(np.searchsorted(values, column), max(len(values) - 1, 0))
-    is_atom = values[place] == column if len(values) else np.zeros(len(column), np.bool_)
-    return np.asarray(np.where(is_atom, odds[place], odds[-1]))
 
 
 CLASSIFIERS: Mapping[str, Callable[[Floats, Flags, int], Odds]] = {

@@ -26,6 +26,8 @@ Source: ours; the domination is that of the one-run proof of Steinke et al. (202
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -102,6 +104,27 @@ def learned_order(
     size = np.arange(count, 0, -1, dtype=np.float64)
     truth = coins[canaries]
     return Scores(np.where(truth == right, size, -size), truth, canary=canaries)
+
+
+def order_of_attacks(
+    opinions: Floats,
+    own: Sequence[int],
+    features: Floats,
+    coins: NDArray[np.bool_],
+    *,
+    guessed: NDArray[np.bool_] | None = None,
+) -> Scores:
+    """Return the learned order of guesses of several attacks.
+
+    Args:
+        opinions: Scores of each canary on scales of the attacks' own, shape (canaries, k): > 0 for heads. The first
+            column is followed before any coin is revealed.
+        own: Columns of `opinions` whose sum is the score of all attacks together.
+        features, coins, guessed: As in `learned_order`.
+    """
+    together = opinions[:, list(own)].sum(axis=1, keepdims=True)
+    experts = signed_tail_rank(np.concatenate([opinions, together], axis=1))
+    return learned_order(experts, features, coins, guessed=guessed)
 
 
 class _Coins:
@@ -203,24 +226,18 @@ class _Model:
         """Fit the model to all revealed coins; return its log odds of heads for all canaries."""
         canaries, heads = coins.revealed
         self._next_fit = int(NEXT_FIT * canaries.size) + 1
-        self._weights = _fitted_weights(self._inputs[canaries], heads, self._prior, self._weights)
+        signed = self._inputs[canaries] * np.where(heads, 1.0, -1.0)[:, None]
+        for _ in range(8):  # Newton's method
+            wrong = expit(-(signed @ self._weights))
+            gradient = signed.T @ wrong - RIDGE * (self._weights - self._prior)
+            curvature = (signed * (wrong * (1 - wrong))[:, None]).T @ signed
+            curvature[np.diag_indices_from(curvature)] += RIDGE
+            step = np.linalg.solve(curvature, gradient)
+            self._weights = self._weights + step
+            if np.abs(step).max() < 1e-3:
+                break
         odds: Floats = self._inputs @ self._weights
         return odds
-
-
-def _fitted_weights(inputs: Floats, coins: NDArray[np.bool_], prior: Floats, weights: Floats) -> Floats:
-    """Return the weights of a logistic model, shrunk towards `prior`, by Newton's method."""
-    signed = inputs * np.where(coins, 1.0, -1.0)[:, None]
-    for _ in range(8):
-        wrong = expit(-(signed @ weights))
-        gradient = signed.T @ wrong - RIDGE * (weights - prior)
-        curvature = (signed * (wrong * (1 - wrong))[:, None]).T @ signed
-        curvature[np.diag_indices_from(curvature)] += RIDGE
-        step = np.linalg.solve(curvature, gradient)
-        weights = weights + step
-        if np.abs(step).max() < 1e-3:
-            break
-    return weights
 
 
 def _places(ranking: Ints) -> Ints:

@@ -201,7 +201,7 @@ def _release_function(mechanism: Any, compute: Compute) -> Callable[[Any, Seed],
 
 
 def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np.int64]:
-    from dpaudit.engine.games.labels.label_releases import form_code, release_labels
+    from dpaudit.engine.games.labels.label_designs import form_code, release_labels
 
     release = release_labels(mechanism, data.labels, data.classes, seed)
     if release.fault:

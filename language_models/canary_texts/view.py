@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.guess_order import learned_order, signed_tail_rank
+from dpaudit.engine.attacks.guess_order import order_of_attacks
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.scores import Scores
@@ -111,7 +111,5 @@ def centred(score: Floats) -> Floats:
 def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> Scores:
     """Return signed scores of the learned order of all attacks; the first attack leads until coins say otherwise."""
     distances = np.column_stack([np.clip(centred(score), -LARGEST, LARGEST) for score in scores.values()])
-    together = distances.sum(axis=1, keepdims=True)
-    intercept = np.ones((coins.size, 1))
-    experts = signed_tail_rank(np.concatenate([distances, together], axis=1))
-    return learned_order(experts, np.concatenate([distances, intercept], axis=1), coins)
+    features = np.concatenate([distances, np.ones((coins.size, 1))], axis=1)  # with an intercept
+    return order_of_attacks(distances, range(len(scores)), features, coins)

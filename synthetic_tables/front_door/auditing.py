@@ -18,7 +18,7 @@ from scipy import stats
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under, parse_claim
 from dpaudit.engine.answer.record import Sensitivity, Test
 from dpaudit.engine.answer.sensitivity import p_value_of
-from dpaudit.engine.attacks.guess_order import learned_order
+from dpaudit.engine.attacks.guess_order import signed_tail_rank
 from dpaudit.engine.data.cells import group_codes, read_as_line
 from dpaudit.errors import DataError, InputError, require
 from dpaudit.estimators.arguments import Floats, Ints
@@ -27,15 +27,12 @@ from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
-from dpaudit.synthetic_tables.front_door.limits import sample_notes, sampled, surplus
+from dpaudit.synthetic_tables.front_door.inputs import data_frame, sample_notes, sampled, surplus, synthetic_frames
 from dpaudit.synthetic_tables.front_door.result import AttackAlone, GuessedPairs, SyntheticAudit
-from dpaudit.synthetic_tables.front_door.table_files import data_frame, synthetic_frames
 from dpaudit.synthetic_tables.games.columns import read_as
-from dpaudit.synthetic_tables.games.exchanged import exchanged
-from dpaudit.synthetic_tables.games.pair_features import PairFeatures
+from dpaudit.synthetic_tables.games.pair_features import PairFeatures, slices
 from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired, row_codes, stacked
-from dpaudit.synthetic_tables.games.slices import slices
-from dpaudit.synthetic_tables.games.split_control import split_control
+from dpaudit.synthetic_tables.games.split_control import exchanged, split_control
 from dpaudit.synthetic_tables.games.usual_measures import usual_measures
 from dpaudit.synthetic_tables.games.utility import MOST_WORDS, utility
 from dpaudit.synthetic_tables.games.view import MixedTable
@@ -323,7 +320,7 @@ def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Readi
     shares["all pairs"] = 1 - sum(shares.values())
     guessed = []
     for name, mask in masks.items():
-        scores = learned_order(features.experts, features.learned, pairs.first_trained, guessed=mask)
+        scores = features.order(pairs.first_trained, mask)
         printed, strict = (
             reading.bound(scores, 1 - shares[name] * (1 - each)) for each in (PRINTED, reading.confidence)
         )
@@ -394,22 +391,17 @@ def _rows_that_would_do(detected: Callable[[int, int], bool], count: int, certai
         count: Number of pairs of this audit.
         certain: Share of the pairs that can be recognised, in [0, 1].
     """
-    if not detected(int(certain * MOST_ROWS_ADVISED), MOST_ROWS_ADVISED):
-        return "columns in which each row differs from all others, and more rows in both files"
-    each = f"about {_fewest(detected, certain, count):,} rows in each file if each training row is copied"
-    if not detected(int(certain / 10 * MOST_ROWS_ADVISED), MOST_ROWS_ADVISED):
-        return each
-    return f"{each}, or about {_fewest(detected, certain / 10, count):,} if one row in ten is"
-
-
-def _fewest(detected: Callable[[int, int], bool], right: float, count: int) -> int:
-    """Return the number of pairs, to two digits, from which a share of right guesses rejects the claim."""
-    low, high = count, MOST_ROWS_ADVISED
-    while high > 1.05 * low:
-        middle = math.ceil(math.sqrt(low * high))
-        low, high = (low, middle) if detected(int(right * middle), middle) else (middle, high)
-    rounding = int(10 ** (len(str(high)) - 2))
-    return math.ceil(high / rounding) * rounding
+    advice = []
+    words = "about {:,} rows in each file if each training row is copied", "about {:,} if one row in ten is"
+    for share, sentence in zip((certain, certain / 10), words, strict=True):
+        if detected(int(share * MOST_ROWS_ADVISED), MOST_ROWS_ADVISED):
+            low, high = count, MOST_ROWS_ADVISED
+            while high > 1.05 * low:
+                middle = math.ceil(math.sqrt(low * high))
+                low, high = (low, middle) if detected(int(share * middle), middle) else (middle, high)
+            rounding = int(10 ** (len(str(high)) - 2))  # to two digits
+            advice.append(sentence.format(math.ceil(high / rounding) * rounding))
+    return ", or ".join(advice) or "columns in which each row differs from all others, and more rows in both files"
 
 
 def _first_right(count: int, right: int) -> Scores:
@@ -425,7 +417,7 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     """Return the accuracy of an attack's own score, and its bound in the order of what stands out most."""
     ahead = pairs.ahead(features[:, 0])
     right = np.where(ahead == 0, 0.5, ahead > 0)
-    order = PairFeatures.of(pairs, [features[:, :1]]).experts[:, 0]
+    order = signed_tail_rank(PairFeatures.of(pairs, [features[:, :1]]).opinions)[:, 0]
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
     summary = catalogue("table-attack")[name].summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])

@@ -89,42 +89,27 @@ class Cells:
 
 def exact_cells(view: TableView) -> Cells:
     """Return cells in which numbers are equal to the last digit."""
-    return _cells(view, bins=None)
+    return binned_cells(view, None)
 
 
-def binned_cells(view: TableView, bins: int) -> Cells:
+def binned_cells(view: TableView, bins: int | None) -> Cells:
     """Return cells whose numbers are binned by quantiles of the real rows; few different numbers keep their own bins.
 
     Args:
-        bins: Number of bins of each column of numbers, >= 2.
+        bins: Number of bins of each column of numbers, >= 2; None for a cell for each number.
     """
-    return _cells(view, bins=bins)
-
-
-def _cells(view: TableView, bins: int | None) -> Cells:
-    columns = [
-        _number_codes(view.synthetic.numbers[:, place], view.real.numbers[:, place], bins)
-        for place in range(view.real.numbers.shape[1])
-    ]
-    words = view.synthetic.words + 1, view.real.words + 1  # missing words have code 0
-    parts = [np.column_stack([*(column[table] for column in columns), words[table]]) for table in (0, 1)]
-    sizes = np.array([*(size for _, _, size in columns), *(view.real.levels + 1)], np.int64)
-    return Cells(parts[0].astype(np.int64), parts[1].astype(np.int64), sizes, mates(view.pair))
-
-
-def _number_codes(synthetic: Floats, real: Floats, bins: int | None) -> tuple[Ints, Ints, int]:
-    """Return codes of numbers, 0 for missing ones, and the number of codes."""
-    together = np.concatenate([synthetic, real])
-    distinct = np.unique(together[~np.isnan(together)])
-    if bins is None:
-        edges = distinct
-    else:
-        ordered = np.sort(real[~np.isnan(real)])
-        edges = np.unique(ordered[(np.arange(1, bins) * ordered.size) // bins]) if ordered.size else ordered
-        if distinct.size <= bins:
-            edges = distinct
-    codes = np.where(np.isnan(together), 0, 1 + np.searchsorted(edges, together, "right")).astype(np.int64)
-    return codes[: synthetic.size], codes[synthetic.size :], edges.size + 2
+    columns, sizes, count = [], [], len(view.synthetic)
+    for together in np.concatenate([view.synthetic.numbers, view.real.numbers]).T:
+        edges = np.unique(together[~np.isnan(together)])
+        if bins is not None and edges.size > bins:
+            real = together[count:]
+            ordered = np.sort(real[~np.isnan(real)])
+            edges = np.unique(ordered[(np.arange(1, bins) * ordered.size) // bins]) if ordered.size else ordered
+        columns.append(np.where(np.isnan(together), 0, 1 + np.searchsorted(edges, together, "right")))
+        sizes.append(edges.size + 2)  # missing numbers have code 0, and so do missing words
+    words = np.concatenate([view.synthetic.words, view.real.words]) + 1
+    codes = np.column_stack([*columns, words]).astype(np.int64)
+    return Cells(codes[:count], codes[count:], np.array([*sizes, *(view.real.levels + 1)], np.int64), mates(view.pair))
 
 
 def mates(pair: Ints) -> tuple[Ints, Ints]:

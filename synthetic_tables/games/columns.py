@@ -51,11 +51,12 @@ def read_as(
     Raises: DataError if columns differ or occur twice, if a table has no rows, if a cell holds several values, or if
         the cells of a column cannot be compared: numbers with dates, 45 % with 45.
     """
-    files = ["training", "holdout", *(["synthetic"] if len(synthetic) == 1 else _numbered(len(synthetic)))]
+    files = ["training", "holdout", *(f"synthetic table {place}" for place in range(1, len(synthetic) + 1))]
+    files = [*files[:2], "synthetic"] if len(synthetic) == 1 else files
     tables = dict(zip(files, (training, holdout, *synthetic), strict=True))
     _require_same_columns(tables)
     ends = np.cumsum([len(table) for table in tables.values()])
-    rows = [slice(end - len(table), end) for end, table in zip(ends, tables.values(), strict=True)]
+    rows = [np.arange(end - len(table), end) for end, table in zip(ends, tables.values(), strict=True)]
     parts = {str(name): [table[name] for table in tables.values()] for name in training.columns}
     columns, unclear = {}, {}
     for name in parts:
@@ -70,11 +71,16 @@ def read_as(
         columns[name] = _column(name, parts[name], files, *marks)
     ordered = [columns[name] for name in parts]
     notes = tuple(f"{each.name}: {each.note}" for each in ordered if each.note)
-    return tuple(_table(ordered, each) for each in rows), notes
-
-
-def _numbered(count: int) -> list[str]:
-    return [f"synthetic table {place}" for place in range(1, count + 1)]
+    numbers = [(column.name, column.numbers) for column in ordered if column.numbers is not None]
+    words = [(column.name, column.codes, column.levels) for column in ordered if column.codes is not None]
+    whole = MixedTable(
+        np.column_stack([np.empty((ends[-1], 0)), *(values for _, values in numbers)]),
+        np.column_stack([np.empty((ends[-1], 0), np.int64), *(codes for _, codes, _ in words)]),
+        np.array([levels for _, _, levels in words], np.int64),
+        tuple(name for name, _ in numbers),
+        tuple(name for name, _, _ in words),
+    )
+    return tuple(whole.take(each) for each in rows), notes
 
 
 def _require_same_columns(tables: Mapping[str, pd.DataFrame]) -> None:
@@ -120,19 +126,6 @@ class _Column:
     decimal: str = ""
 
 
-def _table(columns: Sequence[_Column], rows: slice) -> MixedTable:
-    count = rows.stop - rows.start
-    numbers = [(column.name, column.numbers[rows]) for column in columns if column.numbers is not None]
-    words = [(column.name, column.codes[rows], column.levels) for column in columns if column.codes is not None]
-    return MixedTable(
-        np.column_stack([values for _, values in numbers]) if numbers else np.empty((count, 0)),
-        np.column_stack([codes for _, codes, _ in words]) if words else np.empty((count, 0), np.int64),
-        np.array([levels for _, _, levels in words], np.int64),
-        tuple(name for name, _ in numbers),
-        tuple(name for name, _, _ in words),
-    )
-
-
 class _Texts(NamedTuple):
     """The different texts of a column.
 
@@ -154,9 +147,10 @@ class _Texts(NamedTuple):
         return cls(list(distinct), of_tables, np.array(counts))
 
     def word_codes(self, words: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
-        """Return the code of the word of each cell, and the number of codes."""
-        codes, levels = _codes(words)
-        return np.concatenate([np.where(each >= 0, codes[each], MISSING) for each in self.codes]), levels
+        """Return the rank of the word of each cell in the sorted set of words, `MISSING` for None, and its size."""
+        ranks = {word: rank for rank, word in enumerate(sorted({word for word in words if word is not None}))}
+        codes = np.array([*(MISSING if word is None else ranks[word] for word in words), MISSING], np.int64)
+        return codes[np.concatenate(self.codes)], len(ranks)
 
 
 def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], decimal: str = "") -> _Column:
@@ -164,7 +158,8 @@ def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], de
     if any(kinds.is_complex_dtype(part.dtype) for part in parts):
         raise DataError(f"column {name!r} must hold real numbers, got complex ones. Split it into two columns")
     if all(kinds.is_bool_dtype(part.dtype) or kinds.is_numeric_dtype(part.dtype) for part in parts):
-        return _of_numbers(name, dict(zip(files, map(_floats, parts), strict=True)))
+        floats = [part.to_numpy(dtype=np.float64, na_value=np.nan) for part in parts]
+        return _of_numbers(name, dict(zip(files, floats, strict=True)))
     texts = _Texts.of(name, parts)
     if not texts.words:
         return _Column(name, np.full(sum(map(len, parts)), np.nan))
@@ -252,10 +247,6 @@ def _why_words(joint: Spelling, texts: _Texts) -> str:
     return f"words, because {100 * share:.2g} % of its cells are no numbers, such as {shortened(example)!r}"
 
 
-def _floats(part: pd.Series[Any]) -> NDArray[np.float64]:
-    return part.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
 def _texts(part: pd.Series[Any], name: str) -> NDArray[np.object_]:
     """Return the cells as texts, None where a value is missing, shape (rows,)."""
     try:
@@ -268,9 +259,3 @@ def _texts(part: pd.Series[Any], name: str) -> NDArray[np.object_]:
     texts[:-1] = [text_of(value) or None for value in distinct]
     texts[-1] = None
     return texts[codes]
-
-
-def _codes(words: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
-    """Return the rank of each word in the sorted set of words, `MISSING` for None, and the size of the set."""
-    ranks = {word: rank for rank, word in enumerate(sorted({word for word in words if word is not None}))}
-    return np.array([MISSING if word is None else ranks[word] for word in words], np.int64), len(ranks)

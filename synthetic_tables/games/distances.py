@@ -61,16 +61,7 @@ class Neighbours:
 
 def scaled(view: TableView) -> tuple[Scaled, Scaled]:
     """Return the synthetic and the real rows of a view on common scales."""
-    numbers = _on_scale(np.concatenate([view.synthetic.numbers, view.real.numbers]))
-    count = len(view.synthetic)
-    return (
-        Scaled(numbers[:count], view.synthetic.words.astype(np.int32)),
-        Scaled(numbers[count:], view.real.words.astype(np.int32)),
-    )
-
-
-def _on_scale(numbers: Floats) -> NDArray[np.float32]:
-    """Return columns of numbers in units of the range of most rows, shape (rows, columns)."""
+    numbers, count = np.concatenate([view.synthetic.numbers, view.real.numbers]), len(view.synthetic)
     scaled_numbers = np.full(numbers.shape, MISSING_NUMBER, np.float32)
     for place, column in enumerate(numbers.T):
         present = ~np.isnan(column)
@@ -82,12 +73,10 @@ def _on_scale(numbers: Floats) -> NDArray[np.float32]:
             inside = np.clip(units, 0, 1)
             outside = units - inside
             scaled_numbers[present, place] = inside + np.sign(outside) * np.log1p(np.abs(outside))
-    return scaled_numbers
-
-
-def nearest_synthetic(synthetic: Scaled, real: Scaled, k: int) -> Neighbours:
-    """Return the k nearest synthetic rows of each real row."""
-    return nearest(real, synthetic, k)
+    return (
+        Scaled(scaled_numbers[:count], view.synthetic.words.astype(np.int32)),
+        Scaled(scaled_numbers[count:], view.real.words.astype(np.int32)),
+    )
 
 
 def nearest_real(real: Scaled, pair: Ints, k: int) -> Neighbours:
@@ -143,7 +132,9 @@ def nearest(
     """
     query_group, group = groups or (np.zeros(len(query), np.int64), np.ones(len(searched), np.int64))
     costs = np.ones(query.words.shape, np.float32) if weights is None else weights.astype(np.float32)
-    order = np.argsort(-_expected_costs(searched.words, costs), kind="stable")  # so that most sums end early
+    # Columns that differ most between two random rows come first, so that most sums end early.
+    equal = [np.sum((np.unique(column, return_counts=True)[1] / len(searched)) ** 2) for column in searched.words.T]
+    order = np.argsort(-(1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64), kind="stable")
     distances, rows = _nearest(
         query.numbers,
         np.ascontiguousarray(query.words[:, order]),
@@ -155,12 +146,6 @@ def nearest(
         k,
     )
     return Neighbours(distances.astype(np.float64), rows)
-
-
-def _expected_costs(words: NDArray[np.int32], costs: NDArray[np.float32]) -> Floats:
-    """Return the mean cost of each column between two random rows, shape (columns,)."""
-    equal = [float(np.sum((np.unique(column, return_counts=True)[1] / len(words)) ** 2)) for column in words.T]
-    return np.asarray((1 - np.array(equal)) * costs.mean(axis=0, dtype=np.float64))
 
 
 @njit(cache=True, nogil=True)

@@ -39,6 +39,12 @@ class Canaries:
         """Return canaries of one row each, numbered from `first`, in one stratum."""
         return cls(np.arange(first, first + rows), np.zeros(rows, np.int64))
 
+    def without(self, both: Ints) -> Canaries:
+        """Return each person once who is not in `both`, in ascending order."""
+        person, first = np.unique(self.person, return_index=True)
+        alone = ~np.isin(person, both)
+        return Canaries(person[alone], self.stratum[first[alone]])
+
 
 @dataclass(frozen=True, eq=False)
 class PairedTables:
@@ -127,10 +133,19 @@ def paired(
         Canaries.of_rows(len(holdout), len(train)),
     )
     both = np.intersect1d(of_train.person, of_holdout.person)
-    inside, outside = _single(of_train, both), _single(of_holdout, both)
-    trained_on, held_out = _matched(inside, outside, rng)
+    inside, outside = of_train.without(both), of_holdout.without(both)
+    matched = [np.zeros((2, 0), np.int64)]
+    for stratum in np.intersect1d(inside.stratum, outside.stratum):
+        alike = [each.person[each.stratum == stratum] for each in (inside, outside)]
+        matched.append(np.stack([rng.permutation(each)[: min(map(len, alike))] for each in alike]))
+    trained_on, held_out = np.concatenate(matched, axis=1)
+    order = rng.permutation(trained_on.size)
+    trained_on, held_out = trained_on[order], held_out[order]
     require(
-        trained_on.size > 0, "each file must have rows of its own", training=inside[0].size, holdout=outside[0].size
+        trained_on.size > 0,
+        "each file must have rows of its own",
+        training=inside.person.size,
+        holdout=outside.person.size,
     )
     first_trained = rng.random(trained_on.size) < 0.5
     real = stacked(train, holdout)
@@ -139,10 +154,8 @@ def paired(
     pair = np.full(person.size, -1, np.int64)
     for canary in (trained_on, held_out):
         sorter = np.argsort(canary)
-        place = np.minimum(np.searchsorted(canary, person, sorter=sorter), canary.size - 1)
-        at = sorter[place]
-        matched = canary[at] == person
-        pair[matched] = at[matched]
+        at = sorter[np.minimum(np.searchsorted(canary, person, sorter=sorter), canary.size - 1)]
+        pair = np.where(canary[at] == person, at, pair)
     side = np.where(pair < 0, -1, np.where(trained == first_trained[pair], 0, 1)).astype(np.int8)
     file = np.where(pair >= 0, SECRET, np.where(trained, KNOWN_TRAINING, KNOWN_HOLDOUT)).astype(np.int8)
     order = rng.permutation(len(real))
@@ -156,8 +169,8 @@ def paired(
         trained[order],
         canary[order],
         both.size,
-        inside[0].size,
-        outside[0].size,
+        inside.person.size,
+        outside.person.size,
     )
 
 
@@ -178,23 +191,3 @@ def row_codes(table: MixedTable) -> Ints:
     content = np.ascontiguousarray(np.concatenate([words.view(np.int64), table.words], axis=1))
     whole = content.view(np.dtype((np.void, content.dtype.itemsize * content.shape[1]))).reshape(-1)
     return np.unique(whole, return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def _single(canaries: Canaries, both: Ints) -> tuple[Ints, Ints]:
-    """Return the persons of one file who are not in the other one, in ascending order, and their strata."""
-    person, first = np.unique(canaries.person, return_index=True)
-    alone = ~np.isin(person, both)
-    return person[alone], canaries.stratum[first[alone]]
-
-
-def _matched(inside: tuple[Ints, Ints], outside: tuple[Ints, Ints], rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the persons of random pairs within each stratum: those trained on and those held out, shapes (pairs,)."""
-    pairs: list[tuple[Ints, Ints]] = []
-    for stratum in np.intersect1d(inside[1], outside[1]):
-        trained_on, held_out = (person[strata == stratum] for person, strata in (inside, outside))
-        count = min(trained_on.size, held_out.size)
-        pairs.append((rng.permutation(trained_on)[:count], rng.permutation(held_out)[:count]))
-    none = np.zeros(0, np.int64)
-    trained_on, held_out = (np.concatenate([none, *(part[each] for part in pairs)]) for each in (0, 1))
-    order = rng.permutation(trained_on.size)
-    return trained_on[order], held_out[order]

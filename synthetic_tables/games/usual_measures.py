@@ -10,7 +10,7 @@ singling out, arXiv:2211.10459.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.errors import require
-from dpaudit.estimators.measures import Measure, auc, true_positive_rate
+from dpaudit.estimators.measures import auc, true_positive_rate
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.synthetic_tables.games.cells import exact_cells
-from dpaudit.synthetic_tables.games.distances import Neighbours, Scaled, nearest, scaled
+from dpaudit.synthetic_tables.games.distances import Scaled, nearest, scaled
 from dpaudit.synthetic_tables.games.view import MixedTable, TableView
 
 Floats = NDArray[np.float64]
@@ -87,46 +87,59 @@ def usual_measures(
     training, holdout = (
         np.sort(rng.choice(np.flatnonzero(file), min(rows), replace=False)) for file in (trained, ~trained)
     )
+    measured: list[UsualMeasure] = []
+    for name, score in scores.items():
+        members, others = np.sort(score[trained]), np.sort(score[~trained])
+        named = (
+            (f"AUC of {name}", auc(members, others, confidence=confidence), AREA),
+            (f"TPR at 1 % FPR of {name}", true_positive_rate(members, others, 0.01, confidence=confidence), RATE),
+        )
+        measured += [
+            UsualMeasure(label, each.value, each.lower, each.upper, each.confidence, *words)
+            for label, each, words in named
+        ]
     synthetic, real = scaled(view)
-    near = _nearest_two(synthetic, real, training), _nearest_two(synthetic, real, holdout)
+    files = training, holdout
+    near = [nearest(synthetic, Scaled(real.numbers[rows], real.words[rows]), 2).distances for rows in files]
+    ratios = [distances[:, 0] / np.maximum(distances[:, 1], np.finfo(np.float64).tiny) for distances in near]
+    closest = [distances[:, 0] for distances in near]
     return (
-        *(measure for name, score in scores.items() for measure in _of_attack(name, score, trained, confidence)),
-        _closer_share(near[0], near[1], confidence),
-        _low_distance(near[0], near[1], confidence),
-        _median_distance(near[0], near[1], confidence),
-        _distance_ratio(near[0], near[1], confidence),
+        *measured,
+        _closer_share(closest, confidence),
+        _compared_quantiles(closest, LOW, confidence, *LOW_DISTANCE),
+        _compared_quantiles(closest, 0.5, confidence, *MEDIAN_DISTANCE),
+        _compared_quantiles(ratios, LOW, confidence, *DISTANCE_RATIO),
         _exact_matches(view, training, holdout, confidence),
         *_singling_out(view, training, holdout, confidence, rng),
     )
 
 
-def _nearest_two(synthetic: Scaled, real: Scaled, rows: NDArray[np.int64]) -> Neighbours:
-    return nearest(synthetic, Scaled(real.numbers[rows], real.words[rows]), 2)
-
-
-def _of_attack(name: str, score: Floats, trained: Bools, confidence: float) -> tuple[UsualMeasure, UsualMeasure]:
-    members, others = np.sort(score[trained]), np.sort(score[~trained])
-    area = auc(members, others, confidence=confidence)
-    rate = true_positive_rate(members, others, 0.01, confidence=confidence)
-    return (
-        _measured(
-            area,
-            f"AUC of {name}",
-            "the probability that a training row scores above a holdout row; 0.5 is guessing",
-            "an average over all rows: a few rows that are given away entirely hardly move it",
-        ),
-        _measured(
-            rate,
-            f"TPR at 1 % FPR of {name}",
-            "the share of training rows that are recognised when one holdout row in a hundred is accused; 0.01 is "
-            "guessing",
-            "privacy if it is near 0.01: it measures one attack on one table",
-        ),
-    )
-
-
-def _measured(measure: Measure, name: str, means: str, does_not_mean: str) -> UsualMeasure:
-    return UsualMeasure(name, measure.value, measure.lower, measure.upper, measure.confidence, means, does_not_mean)
+AREA = (
+    "the probability that a training row scores above a holdout row; 0.5 is guessing",
+    "an average over all rows: a few rows that are given away entirely hardly move it",
+)
+RATE = (
+    "the share of training rows that are recognised when one holdout row in a hundred is accused; 0.01 is guessing",
+    "privacy if it is near 0.01: it measures one attack on one table",
+)
+LOW_DISTANCE = (
+    "5th percentile of the distance to the closest record, training to holdout",
+    "how near the nearest synthetic rows come to training rows, as a multiple of how near they come to holdout rows; 1 "
+    "is expected of fresh rows",
+    "the 5th percentile of the distance to training rows is not significantly below that to holdout rows",
+)
+MEDIAN_DISTANCE = (
+    "median distance to the closest record, training to holdout",
+    "the median distance of a synthetic row to the closest training row, as a multiple of that to the closest holdout "
+    "row; 1 is expected of fresh rows",
+    "the median distance to training rows is not significantly below that to holdout rows",
+)
+DISTANCE_RATIO = (
+    "5th percentile of the nearest-neighbour distance ratio, training to holdout",
+    "how much nearer a synthetic row is to its closest training row than to the second closest, as a multiple of that "
+    "among holdout rows; 1 is expected of fresh rows",
+    "the 5th percentile of the ratio is not significantly below that among holdout rows",
+)
 
 
 NO_PRIVACY = (
@@ -134,8 +147,8 @@ NO_PRIVACY = (
 )
 
 
-def _closer_share(training: Neighbours, holdout: Neighbours, confidence: float) -> UsualMeasure:
-    difference = holdout.distances[:, 0] - training.distances[:, 0]
+def _closer_share(closest: Sequence[Floats], confidence: float) -> UsualMeasure:
+    difference = closest[1] - closest[0]
     decided = difference[difference != 0]
     closer = int(np.count_nonzero(decided > 0))
     limits = _limits(closer, decided.size, confidence)
@@ -152,76 +165,29 @@ def _closer_share(training: Neighbours, holdout: Neighbours, confidence: float) 
     )
 
 
-def _low_distance(training: Neighbours, holdout: Neighbours, confidence: float) -> UsualMeasure:
-    return _compared_quantiles(
-        "5th percentile of the distance to the closest record, training to holdout",
-        training.distances[:, 0],
-        holdout.distances[:, 0],
-        LOW,
-        confidence,
-        "how near the nearest synthetic rows come to training rows, as a multiple of how near they come to holdout "
-        "rows; 1 is expected of fresh rows",
-        "the 5th percentile of the distance to training rows is not significantly below that to holdout rows",
-    )
-
-
-def _median_distance(training: Neighbours, holdout: Neighbours, confidence: float) -> UsualMeasure:
-    return _compared_quantiles(
-        "median distance to the closest record, training to holdout",
-        training.distances[:, 0],
-        holdout.distances[:, 0],
-        0.5,
-        confidence,
-        "the median distance of a synthetic row to the closest training row, as a multiple of that to the closest "
-        "holdout row; 1 is expected of fresh rows",
-        "the median distance to training rows is not significantly below that to holdout rows",
-    )
-
-
-def _distance_ratio(training: Neighbours, holdout: Neighbours, confidence: float) -> UsualMeasure:
-    ratios = [
-        near.distances[:, 0] / np.maximum(near.distances[:, 1], np.finfo(np.float64).tiny)
-        for near in (training, holdout)
-    ]
-    return _compared_quantiles(
-        "5th percentile of the nearest-neighbour distance ratio, training to holdout",
-        ratios[0],
-        ratios[1],
-        LOW,
-        confidence,
-        "how much nearer a synthetic row is to its closest training row than to the second closest, as a multiple of "
-        "that among holdout rows; 1 is expected of fresh rows",
-        "the 5th percentile of the ratio is not significantly below that among holdout rows",
-    )
-
-
 def _compared_quantiles(
-    name: str, training: Floats, holdout: Floats, quantile: float, confidence: float, means: str, rule: str
+    samples: Sequence[Floats], quantile: float, confidence: float, name: str, means: str, rule: str
 ) -> UsualMeasure:
-    """Return the ratio of a quantile of two samples, with an interval from order statistics of each."""
-    first, second = (_quantile(np.sort(values), quantile, confidence) for values in (training, holdout))
-    value, lower, upper = (
-        _ratio(above, below) for above, below in ((first[0], second[0]), (first[1], second[2]), (first[2], second[1]))
-    )
+    """Return the ratio of a quantile of the distances to both files, with an interval.
+
+    The limits of each quantile are missed with a quarter of the error (binomial order statistics).
+    """
+    limits = []
+    for ordered in map(np.sort, samples):
+        count, quarter = ordered.size, (1 - confidence) / 4
+        first, last = (int(stats.binom.ppf(tail, count, quantile)) for tail in (quarter, 1 - quarter))
+        low = float(ordered[first - 1]) if first >= 1 else 0.0
+        high = float(ordered[last]) if last < count else np.inf
+        limits.append((float(np.quantile(ordered, quantile)), low, high))
+    training, holdout = limits
+
+    def ratio(above: float, below: float) -> float:  # 1 where both are 0 or infinite
+        return 1.0 if above == below else above / below if below else np.inf
+
+    value, lower, upper = ratio(training[0], holdout[0]), ratio(training[1], holdout[2]), ratio(training[2], holdout[1])
     return UsualMeasure(
         name, value, min(lower, value), max(upper, value), confidence, means, NO_PRIVACY, upper >= 1, rule
     )
-
-
-def _quantile(ordered: Floats, quantile: float, confidence: float) -> tuple[float, float, float]:
-    """Return a quantile and its limits, each missed with a quarter of the error (binomial order statistics)."""
-    count, quarter = ordered.size, (1 - confidence) / 4
-    first, last = (int(stats.binom.ppf(tail, count, quantile)) for tail in (quarter, 1 - quarter))
-    low = float(ordered[first - 1]) if first >= 1 else 0.0
-    high = float(ordered[last]) if last < count else np.inf
-    return float(np.quantile(ordered, quantile)), low, high
-
-
-def _ratio(above: float, below: float) -> float:
-    """Return a ratio of distances; 1 where both are 0 or infinite."""
-    if above == below:
-        return 1.0
-    return above / below if below else np.inf
 
 
 def _exact_matches(
@@ -257,41 +223,36 @@ def _singling_out(
     holdout: NDArray[np.int64],
     confidence: float,
     rng: np.random.Generator,
-) -> tuple[UsualMeasure, ...]:
+) -> Iterator[UsualMeasure]:
+    """Yield the excess success on training rows as a share of what the success on holdout rows leaves over."""
     files = view.real.take(training), view.real.take(holdout)
     kinds = {
         "univariate": _one_column_predicates(view.synthetic, rng),
         "multivariate": _row_predicates(view.synthetic, rng),
     }
-    risks = []
     for name, predicates in kinds.items():
-        if predicates:
-            successes = [[predicate.singles_out(file) for predicate in predicates] for file in files]
-            risks.append(_risk(name, successes[0], successes[1], confidence))
-    return tuple(risks)
-
-
-def _risk(name: str, training: list[bool], holdout: list[bool], confidence: float) -> UsualMeasure:
-    """Return the excess success on training rows as a share of what the success on holdout rows leaves over."""
-    half = (1 + confidence) / 2
-    rates = [float(np.mean(success)) for success in (training, holdout)]
-    limits = [_limits(sum(success), len(success), half) for success in (training, holdout)]
-    value, lower, upper = (
-        (hit - base) / (1 - base) if base < 1 else 0.0
-        for hit, base in (rates, (limits[0][0], limits[1][1]), (limits[0][1], limits[1][0]))
-    )
-    return UsualMeasure(
-        f"singling-out risk, {name}",
-        value,
-        min(lower, value),
-        max(upper, value),
-        confidence,
-        f"of {len(training):,} predicates from synthetic rows, {100 * rates[0]:.3g} % fit exactly one training row, "
-        f"{100 * rates[1]:.3g} % one holdout row; the value is the excess as a share of the failures on the holdout",
-        "privacy if it is near 0: it measures one kind of guess, and rows that others single out count as baseline",
-        lower <= 0,
-        "training rows are not singled out significantly more often than holdout rows",
-    )
+        if not predicates:
+            continue
+        hits = [sum(predicate.singles_out(file) for predicate in predicates) for file in files]
+        rates = [hit / len(predicates) for hit in hits]
+        limits = [_limits(hit, len(predicates), (1 + confidence) / 2) for hit in hits]
+        value, lower, upper = (
+            (hit - base) / (1 - base) if base < 1 else 0.0
+            for hit, base in (rates, (limits[0][0], limits[1][1]), (limits[0][1], limits[1][0]))
+        )
+        yield UsualMeasure(
+            f"singling-out risk, {name}",
+            value,
+            min(lower, value),
+            max(upper, value),
+            confidence,
+            f"of {len(predicates):,} predicates from synthetic rows, {100 * rates[0]:.3g} % fit exactly one training "
+            f"row, {100 * rates[1]:.3g} % one holdout row; the value is the excess as a share of the failures on the "
+            "holdout",
+            "privacy if it is near 0: it measures one kind of guess, and rows that others single out count as baseline",
+            lower <= 0,
+            "training rows are not singled out significantly more often than holdout rows",
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -21,6 +21,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.errors import DataError, did_you_mean
+from dpaudit.estimators.arguments import Ints
 from dpaudit.mechanisms.compute import Compute, limited_threads
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableGenerator, TableRows
 from dpaudit.registry import register
@@ -82,22 +83,59 @@ def marginal_errors(train: MixedTable, holdout: MixedTable, synth: MixedTable) -
 
     The distance is half of the sum of the differences of all cells, in [0, 1].
     """
-    cells = _Cells.of(train)
-    tables = [cells.codes(table) for table in (train, synth, holdout)]
-    columns = range(len(cells.sizes))
-    paired = np.unique(np.linspace(0, len(cells.sizes) - 1, min(len(cells.sizes), MAX_COLUMNS)).astype(int)).tolist()
+    tables, sizes = _cells(train, (train, synth, holdout))
+    paired = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), MAX_COLUMNS)).astype(int)).tolist()
+    ways = (
+        ("one", "of one column", [(column,) for column in range(len(sizes))]),
+        ("two", "of two columns together", list(combinations(paired, 2))),
+    )
     measures = []
-    for way, sets in (("one", [(column,) for column in columns]), ("two", list(combinations(paired, 2)))):
-        if not sets:
-            continue
-        real, *others = (_marginals(table, cells.sizes, sets) for table in tables)
-        distances = [[_total_variation(*both) for both in zip(real, other, strict=True)] for other in others]
-        of = "of one column" if way == "one" else "of two columns together"
-        for kind, summary, words in (("mean", np.mean, "mean"), ("largest", np.max, "largest")):
-            meaning = f"{words} total variation distance from the training rows, {of}; 0 is best"
-            synthetic, reference = (float(summary(values)) for values in distances)
+    for way, of, sets in ways:
+        distances = []
+        for columns in sets:
+            real, *others = (_shares(codes, sizes, columns) for codes in tables)
+            distances.append([float(np.abs(real - other).sum() / 2) for other in others])
+        for kind, summary in (("mean", np.mean), ("largest", np.max)) if sets else ():
+            synthetic, reference = (float(summary(values)) for values in zip(*distances, strict=True))
+            meaning = f"{kind} total variation distance from the training rows, {of}; 0 is best"
             measures.append(UtilityMeasure(f"{kind}_{way}_way_distance", synthetic, reference, meaning))
     return tuple(measures)
+
+
+def _cells(train: MixedTable, tables: Sequence[MixedTable]) -> tuple[list[Ints], list[int]]:
+    """Return the cell of each value of each table, shapes (rows, columns), and the number of cells of each column.
+
+    Numbers come first, then words. The last cell of each column is for missing values.
+    """
+    codes: list[list[Ints]] = [[] for _ in tables]
+    sizes = []
+    for column, numbers in enumerate(train.numbers.T):
+        present = numbers[~np.isnan(numbers)]
+        edges = np.unique(np.quantile(present, np.arange(1, BINS) / BINS)) if len(present) else np.empty(0)
+        for of_table, table in zip(codes, tables, strict=True):
+            values = table.numbers[:, column]
+            of_table.append(np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values, side="right")))
+        sizes.append(len(edges) + 2)
+    for column, levels in enumerate(train.levels.tolist()):
+        words = train.words[:, column]
+        rank = np.empty(levels, np.int64)
+        rank[np.argsort(-np.bincount(words[words >= 0], minlength=levels), kind="stable")] = np.arange(levels)
+        place = np.append(np.minimum(rank, MAX_CELLS - 1), 0)  # frequent words have a cell each; the others share one
+        missing = int(place.max()) + 1
+        for of_table, table in zip(codes, tables, strict=True):
+            coded = table.words[:, column]
+            of_table.append(np.where(coded == MISSING, missing, place[coded]))
+        sizes.append(missing + 1)
+    return [np.column_stack(of_table).astype(np.int64) for of_table in codes], sizes
+
+
+def _shares(codes: Ints, sizes: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
+    """Return the shares of the rows in the cells of some columns together."""
+    place = np.zeros(len(codes), np.int64)
+    for column in columns:
+        place = place * sizes[column] + codes[:, column]
+    counts = np.bincount(place, minlength=math.prod(sizes[column] for column in columns))
+    return counts / max(1, len(codes))
 
 
 def model_utility(
@@ -110,14 +148,14 @@ def model_utility(
     The model is gradient boosting. For classes the value is its accuracy, for numbers R squared. The reference is the
     same model trained on the training rows. Rows without a target are left out.
     """
-    name = target or [*train.number_names, *train.word_names][-1]
-    if name not in (*train.number_names, *train.word_names):
-        columns = (*train.number_names, *train.word_names)
+    columns = (*train.number_names, *train.word_names)
+    name = target or columns[-1]
+    if name not in columns:
         raise DataError(
             f"the target must be a column of the tables, got {name!r}{did_you_mean(name, columns)}. "
             f"The columns are {', '.join(columns[:20])}"
         )
-    if len(train.number_names) + len(train.word_names) < 2:
+    if len(columns) < 2:
         return ()
     real, tested, synthetic_rows = (_Task.of(table, name) for table in (train, holdout, synth))
     classes = real.classes
@@ -127,70 +165,9 @@ def model_utility(
         return _accuracies(real, tested, synthetic_rows, classes)
     if min(map(len, (real.target, tested.target, synthetic_rows.target))) < 2:
         return ()
-    synthetic, reference = (_r_squared(rows, tested) for rows in (synthetic_rows, real))
+    synthetic, reference = (rows.r_squared(tested) for rows in (synthetic_rows, real))
     meaning = f"R squared on holdout rows of a model of {name!r} trained on the table; 1 is best"
     return (UtilityMeasure("test_r2", synthetic, reference, meaning),)
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """The cells of each column: numbers first, then words; the last cell of each column is for missing values."""
-
-    edges: tuple[NDArray[np.float64], ...]  # inner edges of the bins of each column of numbers
-    places: tuple[NDArray[np.int64], ...]  # cell of each code of each column of words
-    sizes: tuple[int, ...]  # number of cells of each column
-
-    @classmethod
-    def of(cls, train: MixedTable) -> _Cells:
-        edges = tuple(_edges(train.numbers[:, column]) for column in range(train.numbers.shape[1]))
-        places = tuple(_places(train.words[:, column], int(levels)) for column, levels in enumerate(train.levels))
-        sizes = (*(len(inner) + 2 for inner in edges), *(int(place.max(initial=0)) + 2 for place in places))
-        return cls(edges, places, sizes)
-
-    def codes(self, table: MixedTable) -> NDArray[np.int64]:
-        """Return the cell of each value, shape (rows, columns)."""
-        columns = []
-        for column, inner in enumerate(self.edges):
-            numbers = table.numbers[:, column]
-            columns.append(np.where(np.isnan(numbers), len(inner) + 1, np.searchsorted(inner, numbers, side="right")))
-        for column, place in enumerate(self.places):
-            codes, missing = table.words[:, column], self.sizes[len(self.edges) + column] - 1
-            columns.append(np.where(codes == MISSING, missing, place[np.maximum(codes, 0)] if len(place) else missing))
-        return np.column_stack(columns).astype(np.int64)
-
-
-def _edges(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    present = numbers[~np.isnan(numbers)]
-    if not len(present):
-        return np.empty(0)
-    inner: NDArray[np.float64] = np.unique(np.quantile(present, np.arange(1, BINS) / BINS))
-    return inner
-
-
-def _places(codes: NDArray[np.int64], levels: int) -> NDArray[np.int64]:
-    """Return the cell of each code: frequent words have one each, all others the last one."""
-    counts = np.bincount(codes[codes >= 0], minlength=levels)
-    rank = np.empty(levels, np.int64)
-    rank[np.argsort(-counts, kind="stable")] = np.arange(levels)
-    return np.minimum(rank, MAX_CELLS - 1)
-
-
-def _marginals(
-    codes: NDArray[np.int64], sizes: Sequence[int], sets: Sequence[tuple[int, ...]]
-) -> list[NDArray[np.float64]]:
-    """Return the shares of the rows in the cells of each set of columns."""
-    marginals = []
-    for columns in sets:
-        place = np.zeros(len(codes), np.int64)
-        for column in columns:
-            place = place * sizes[column] + codes[:, column]
-        counts = np.bincount(place, minlength=math.prod(sizes[column] for column in columns))
-        marginals.append(counts / max(1, len(codes)))
-    return marginals
-
-
-def _total_variation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    return float(np.abs(first - second).sum() / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +213,28 @@ class _Task:
         few_whole = len(values) <= MAX_CLASSES and bool((values == np.floor(values)).all())
         return values if few_whole else None
 
+    def predicted(self, tested: _Task) -> NDArray[np.float64]:
+        """Return the classes that a model trained on these rows predicts, shape (tested rows,); NaN without any."""
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        values, classes = np.unique(self.target, return_inverse=True)
+        filled = ~np.isnan(self.features).all(axis=0)  # boosting cannot read an empty column
+        if len(values) < 2 or not filled.any():
+            return np.full(len(tested.target), values[0] if len(values) else np.nan)
+        model = HistGradientBoostingClassifier(categorical_features=self.categorical[filled], **MODEL)
+        predicted = model.fit(self.features[:, filled], classes).predict(tested.features[:, filled])
+        return np.asarray(values[predicted], np.float64)
+
+    def r_squared(self, tested: _Task) -> float:
+        """Return R squared of a model trained on these rows."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        filled = ~np.isnan(self.features).all(axis=0)
+        if not filled.any():
+            return 0.0
+        model = HistGradientBoostingRegressor(categorical_features=self.categorical[filled], **MODEL)
+        return float(model.fit(self.features[:, filled], self.target).score(tested.features[:, filled], tested.target))
+
 
 def _accuracies(
     real: _Task, tested: _Task, synthetic_rows: _Task, classes: NDArray[np.float64]
@@ -244,10 +243,8 @@ def _accuracies(
         return ()
     if not real.is_word:
         nearest = np.abs(synthetic_rows.target[:, None] - classes[None]).argmin(1)
-        synthetic_rows = _Task(
-            synthetic_rows.features, synthetic_rows.categorical, classes[nearest], synthetic_rows.is_word
-        )
-    right = [_predicted(rows, tested) == tested.target for rows in (synthetic_rows, real)]
+        synthetic_rows = replace(synthetic_rows, target=classes[nearest])
+    right = [rows.predicted(tested) == tested.target for rows in (synthetic_rows, real)]
     _, counts = np.unique(tested.target, return_counts=True)
     synthetic, reference = (float(each.mean()) for each in right)
     synthetic_error, error = (float(each.std() / np.sqrt(len(each))) for each in right)
@@ -261,31 +258,6 @@ def _accuracies(
         ),
         UtilityMeasure("majority_accuracy", majority, majority, "accuracy of always answering the most frequent class"),
     )
-
-
-def _predicted(rows: _Task, tested: _Task) -> NDArray[np.float64]:
-    """Return the classes that a model trained on rows predicts, shape (tested rows,); NaN without any rows."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    values, classes = np.unique(rows.target, return_inverse=True)
-    if len(values) < 2:
-        return np.full(len(tested.target), values[0] if len(values) else np.nan)
-    filled = ~np.isnan(rows.features).all(axis=0)  # boosting cannot read an empty column
-    if not filled.any():
-        return np.full(len(tested.target), values[0])
-    model = HistGradientBoostingClassifier(categorical_features=rows.categorical[filled], **MODEL)
-    predicted = model.fit(rows.features[:, filled], classes).predict(tested.features[:, filled])
-    return np.asarray(values[predicted], np.float64)
-
-
-def _r_squared(rows: _Task, tested: _Task) -> float:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    filled = ~np.isnan(rows.features).all(axis=0)
-    if not filled.any():
-        return 0.0
-    model = HistGradientBoostingRegressor(categorical_features=rows.categorical[filled], **MODEL)
-    return float(model.fit(rows.features[:, filled], rows.target).score(tested.features[:, filled], tested.target))
 
 
 @dataclass(frozen=True)

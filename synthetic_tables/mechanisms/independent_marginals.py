@@ -34,7 +34,7 @@ from dpaudit.synthetic_tables.mechanisms.schema_generator import (
     summary_of,
     uniforms,
 )
-from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch
+from dpaudit.synthetic_tables.mechanisms.table_summary import CellGrid, TableBatch
 
 Floats = NDArray[np.float64]
 
@@ -98,14 +98,14 @@ class IndependentMarginals(NoiseByEpsilon, SchemaGenerator):
     def releases(self, rows: pa.Table, count: int, seeds: Sequence[int]) -> Releases:
         schema = summary_of(self).schema
         cells, scales = self._cells(rows), self.scales(len(rows))
-        widths = {name: column.count for name, column in column_cells(schema, self.bins)}
+        widths = {name: column.count for name, column in column_cells(schema, self.bins).items()}
         uniform, used = uniforms(seeds, sum(2 * column.count + 2 * count for column in cells.values())), 0
         columns, noisy_counts = {}, []
         for name, column in cells.items():
-            exact = self._exact_counts(name, column, rows)
+            exact = np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(np.float64)
             noise = two_sided_geometric(uniform[:, used : used + 2 * column.count], scales[name])
             used += 2 * column.count
-            noisy = self._noisy_counts(name, exact, noise)
+            noisy = exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
             codes = draw_cells(noisy, uniform[:, used : used + count])
             columns[name] = column.values(codes, uniform[:, used + count : used + 2 * count])
             used += 2 * count
@@ -114,24 +114,16 @@ class IndependentMarginals(NoiseByEpsilon, SchemaGenerator):
         measurements = np.concatenate(noisy_counts if self.measurements else [np.empty((len(seeds), 0))], axis=1)
         return Releases(TableBatch(columns, schema_words(schema)), measurements)
 
-    def _exact_counts(self, name: str, column: ColumnCells, rows: pa.Table) -> Floats:
-        """Return the counts of a column's cells."""
-        return np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(np.float64)
-
-    def _noisy_counts(self, name: str, exact: Floats, noise: Floats) -> Floats:
-        """Return the counts of a column with noise, shape (seeds, cells)."""
-        return exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
-
     def _cells(self, rows: pa.Table) -> dict[str, ColumnCells]:
         """Return the cells of each histogram."""
-        cells = dict(column_cells(summary_of(self).schema, self.bins))
+        cells = column_cells(summary_of(self).schema, self.bins)
         for name, column in cells.items() if self.bounds_from_data else ():
             if isinstance(column.grid.column, Number):
                 numbers = np.asarray(rows[name].cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
                 numbers = numbers[np.isfinite(numbers)]
                 if len(numbers):
                     between = replace(column.grid.column, low=float(numbers.min()), high=float(numbers.max()))
-                    cells[name] = ColumnCells.of(between, self.bins)
+                    cells[name] = ColumnCells(CellGrid(between, self.bins))
         return cells
 
 

@@ -91,7 +91,7 @@ class MstLike(SchemaGenerator):
         return 2 if self.relation is Relation.REPLACE else 1
 
     def releases(self, rows: pa.Table, count: int, seeds: Sequence[int]) -> Releases:
-        cells = dict(column_cells(summary_of(self).schema, self.bins))
+        cells = column_cells(summary_of(self).schema, self.bins)
         sizes = [column.count for column in cells.values()]
         codes = [column.codes(rows[name]) for name, column in cells.items()]
         pairs = list(itertools.combinations(range(len(sizes)), 2))
@@ -105,18 +105,14 @@ class MstLike(SchemaGenerator):
             counts + self.noise(len(sizes)) * noise[:, ends[place] : ends[place + 1]]
             for place, counts in enumerate(exact)
         ]
-        two_way = [_joint_counts(codes[first], codes[second], sizes[first], sizes[second]) for first, second in pairs]
-        scores = (
-            np.stack(
-                [
-                    _distances(joint, one_way[first], one_way[second])
-                    for joint, (first, second) in zip(two_way, pairs, strict=True)
-                ],
-                axis=1,
-            )
-            if pairs
-            else np.empty((len(seeds), 0))
-        )
+        two_way = []
+        for first, second in pairs:  # codes beyond the cells are left out
+            wide, high = sizes[second] + 1, sizes[first] + 1
+            joint = np.bincount(codes[first] * wide + codes[second], minlength=high * wide).reshape(high, wide)
+            two_way.append(np.ascontiguousarray(joint[:-1, :-1]).astype(np.int64))
+        scores = np.empty((len(seeds), len(pairs)))
+        for place, (joint, (first, second)) in enumerate(zip(two_way, pairs, strict=True)):
+            scores[:, place] = _distances(joint, one_way[first], one_way[second])
         gumbel_draws = uniform[:, : max(0, len(sizes) - 1) * len(pairs)]
         edges = self._tree(scores, pairs, len(sizes), gumbel_draws)
         starts = ends[-1] + np.cumsum([0, *widths])
@@ -160,13 +156,6 @@ class MstLike(SchemaGenerator):
             part, merged = part_of[every, first[edge]], part_of[every, second[edge]]
             part_of = np.where(part_of == merged[:, None], part[:, None], part_of)
         return chosen
-
-
-def _joint_counts(first: Whole, second: Whole, rows: int, columns: int) -> Whole:
-    """Return the counts of two columns of codes, shape (rows, columns); codes beyond are left out."""
-    inside = (first < rows) & (second < columns)
-    joint = np.bincount(first[inside] * columns + second[inside], minlength=rows * columns)
-    return joint.reshape(rows, columns).astype(np.int64)
 
 
 def _distances(joint: Whole, first: Floats, second: Floats) -> Floats:

@@ -103,7 +103,14 @@ class OwnGenerator(CodeOnRows):
     def outcomes(
         self, rows: pa.Table, seeds: Sequence[int], settings: Mapping[str, Any], limits: CallLimits
     ) -> Sequence[CallOutcome]:
-        return [self._summarised(outcome) for outcome in self._calls(rows, seeds, settings, limits, self.count)]
+        outcomes = []
+        for outcome in self._calls(rows, seeds, settings, limits, self.count):
+            numbers = outcome.numbers
+            if outcome.ending.startswith(TABLE):  # the summary of the table takes the place of its cells
+                batch, others = self._table_and_others(outcome)
+                numbers = np.concatenate([self._summary.numbers(batch)[0], others])
+            outcomes.append(replace(outcome, numbers=numbers))
+        return outcomes
 
     def generate(
         self, rows: pa.Table, count: int, seed: int, settings: Mapping[str, Any], limits: CallLimits
@@ -127,13 +134,6 @@ class OwnGenerator(CodeOnRows):
             for name, column in self._summary.schema.columns.items()
         ]
         return self.calls(rows, seeds, settings, limits, {"columns": columns, "count": count})
-
-    def _summarised(self, outcome: CallOutcome) -> CallOutcome:
-        """Return the outcome of a call with the summary of its table in place of the cells."""
-        if not outcome.ending.startswith(TABLE):
-            return outcome
-        batch, others = self._table_and_others(outcome)
-        return replace(outcome, numbers=np.concatenate([self._summary.numbers(batch)[0], others]))
 
     def _table_and_others(self, outcome: CallOutcome) -> tuple[TableBatch, Any]:
         """Return the table of a call, and the numbers after its cells."""

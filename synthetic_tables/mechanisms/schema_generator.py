@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -133,10 +133,6 @@ class ColumnCells:
 
     grid: CellGrid
 
-    @classmethod
-    def of(cls, column: Number | Category, bins: int) -> ColumnCells:
-        return cls(CellGrid(column, bins))
-
     @property
     def count(self) -> int:
         """Number of cells."""
@@ -170,10 +166,9 @@ class ColumnCells:
         return np.where(missing, np.nan, np.floor(numbers) if column.whole else numbers)
 
 
-def column_cells(schema: Schema, bins: int) -> Iterator[tuple[str, ColumnCells]]:
-    """Yield the cells of each column with its name."""
-    for name, column in schema.columns.items():
-        yield name, ColumnCells.of(column, bins)
+def column_cells(schema: Schema, bins: int) -> dict[str, ColumnCells]:
+    """Return the cells of each column."""
+    return {name: ColumnCells(CellGrid(column, bins)) for name, column in schema.columns.items()}
 
 
 def schema_words(schema: Schema) -> dict[str, Sequence[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,23 +23,32 @@ from dpaudit.synthetic_tables.games.pairs import paired
 from tests.synthetic_tables.test_table_pairs import rows
 
 Coins = NDArray[np.bool_]
-Order = Callable[[PairFeatures, Coins], Scores]
 
 
-def features(pairs: int, rng: np.random.Generator, coins: Coins | None = None, leaking: int = 0) -> PairFeatures:
+class Features(NamedTuple):
+    """Opinions of experts about pairs, and features that a model learns from."""
+
+    experts: NDArray[np.float64]
+    learned: NDArray[np.float64]
+
+
+Order = Callable[[Features, Coins], Scores]
+
+
+def features(pairs: int, rng: np.random.Generator, coins: Coins | None = None, leaking: int = 0) -> Features:
     """Return features of pairs; some pairs stand out by one of three attacks, on the side of their coin."""
     experts = rng.normal(size=(pairs, 4))
     learned = rng.normal(size=(pairs, 6))
     if coins is not None:
         experts[:leaking, 2] = np.where(coins[:leaking], 1, -1) * (5 + rng.random(leaking))
-    return PairFeatures(experts, learned)
+    return Features(experts, learned)
 
 
-def our_order(values: PairFeatures, coins: Coins) -> Scores:
+def our_order(values: Features, coins: Coins) -> Scores:
     return learned_order(values.experts, values.learned, coins)
 
 
-def half_guessed(values: PairFeatures, coins: Coins) -> Scores:
+def half_guessed(values: Features, coins: Coins) -> Scores:
     return learned_order(values.experts, values.learned, coins, guessed=np.arange(coins.size) % 2 == 0)
 
 
@@ -92,7 +102,7 @@ def false_alarms(order: Order, games: int, pairs: int = 60) -> int:
         values = features(pairs, rng)
         # Pairs of one kind have the same features: what is learned from one of them decides about the other one.
         kinds = np.eye(pairs // 2)[np.arange(pairs) // 2]
-        alarms += rejects_zero(order(PairFeatures(values.experts, kinds), rng.random(pairs) < 0.5))
+        alarms += rejects_zero(order(Features(values.experts, kinds), rng.random(pairs) < 0.5))
     return alarms
 
 
@@ -142,6 +152,6 @@ def test_features_change_their_sign_with_the_canaries() -> None:
     values = PairFeatures.of(pairs, attacks)
     exchanged_sides = replace(pairs, side=np.where(pairs.side < 0, -1, 1 - pairs.side).astype(np.int8))
     exchanged = PairFeatures.of(exchanged_sides, attacks)
-    assert np.allclose(values.experts, -exchanged.experts)
+    assert np.allclose(values.opinions, -exchanged.opinions)
     assert np.allclose(values.learned, -exchanged.learned)
-    assert values.experts.shape == (40, 4)  # three features, and all attacks together
+    assert values.opinions.shape == (40, 3)

@@ -17,7 +17,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_channel import GivenRows, release_known
-from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, hide_half, release_labels
+from dpaudit.engine.games.labels.label_designs import ChannelView, LabelReleases, hide_half, release_labels
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls, detect_state

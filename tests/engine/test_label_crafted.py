@@ -25,19 +25,17 @@ from dpaudit.engine.games.labels.label_crafted import (
     try_once,
 )
 from dpaudit.engine.games.labels.label_designs import (
+    HIDDEN,
+    ChannelView,
     Design,
-    _designs_for_learners,
+    LabelReleases,
+    PairedReleases,
     crafted_features,
+    designs_for,
+    hide_half,
     max_canaries,
     point_count,
     public_sizes,
-)
-from dpaudit.engine.games.labels.label_releases import (
-    HIDDEN,
-    ChannelView,
-    LabelReleases,
-    PairedReleases,
-    hide_half,
 )
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
@@ -230,7 +228,9 @@ def test_releases_are_charged_for_delta_separately_if_guessed_separately() -> No
         return labels
 
     assert sharing(game="label-crafted") == max_canaries(LP2ST(1.0)) == 32
-    assert max(design.canaries for design in _designs_for_learners([2, 50], 64)) <= 32
+    learner = PATE(1.0, teachers=2, queries=50)
+    points = Examples(np.zeros((200, 32), np.float32), np.zeros(200, np.int64), 3)
+    assert max(design.canaries for design in designs_for(learner, points)) == 32
     assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
     assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):

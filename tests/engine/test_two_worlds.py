@@ -29,7 +29,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.queries.row_function import GeneratedTable
 from dpaudit.synthetic_tables.games.membership import TableMembershipGame
-from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
+from dpaudit.synthetic_tables.mechanisms.fitted_tables import CopiedRows
 from tests.engine.pair_source_kit import PairSourceKit
 
 

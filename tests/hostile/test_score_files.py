@@ -30,7 +30,7 @@ from dpaudit.engine.data.labelled_files import Csv
 from dpaudit.engine.data.table_rows import RowsFile
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import DataError
-from dpaudit.synthetic_tables.front_door.table_files import data_frame
+from dpaudit.synthetic_tables.front_door.inputs import data_frame
 
 SCORES = np.random.default_rng(0).normal(size=200)
 MEMBERS = np.random.default_rng(1).random(200) < 0.5

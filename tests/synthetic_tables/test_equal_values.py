@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 import dpaudit
 from dpaudit import Verdict
 from dpaudit.synthetic_tables.games.columns import encoded
-from dpaudit.synthetic_tables.games.equal_values import (
+from dpaudit.synthetic_tables.games.pairs import paired
+from dpaudit.synthetic_tables.games.split_control import (
+    SplitControl,
     Statistic,
     across,
     in_one_file,
     in_training,
     p_of_too_many,
+    split_control,
     two_sided,
 )
-from dpaudit.synthetic_tables.games.pairs import paired
-from dpaudit.synthetic_tables.games.split_control import SplitControl, split_control
 
 Rng = np.random.Generator
 Bits = NDArray[np.bool_]

@@ -16,8 +16,7 @@ from dpaudit.claims import Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.queries.row_function import CallLimits, TableGenerator
 from dpaudit.mechanisms.queries.schema import Schema
-from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
-from dpaudit.synthetic_tables.mechanisms.gaussian_copula import GaussianCopula
+from dpaudit.synthetic_tables.mechanisms.fitted_tables import CopiedRows, GaussianCopula
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from dpaudit.synthetic_tables.mechanisms.mst_like import MstLike
 from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch, TableSummary

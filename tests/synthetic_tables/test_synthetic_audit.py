@@ -22,7 +22,7 @@ from dpaudit.engine.answer.verdict import decide
 from dpaudit.engine.cli.main import main
 from dpaudit.errors import AuditError, DataError
 from dpaudit.registry import catalogue, load
-from dpaudit.synthetic_tables.front_door import auditing, limits
+from dpaudit.synthetic_tables.front_door import auditing, inputs
 from dpaudit.synthetic_tables.front_door.result import GuessedPairs
 from dpaudit.synthetic_tables.games.columns import encoded
 from dpaudit.synthetic_tables.games.pairs import Canaries, paired
@@ -474,7 +474,7 @@ def test_row_numbers_without_a_name_are_left_out(index: str) -> None:
 
 def test_the_rows_of_long_tables_are_sampled_with_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 of 400 rows: half of the copies are of drawn rows, and all of these are in the sample."""
-    monkeypatch.setattr(limits, "MOST_COMPARED", 8 * 200**2)
+    monkeypatch.setattr(inputs, "MOST_COMPARED", 8 * 200**2)
     audit = dpaudit.synthetic(*tables(copied=0.6, count=400), claim=1)
     assert audit.verdict is Verdict.VIOLATION
     assert audit.pairs == 200
@@ -484,12 +484,12 @@ def test_the_rows_of_long_tables_are_sampled_with_their_copies(monkeypatch: pyte
 
 def test_sampled_persons_keep_all_their_rows_in_both_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five of the 25 persons of the training file have rows in the holdout too; the holdout alone is short enough."""
-    monkeypatch.setattr(limits, "MOST_COMPARED", 8 * 60**2)
+    monkeypatch.setattr(inputs, "MOST_COMPARED", 8 * 60**2)
     table = pd.DataFrame({"x": np.arange(140.0)})
     train, holdout, synth = encoded(table[:100], table[100:], table)
     person, stratum = np.arange(100) // 4, np.zeros(100, np.int64)
     canaries = Canaries(person, stratum), Canaries(person[:40] + 20, stratum[:40])
-    samples, sample_canaries = limits.sampled([train, holdout, synth], canaries, seed=0)
+    samples, sample_canaries = inputs.sampled([train, holdout, synth], canaries, seed=0)
     assert sample_canaries is not None
     assert [len(part) for part in samples] == [file.person.size for file in sample_canaries] + [60]
     both = set(range(20, 25))
@@ -501,13 +501,13 @@ def test_sampled_persons_keep_all_their_rows_in_both_files(monkeypatch: pytest.M
 
 
 def test_wide_tables_are_compared_in_some_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_COLUMNS", 5)
+    monkeypatch.setattr(inputs, "MOST_COLUMNS", 5)
     frames = [pd.DataFrame(np.random.default_rng(seed).normal(size=(40, 30)).round(1)) for seed in range(3)]
     audit = dpaudit.synthetic(*frames, target="9")
     assert "6 of 30 columns are compared, evenly spaced; `columns` chooses others" in audit.notes
     names = [str(place) for place in range(30)]
-    assert limits.surplus(names[:5], None) == []
-    assert not {"0", "29", "9"} & set(limits.surplus(names, "9"))
+    assert inputs.surplus(names[:5], None) == []
+    assert not {"0", "29", "9"} & set(inputs.surplus(names, "9"))
 
 
 def test_steps_of_large_audits_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:

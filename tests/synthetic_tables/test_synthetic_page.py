@@ -12,8 +12,7 @@ import pytest
 from dpaudit import synthetic
 from dpaudit.errors import DataError
 from dpaudit.estimators.scores import Scores
-from dpaudit.synthetic_tables.front_door.charts import right_in_order
-from dpaudit.synthetic_tables.front_door.page import write_page
+from dpaudit.synthetic_tables.front_door.page import right_in_order, write_page
 from dpaudit.synthetic_tables.front_door.result import SyntheticAudit
 
 HOSTILE = "<script>alert(1)</script>"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpaudit.synthetic_tables.games.distances import Scaled, nearest, nearest_real, nearest_synthetic, scaled
+from dpaudit.synthetic_tables.games.distances import Scaled, nearest, nearest_real, scaled
 from dpaudit.synthetic_tables.games.view import MISSING, SECRET, MixedTable, TableView
 
 
@@ -57,7 +57,7 @@ def test_columns_without_spread_do_not_count(view: TableView) -> None:
 
 def test_neighbours_are_those_of_all_distances(view: TableView) -> None:
     synthetic, real = scaled(view)
-    neighbours = nearest_synthetic(synthetic, real, 5)
+    neighbours = nearest(real, synthetic, 5)
     table = distances(real, synthetic)
     assert neighbours.distances == pytest.approx(np.sort(table, axis=1)[:, :5], abs=1e-6)
     assert np.take_along_axis(table, neighbours.rows, axis=1) == pytest.approx(neighbours.distances, abs=1e-6)

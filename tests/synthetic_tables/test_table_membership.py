@@ -31,7 +31,7 @@ from dpaudit.synthetic_tables.games.membership import (
     draw_table,
 )
 from dpaudit.synthetic_tables.games.record_view import Pool
-from dpaudit.synthetic_tables.mechanisms.copied_rows import CopiedRows
+from dpaudit.synthetic_tables.mechanisms.fitted_tables import CopiedRows
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from tests.engine.pair_source_kit import played_scores
 

@@ -25,7 +25,7 @@ from dpaudit.engine.request.function_request import rows_with_schema
 from dpaudit.errors import DataError
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
-from dpaudit.synthetic_tables.front_door.table_files import data_frame
+from dpaudit.synthetic_tables.front_door.inputs import data_frame
 from dpaudit.synthetic_tables.games.columns import read_as
 
 TEXT = "age, sex ,income,id\n39, f,1.5,r1\n?,m,-2,r2\n50,f,?,r3\n"

@@ -20,8 +20,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_coins import LabelCoins, Searched, known_releases
-from dpaudit.engine.games.labels.label_designs import Design
-from dpaudit.engine.games.labels.label_releases import ChannelView, Ints, LabelDraw, hide_half
+from dpaudit.engine.games.labels.label_designs import ChannelView, Design, Ints, LabelDraw, hide_half
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import RunError, require

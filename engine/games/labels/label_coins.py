@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.engine.games.labels.label_designs import Design
-from dpaudit.engine.games.labels.label_releases import (
+from dpaudit.engine.games.labels.label_designs import (
     HIDDEN,
     ChannelView,
+    Design,
     Ints,
     LabelReleases,
     PairedReleases,

@@ -21,8 +21,15 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_coins import LabelCoins, Searched, guess_labels, known_releases
-from dpaudit.engine.games.labels.label_designs import Design, designs_for, drawn_pairs, max_canaries
-from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, PairedReleases
+from dpaudit.engine.games.labels.label_designs import (
+    ChannelView,
+    Design,
+    LabelReleases,
+    PairedReleases,
+    designs_for,
+    drawn_pairs,
+    max_canaries,
+)
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, GameTraits, Setting
 from dpaudit.errors import CODE_ERRORS, RunError, SpecError, error_of_code, require
 from dpaudit.estimators.bound import format_lower

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import SummaryView
-from dpaudit.engine.games.labels.label_releases import form_code, release_labels
+from dpaudit.engine.games.labels.label_designs import form_code, release_labels
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
 from dpaudit.engine.games.reference import PairedLabels

@@ -17,7 +17,7 @@ from scipy.special import gammaln, softmax
 
 from dpaudit.engine.attacks.classifiers import Odds, boosting, symmetric
 from dpaudit.engine.attacks.learn import HeldOut, Runs, learn
-from dpaudit.engine.games.labels.label_releases import (
+from dpaudit.engine.games.labels.label_designs import (
     HIDDEN,
     NOT_LABELS,
     ChannelView,
@@ -295,17 +295,14 @@ def learned_odds(search: LabelReleases, lags: list[int]) -> Odds:
     learning, held_out = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
     if not (bits[learning].any() and not bits[learning].all() and held_out.size):
         return lambda columns: np.zeros(len(columns))
-    return learn(columns, bits, HeldOut((_regression, _boosting), learning, held_out, MIN_IMPROVEMENT))
+    classifiers = (_regression, lambda runs: boosting(runs.features, runs.coins))
+    return learn(columns, bits, HeldOut(classifiers, learning, held_out, MIN_IMPROVEMENT))
 
 
 def _regression(runs: Runs) -> Odds:
     """Learn a weight for each log-likelihood; the score of a swapped pair must have the opposite sign."""
     odds = symmetric(runs.features[:, :-RAW_COLUMNS], runs.coins)
     return lambda columns: odds(columns[:, :-RAW_COLUMNS])
-
-
-def _boosting(runs: Runs) -> Odds:
-    return boosting(runs.features, runs.coins)
 
 
 def _draw_pairs(

@@ -47,13 +47,13 @@ class CanaryView(LossView):
         They include sums of powers of probabilities: for a proxy whose log-probabilities are wrong by a factor, the
         log-ratio to the truth is c log q(v) + log sum_y q(y)^(1 + c).
         """
-        columns = []
+        columns, rows = [], np.arange(len(self.labels))
         for probabilities in (self.reference, self.target):
             total = np.maximum(probabilities.sum(axis=1, keepdims=True, dtype=np.float64), SMALLEST_SHARE)
             p = np.maximum(probabilities / total, SMALLEST_SHARE)
             log_shown = np.log(self.shown(p))
             columns += [
-                np.log(np.maximum(self.shown(probabilities), SMALLEST_SHARE)),
+                np.log(np.maximum(probabilities[rows, self.labels], SMALLEST_SHARE)),
                 log_shown,
                 log_shown**2,
                 self.shown(p),
