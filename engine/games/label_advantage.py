@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from scipy.stats import rankdata
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -33,6 +32,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
 )
 from dpaudit.estimators.label_reconstruction.bags import Posteriors
+from dpaudit.estimators.measures import pairs_above
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.proportions import (
@@ -109,8 +109,21 @@ class LabelAdvantage:
             setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
         except InputError as err:
             raise SpecError(f"{target.name}: {err}") from err
-        priors = self._priors(setting, work)
-        releases = self._releases(setting, work, priors)
+        each = max(1, min(setting.rows_per_unit // len(target), -(-self.releases // 2)))
+        require_units(-(-self.releases // each))
+        releases = work.split(
+            play_releases,
+            self.releases,
+            each,
+            setting.mechanism,
+            setting.attack,
+            self._priors(setting, work),
+            setting.required_part("target"),
+            seed=setting.seed.child("releases"),
+            label="releases",
+            resources=setting.resources.without_gpu,
+            after=setting.after,
+        )
         return Played(releases, trainings=self._utility(setting, work), replays=self.releases, observational=True)
 
     def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
@@ -134,23 +147,6 @@ class LabelAdvantage:
                 **setting.reference_options,
             )
             for fold in range(folds)
-        )
-
-    def _releases(self, setting: Setting, work: Work, priors: tuple[Unit, ...]) -> tuple[Unit, ...]:
-        each = max(1, min(setting.rows_per_unit // len(setting.parts.target), -(-self.releases // 2)))
-        require_units(-(-self.releases // each))
-        return work.split(
-            play_releases,
-            self.releases,
-            each,
-            setting.mechanism,
-            setting.attack,
-            priors,
-            setting.required_part("target"),
-            seed=setting.seed.child("releases"),
-            label="releases",
-            resources=setting.resources.without_gpu,
-            after=setting.after,
         )
 
     def _utility(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
@@ -403,12 +399,8 @@ def _scored(model: Any, test: Examples) -> tuple[float, float, float]:
 
 def auc(score: Floats, label: NDArray[np.int64]) -> float:
     """Return the area under the ROC curve, with ties counted half; NaN if a class is missing."""
-    positives = int(np.count_nonzero(label == 1))
-    negatives = label.size - positives
-    if not positives or not negatives:
-        return float("nan")
-    ranks = rankdata(score)
-    return float((ranks[label == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    members, others = np.sort(score[label == 1]), np.sort(score[label != 1])
+    return pairs_above(members, others) / (members.size * others.size) if members.size and others.size else math.nan
 
 
 def _best(learned: Learned, utility: Utility) -> dict[str, float]:
