@@ -28,8 +28,13 @@ from dpaudit.engine.figures import drawing as style
 from dpaudit.engine.figures import palette
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
-from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, PoisNatQBestTrain, PoisNatQEmbedding
-from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
+from dpaudit.engine.games.predictions.informed_adversaries import (
+    PoisNatQAllSame,
+    PoisNatQBestTest,
+    PoisNatQBestTrain,
+    PoisNatQEmbedding,
+    PoisNatQMapping,
+)
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import RunError

@@ -125,7 +125,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "outcomes", "rounding", "residues", "run_scores", "search"),
+        *("reference", "protocol", "trials", "taught", "outcomes", "digits", "run_scores", "search"),
         *("two_worlds", "coins"),
         *(
             "proxies",

@@ -6,6 +6,8 @@ their own, from which an attack can learn.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -17,7 +19,7 @@ from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally,
 from dpaudit.actors.seed import Seed
 from dpaudit.errors import described
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.queries.row_function import CallOutcome
+from dpaudit.mechanisms.queries.row_function import ALIKE, CallOutcome
 
 MAX_NUMBER = float(np.finfo(np.float32).max)
 """Largest absolute number of a stored result."""
@@ -216,14 +218,35 @@ class Runs:
         ]
         return self.gave(results, dtype=dtype)
 
-    def gave(self, results: Sequence[CallOutcome], *, dtype: type[Any] = np.float64) -> Outcomes:
-        """Return what these runs gave, from one result each."""
+    def gave(self, results: Sequence[Any], *, dtype: type[Any] = np.float64) -> Outcomes:
+        """Return what these runs gave, from one result each; see `result_of` for what it may be."""
+        outcomes = [each if isinstance(each, CallOutcome) else result_of(lambda: each) for each in results]  # noqa: B023
         names = [f"run {number} (seed {seed})" for number, seed in zip(self.number, self.seeds(), strict=True)]
-        return Outcomes.of(results, self.truth, number=self.number, name=names, dtype=dtype)
+        return Outcomes.of(outcomes, self.truth, number=self.number, name=names, dtype=dtype)
+
+
+def alike_note(outcomes: Sequence[CallOutcome]) -> tuple[str, ...]:
+    """Return the note on calls that all have the same ending and numbers, in single precision; () for others.
+
+    Equal results show no leak, and no leak would show in them. If some part of the results, the printed text or the
+    files was not read and differs, nothing is known about the claim.
+    """
+    numbers = (outcome.numbers.clip(-MAX_NUMBER, MAX_NUMBER).astype("f4") for outcome in outcomes)
+    kinds = {(outcome.ending, values.tobytes()) for outcome, values in zip(outcomes, numbers, strict=True)}
+    if len(kinds) != 1:
+        return ()
+    ending, content = kinds.pop()
+    parts = [dict(outcome.unread) for outcome in outcomes]
+    names = sorted(set().union(*parts))
+    unread = {what: sorted({part.get(what, "") for part in parts})[:2] for what in names}  # two show a difference
+    digest = hashlib.sha256(ending.encode("utf-8", "backslashreplace") + content).hexdigest()
+    return (ALIKE + json.dumps({"result": digest, "unread": unread}),)
 
 
 def result_of(call: Callable[[], Any], limit_s: float | None = None) -> CallOutcome:
     """Return what a call gives: a vector of numbers, text as its ending, or a `CallOutcome`; else a failure.
+
+    The call may raise an exception or return it.
 
     Args:
         limit_s: Time limit in seconds, after which the call has failed; None for no limit except that of the unit.
@@ -235,6 +258,8 @@ def result_of(call: Callable[[], Any], limit_s: float | None = None) -> CallOutc
             return result
         if isinstance(result, str):
             return CallOutcome(result, np.empty(0))
+        if isinstance(result, BaseException):
+            return failure(result)
         return checked(np.asarray(result).astype(np.float64, casting="same_kind"))  # no complex numbers, no text
     except TimeLimitExceeded:
         if limit_s is None:  # time limit of the whole unit

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from dpaudit.actors.work import unit
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.attacks.stated_law import StatedOdds, stated_odds
+from dpaudit.engine.games.digits import Rounding, separating_residues
 from dpaudit.engine.games.outcomes import Outcomes
-from dpaudit.engine.games.residues import separating_residues
-from dpaudit.engine.games.rounding import Rounding
-from dpaudit.engine.games.trials import scored_trials
-from dpaudit.estimators.scores import Scores
+from dpaudit.errors import RunError
+from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, limited_threads
 
 
@@ -72,6 +71,29 @@ def in_scope(samples: Outcomes, *, full_digits: bool) -> Outcomes:
 def _rounding_of(samples: Outcomes, *, full_digits: bool) -> Rounding:
     """Return the grid learned from search samples with one ending; no rounding if all digits are read."""
     return Rounding(np.zeros(0), ()) if full_digits else Rounding.learned(samples.summaries())
+
+
+def scored_trials(
+    attack: Any,
+    view: Any,
+    *,
+    number: NDArray[np.int64],
+    truth: NDArray[np.bool_],
+    failed: NDArray[np.bool_],
+    failed_score: NDArray[np.float64] | float = np.inf,
+) -> Scores:
+    """Return the attack's scores of T trials as one replay, whose canaries are the numbers of the trials.
+
+    Args:
+        failed_score: Score of a failed training, for each trial, shape (T,), or for all. A failure is an outcome,
+            because a record may cause it. By default it counts for world 1, which contains the canary.
+    """
+    scores = np.where(failed, failed_score, 0.0)
+    if not failed.all():
+        scores[~failed] = attack.score(view)
+    if np.isnan(scores).any():
+        raise RunError(f"the attack {type(attack).__name__} returned NaN scores. Scores must be numbers")
+    return scored(0, truth, scores, number)
 
 
 def score_trials(

@@ -30,10 +30,8 @@ ROUND_SHARES = (0.2, 0.2, 0.22, 0.38)
 """Share of each round in the runs that try pairs: rare results of the last pairs show in many runs only."""
 MIN_RUNS_PER_PAIR = 4
 """Smallest number of runs on a pair in one round: half in each world, with the same seeds."""
-FIRST_RUNS = 8
-"""Smallest number of runs on a pair in a round of halving, two with each seed."""
-FEWEST_RUNS = 2 * FIRST_RUNS
-"""Smallest number of runs of a search by halving, for each pair that is tried."""
+FEWEST_RUNS = 16
+"""Smallest number of runs of a search for each pair that is tried."""
 MAX_DISTANCE = 50.0
 """Upper limit of a distance, in spreads."""
 SEED_NOISE_SHARE = 0.6
@@ -60,26 +58,10 @@ MAX_TAIL_COLUMNS = 64
 """Largest number of columns whose tails are compared."""
 
 
-def rounds(runs: int, offered: int, remaining: int) -> list[tuple[int, int, int]]:
-    """Return for each round of a search by halving the number of pairs, of runs on each, and of pairs that remain.
+def rounds(runs: int, offered: int, remaining: int, proposed: int = 0) -> list[tuple[int, int, int]]:
+    """Return for each round of a search the number of pairs, of runs on each, and of pairs that remain.
 
-    All rounds have about equally many runs, the first one twice as many; the last one is on the remaining pairs.
-
-    Args:
-        runs: Number of runs of all rounds together; it limits the number of pairs that are tried.
-        offered: Number of pairs to choose from.
-        remaining: Number of pairs to choose.
-    """
-    pairs = [min(offered, max(1, runs // FEWEST_RUNS))]
-    while pairs[-1] > remaining:
-        pairs.append(max(remaining, pairs[-1] // 2))
-    share = runs // (2 * (len(pairs) + 2))
-    counts = [2 * max(FIRST_RUNS // 2, share * (1 + (turn == 0)) // size) for turn, size in enumerate(pairs)]
-    return list(zip(pairs, counts, (*pairs[1:], remaining), strict=True))
-
-
-def rounds_with_proposals(runs: int, offered: int, remaining: int, proposed: int) -> list[tuple[int, int, int]]:
-    """Return the rounds of a search in which the last pairs get most runs: pairs, runs on each, pairs that remain.
+    Each round has fewer pairs, and the last pairs get most runs.
 
     Args:
         runs: Number of runs of all rounds together; it limits the number of pairs that are tried.
@@ -112,7 +94,7 @@ def pair_worth(curve: PrivacyCurve, attack: Any, outcomes: Outcomes, *, full_dig
     by_ending = ending_excess(curve, outcomes)
     if not len(outcomes.vector):
         return by_ending
-    by_attack = evidence_and_excess(curve, attack, outcomes, full_digits=full_digits)[1]
+    by_attack = cross_fitted(curve, attack, outcomes, full_digits=full_digits)[2]
     return max(by_ending, number_excess(curve, outcomes), by_attack)
 
 
@@ -189,9 +171,9 @@ def strength(
     if attack is None:
         return strength
     attacks = (attack, *(attack.candidates()[:1] if isinstance(attack, ManyCandidates) else ()))
-    results = [evidence_and_excess(curve, each, outcomes, stated, full_digits=full_digits) for each in attacks]
-    bound, right = max(evidence for evidence, _ in results)
-    return replace(strength, excess=max(excess for _, excess in results), bound=bound, right=right)
+    results = [cross_fitted(curve, each, outcomes, stated, full_digits=full_digits) for each in attacks]
+    bound, right, _ = max(results, key=lambda result: result[:2])
+    return replace(strength, excess=max(result[2] for result in results), bound=bound, right=right)
 
 
 def promising(size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool) -> list[int]:
@@ -246,24 +228,6 @@ def _excess_of_codes(curve: PrivacyCurve, world_0: NDArray[np.int64], world_1: N
         for ranks in (rank[world_1], rank[world_0], np.maximum(rank[world_0], rank[world_1]))
     )
     return excess(curve, p, q, n, covariance=np.asarray(both - p * q))
-
-
-def _held_out_scores(
-    attack: Any, trainings: Outcomes, stated: Odds | None = None, *, full_digits: bool = False, half: int = 1
-) -> Scores | None:
-    """Return scores of every second pair of trainings, learned from the others; None if one half has a single world."""
-    held_out = np.arange(len(trainings.truth)) // 2 % 2 == half
-    if min(len(np.unique(trainings.truth[part])) for part in (held_out, ~held_out)) < 2:
-        return None
-    return score_trials(attack, trainings.where(~held_out), trainings.where(held_out), stated, full_digits=full_digits)
-
-
-def _evidence(scores: Scores | None) -> tuple[float, float]:
-    """Return the bound and the share of correct guesses."""
-    if scores is None:
-        return 0.0, 0.5
-    estimator = FairCoins()
-    return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
 
 
 def separation(trainings: Outcomes) -> tuple[float, float]:
@@ -391,26 +355,29 @@ def _rank_shift(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDAr
     return np.asarray(np.abs(ranks.mean(0) - (len(first) + 0.5)))
 
 
-def evidence_and_excess(
+def cross_fitted(
     curve: PrivacyCurve, attack: Any, trainings: Outcomes, stated: Odds | None = None, *, full_digits: bool = False
-) -> tuple[tuple[float, float], float]:
-    """Return the evidence of an attack, and the standard deviations by which its scores exceed a claim.
+) -> tuple[float, float, float]:
+    """Return the bound by an attack, its share of right guesses, and the deviations by which scores exceed a claim.
 
-    Each half of the trainings is scored by an attack that learns from the other half. The halves are not independent,
-    so the evidence serves for a choice only.
+    Each half of the trainings, every second pair, is scored by an attack that learns from the other half. The halves
+    are not independent, so the evidence serves for a choice only. It is 0, 0.5 and 0 if both halves lack a world.
     """
-    halves = [_held_out_scores(attack, trainings, stated, full_digits=full_digits, half=half) for half in (0, 1)]
-    both = [scores for scores in halves if scores is not None]
-    if not both:
-        return _evidence(None), 0.0
-    scores = Scores(np.concatenate([part.score for part in both]), np.concatenate([part.truth for part in both]))
-    return _evidence(scores), score_excess(curve, scores)
+    odd, halves = np.arange(len(trainings.truth)) // 2 % 2 == 1, list[Scores]()
+    for held_out in (~odd, odd):
+        learned, fresh = trainings.where(~held_out), trainings.where(held_out)
+        if min(len(np.unique(part.truth)) for part in (learned, fresh)) == 2:
+            halves.append(score_trials(attack, learned, fresh, stated, full_digits=full_digits))
+    if not halves:
+        return 0.0, 0.5, 0.0
+    scores = Scores(np.concatenate([part.score for part in halves]), np.concatenate([part.truth for part in halves]))
+    estimator = FairCoins()
+    right = float(((scores.score > 0) == scores.truth).mean())
+    return estimator.bound([estimator.tally(scores)]).lower, right, score_excess(curve, scores)
 
 
-def score_excess(curve: PrivacyCurve, scores: Scores | None) -> float:
+def score_excess(curve: PrivacyCurve, scores: Scores) -> float:
     """Return the standard deviations by which scores exceed a claim; 0 unless the worlds have equally many."""
-    if scores is None:
-        return 0.0
     first, second = (scores.score[scores.truth == world][:, None] for world in (False, True))
     return _tail_excess(curve, first, second) if len(first) == len(second) else 0.0
 

@@ -1,95 +1,26 @@
-"""Games of independent trials: each runs the mechanism once, in world 0 or 1 by a separate fair coin.
-
-Its number and the seed determine a trial. One unit runs a stack of trials, which train together if the mechanism
-allows. The attack is a separate unit, so another attack needs no further run of the mechanism.
-"""
+"""Trainings of games of two worlds: stacks that train together, and an example's gradient at each step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Unit
-from dpaudit.engine.games.protocol import GameTraits, Reading, Setting
-from dpaudit.engine.games.reference import CoinResponse, Reference
-from dpaudit.errors import AuditError, RunError, described, require
-from dpaudit.estimators.scores import Scores, scored
+from dpaudit.errors import AuditError, described
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.gpu_memory import fit_on_emptied_gpu
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Learner, Model, StackLearner
-from dpaudit.mechanisms.teachers import has_separate_teachers
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MAX_TRIALS = 10_000_000
-
-
-@dataclass(frozen=True)
-class TrialGame:
-    """Base of all games of independent trials.
-
-    Attributes:
-        trials: Number of scored runs of the mechanism, each with a separate coin, in 2 .. 10,000,000.
-        stack: Number of runs in one unit, >= 1; a learner with teachers has one.
-    """
-
-    trials: int = 1000
-    stack: int = 64
-    traits: ClassVar[GameTraits]
-
-    def __post_init__(self) -> None:
-        require(2 <= self.trials <= MAX_TRIALS, f"trials must be in 2 .. {MAX_TRIALS:,}", trials=self.trials)
-        require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
-
-    def reference(self) -> Reference:
-        """Return the reference for planning the sensitivity."""
-        return Reference(CoinResponse(), self.trials, "trials")
-
-    def runs_per_unit(self, mechanism: Any) -> int:
-        """Return the number of runs in one unit: one for a learner whose training is that of many teachers."""
-        return 1 if has_separate_teachers(mechanism) else self.stack
-
-    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Return lower limits of the number of units and of those with scores, for a target set of `rows` rows."""
-        return -(-self.trials // self.stack) + 1, 1
-
-
-def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
-    """Return groups of units whose trials are scored together: single units if scores are read in order, else all."""
-    return [(unit,) for unit in trainings] if setting.reading is Reading.IN_ORDER else [tuple(trainings)]
-
-
-def scored_trials(
-    attack: Any,
-    view: Any,
-    *,
-    number: NDArray[np.int64],
-    truth: NDArray[np.bool_],
-    failed: NDArray[np.bool_],
-    failed_score: NDArray[np.float64] | float = np.inf,
-) -> Scores:
-    """Return the attack's scores of T trials as one replay, whose canaries are the numbers of the trials.
-
-    Args:
-        failed_score: Score of a failed training, for each trial, shape (T,), or for all. A failure is an outcome,
-            because a record may cause it. By default it counts for world 1, which contains the canary.
-    """
-    scores = np.where(failed, failed_score, 0.0)
-    if not failed.all():
-        scores[~failed] = attack.score(view)
-    if np.isnan(scores).any():
-        raise RunError(f"the attack {type(attack).__name__} returned NaN scores. Scores must be numbers")
-    return scored(0, truth, scores, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +80,6 @@ def _trained_alone(
         failed.__cause__ = err
         return failed
     return model
-
-
-def failed_among(models: Sequence[Any]) -> NDArray[np.bool_]:
-    """Return a mask of failed trainings; raise the first TrainingError if all failed."""
-    failed = np.array([isinstance(model, TrainingError) for model in models])
-    if failed.all():
-        raise models[0]
-    return failed
 
 
 class ExampleGradients:

@@ -23,7 +23,7 @@ from dpaudit.actors.work import Outcome, Work, measuring, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.attacks.stated_law import stated_odds
 from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH, Observed, Outcomes, Runs
-from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Played, Reading, Setting, require_units
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, GameTraits, Played, Reading, Setting, require_units
 from dpaudit.engine.games.reference import CoinResponse, Reference, Response
 from dpaudit.engine.games.run_scores import (
     ManyCandidates,
@@ -32,6 +32,7 @@ from dpaudit.engine.games.run_scores import (
     judge_candidate,
     known_move,
     score_trials,
+    scored_trials,
 )
 from dpaudit.engine.games.search import (
     FEWEST_RUNS,
@@ -42,13 +43,12 @@ from dpaudit.engine.games.search import (
     paired_coins,
     promising,
     rounds,
-    rounds_with_proposals,
     strength,
 )
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import InputError, RunError, require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, limited_threads
+from dpaudit.mechanisms.teachers import has_separate_teachers
 
 T = TypeVar("T")
 
@@ -70,17 +70,36 @@ class Proposing:
     trials: int = 0
 
 
+MAX_TRIALS = 10_000_000
 MIN_PARALLEL_RUNS = 10_000
 """Number of search runs from which separate units evaluate the candidates of an attack."""
 
 
 @dataclass(frozen=True)
-class TwoWorlds(TrialGame):
+class PairTraits(GameTraits):
+    """Facts about a game of two worlds, with usual values; see `GameTraits`."""
+
+    attack: str = "output-set"
+    estimator: str = "fair-coins"
+    independent_trials: bool = True
+    repeats_calls: bool = True
+    helps: str = "more `trials`"
+
+
+@dataclass(frozen=True)
+class TwoWorlds:
     """Base of the games of two worlds. `pairs` and `run` must be given; the rest a game may override.
 
     A game whose attack learns, or which chooses among pairs, has a field `search`: the number of runs with known coins.
+
+    Attributes:
+        trials: Number of scored runs of the mechanism, each with a separate coin, in 2 .. 10,000,000.
+        stack: Number of runs in one unit, >= 1; a learner with teachers has one.
     """
 
+    trials: int = 1000
+    stack: int = 64
+    traits: ClassVar[GameTraits]
     parts: ClassVar[tuple[str, ...]] = ("target",)
     """Parts of the data that `pairs` and `run` get, in this order."""
     optional_parts: ClassVar[tuple[str, ...]] = ()
@@ -92,7 +111,7 @@ class TwoWorlds(TrialGame):
     couples_seeds: ClassVar[bool] = True
     """True if runs that choose among pairs are in both worlds with one seed; False for a coin and a seed each."""
     ranks_by_strength: ClassVar[bool] = False
-    """True if several measures rank pairs (`strength`), in rounds that give the last pairs most runs; else `worth`."""
+    """True if several measures rank pairs (`strength`); False for one (`worth`)."""
     learns_once: ClassVar[bool] = True
     """True if a confirmatory run reuses the pairs and search runs of the first pass."""
     plays_without_noise: ClassVar[bool] = True
@@ -101,7 +120,8 @@ class TwoWorlds(TrialGame):
     """True if the share of failed runs is a measurement, `failed_share`."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require(2 <= self.trials <= MAX_TRIALS, f"trials must be in 2 .. {MAX_TRIALS:,}", trials=self.trials)
+        require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
         if hasattr(self, "search"):
             fewest = FEWEST_RUNS if self.search_share else 4
             allowed = f"search must be in {fewest} .. {MAX_TRIALS:,}"
@@ -137,6 +157,10 @@ class TwoWorlds(TrialGame):
         raise NotImplementedError
 
     # What a game may override
+
+    def runs_per_unit(self, mechanism: Any) -> int:
+        """Return the number of runs in one unit: one for a learner whose training is that of many teachers."""
+        return 1 if has_separate_teachers(mechanism) else self.stack
 
     @property
     def limit_s(self) -> float | None:
@@ -246,38 +270,31 @@ class TwoWorlds(TrialGame):
 
     # The plan
 
+    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """Return lower limits of the number of units and of those with scores, for a target set of `rows` rows."""
+        return -(-self.trials // self.stack) + 1, 1
+
     def play(self, setting: Setting, work: Work) -> Played:
-        chosen, fresh, scores, shadows = self._planned(setting, work)
+        played, pairs = self._planned(setting, work)
         ceiling: tuple[Unit, ...] = ()
         if self.plays_without_noise and setting.noiseless is not None:
             # The pairs are chosen again: with noise, near ties may do as well as ties.
             fewer = {name: min(getattr(self, name), NOISELESS_TRIALS) for name in self._counts if name != "stack"}
-            ceiling = replace(self, **fewer)._planned(setting.noiseless, work, ", without noise")[2]
+            ceiling = replace(self, **fewer)._planned(setting.noiseless, work, ", without noise")[0].evidence
         reference = Reference(self.response(setting), self.trials, "trials")
-        played = Played(
-            scores,
-            trainings=fresh,
-            shadows=shadows,
-            ceiling=ceiling,
-            noiseless=bool(ceiling),
-            choices=chosen.choices,
-            reference=reference,
-        )
-        return self.finished(played, setting, work, chosen.pairs)
+        played = replace(played, ceiling=ceiling, noiseless=bool(ceiling), reference=reference)
+        return self.finished(played, setting, work, pairs)
 
     @property
     def _counts(self) -> tuple[str, ...]:
         """The fields that affect no single run; units do not depend on them, so that a longer audit reuses units."""
         return ("trials", "stack", *(("search",) if hasattr(self, "search") else ()))
 
-    def _planned(
-        self, setting: Setting, work: Work, suffix: str = ""
-    ) -> tuple[_Chosen, tuple[Unit, ...], tuple[Unit, ...], tuple[Unit, ...]]:
-        """Return the choice of the pairs, and the units of the fresh runs, of their scores, and of shadow models."""
+    def _planned(self, setting: Setting, work: Work, suffix: str = "") -> tuple[Played, Unit]:
+        """Return the units of the fresh runs, of their scores, of shadow models and of choices; and of the pairs."""
         seed = setting.search_seed if self.learns_once else setting.seed
         shadows = self.shadow_models(setting, work, seed, None)
-        chosen = self._chosen(setting, work, seed, shadows, suffix)
-        pairs, learned, unspent = chosen.pairs, chosen.tried, chosen.unspent
+        pairs, learned, unspent, choices = self._chosen(setting, work, seed, shadows, suffix)
         shadows = shadows or self.shadow_models(setting, work, seed, pairs)
         learned += self._runs(setting, work, pairs, unspent, seed.child("search", "runs"), f"search runs{suffix}")
         fresh = self._runs(setting, work, pairs, self.trials, setting.seed.child("fresh"), f"fresh runs{suffix}")
@@ -296,9 +313,9 @@ class TwoWorlds(TrialGame):
                 label=f"scores of {runs[0].label if in_order else f'{self.trials} fresh runs{suffix}'}",
                 resources=setting.resources.without_gpu,
             )
-            for runs in grouped_for_reading(fresh, setting)
+            for runs in ([(unit,) for unit in fresh] if in_order else [fresh])
         )
-        return chosen, fresh, scores, shadows
+        return Played(scores, trainings=fresh, shadows=shadows, choices=choices), pairs
 
     def _source(self, setting: Setting) -> tuple[TwoWorlds, Any, tuple[Any, ...]]:
         """Return the arguments that units have in common: the game, the mechanism, and placeholders of the rows."""
@@ -312,7 +329,10 @@ class TwoWorlds(TrialGame):
         source = self._source(setting)
         return work.split(make_runs, count, per_unit, *source, pairs, seed=seed, label=label, **setting.unit_options)
 
-    def _chosen(self, setting: Setting, work: Work, seed: Seed, shadows: tuple[Unit, ...], suffix: str) -> _Chosen:
+    def _chosen(
+        self, setting: Setting, work: Work, seed: Seed, shadows: tuple[Unit, ...], suffix: str
+    ) -> tuple[Unit, tuple[Unit, ...], int, tuple[Unit, ...]]:
+        """Return units of the pairs to use, and of search runs on them; the number of runs left; units with notes."""
         source, cheap = self._source(setting), setting.resources.without_gpu
         options, returns = setting.unit_options, type(self).pairs
         pair_seed, places, proposed, tried = seed.child("pairs"), None, tuple[Unit, ...](), tuple[Unit, ...]()
@@ -360,7 +380,7 @@ class TwoWorlds(TrialGame):
         arguments = (*source, proposed, places, tried, before)
         pairs = work.add(take_pairs, *arguments, seed=pair_seed, label=label, returns=returns, resources=cheap)
         choices = (*proposed, *((places,) if places is not None else ()), pairs)
-        return _Chosen(pairs, tried, max(0, unspent), choices)
+        return pairs, tried, max(0, unspent), choices
 
     def _search_rounds(
         self, setting: Setting, pair_seed: Seed, proposing: Proposing | None
@@ -374,15 +394,14 @@ class TwoWorlds(TrialGame):
         rows = tuple(getattr(setting.parts, part) for part in (*self.parts, *self.optional_parts))
         offered = sum(1 for _ in self.pairs(setting.mechanism, rows, pair_seed.rng()))
         runs = int(self.search_share * getattr(self, "search", 0))
-        if self.ranks_by_strength:
-            spent, more = (proposing.runs + proposing.weighing, proposing.pairs) if proposing else (0, 0)
-            plan = rounds_with_proposals(runs - spent, offered, self.used_pairs, more)
-            return plan, (plan[0][0] - more, offered - (plan[0][0] - more))
-        if offered <= self.used_pairs:
+        if offered <= self.used_pairs and not self.ranks_by_strength:
             return [], (0, 0)
         if not self.couples_seeds:  # few runs with a coin each may lack a world
             return [(offered, runs // offered, self.used_pairs)], (0, 0)
-        return rounds(runs, offered, self.used_pairs), (0, 0)
+        spent, more = (proposing.runs + proposing.weighing, proposing.pairs) if proposing else (0, 0)
+        plan = rounds(runs - spent, offered, self.used_pairs, more)
+        first = plan[0][0] - more
+        return plan, (first, offered - first)
 
     def _search_curve(self, mechanism: Any) -> PrivacyCurve:
         """Return the claim against which pairs are compared; that of epsilon 1 if there is none."""
@@ -414,16 +433,6 @@ class TwoWorlds(TrialGame):
             )
             for number, candidate in enumerate(candidates if len(candidates) > 1 else (), 1)
         )
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The plan of the choice of pairs."""
-
-    pairs: Unit  # the pairs to use
-    tried: tuple[Unit, ...]  # search runs on them
-    unspent: int  # number of search runs that are left
-    choices: tuple[Unit, ...]  # units whose notes describe the choice
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, checked, failure
-from dpaudit.engine.games.protocol import GameTraits, LossView, Played, Setting
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs
+from dpaudit.engine.games.protocol import LossView, Played, Setting
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import InputError
 from dpaudit.language_models.canary_kinds.kinds import RandomTokens
 from dpaudit.language_models.canary_texts.canaries import StoredCanaries, drawn_canaries, new_tokens
@@ -37,7 +37,6 @@ from dpaudit.language_models.mechanisms.fine_tuning.records import Record, Train
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics, token_statistics
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.examples import Texts
-from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
@@ -67,17 +66,13 @@ class TextWorlds(TwoWorlds):
         texts: Texts of the secret, >= 1, which together are one record of the training.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent trainings: the secret and the attack were fixed before the "
         "audited models were trained.",
         views={TEXT_LEARNERS: SecretView},
         attack="loss",
-        estimator="fair-coins",
         rows=Texts,
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
     )
 
     optional_parts: ClassVar[tuple[str, ...]] = ("reference",)
@@ -148,19 +143,15 @@ class TextWorlds(TwoWorlds):
                     outcomes.append(err)
                 else:
                     outcomes.append(token_statistics(trained, spans))
-        return runs.gave([_loss_of_secret(outcome) for outcome in outcomes])
+        return runs.gave(
+            [each if isinstance(each, TrainingError) else [np.nansum(each.log_probability)] for each in outcomes]
+        )
 
     def scores(self, attack: Any, observed: Observed) -> NDArray[np.float64]:
         return self.scores_by_view(attack, observed, lambda runs: SecretView(runs.matrix()[:, 0]))
 
     def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
         return replace(played, claim=setting.mechanism.claim(len(setting.parts.target) + 1))
-
-
-def _loss_of_secret(outcome: TokenStatistics | TrainingError) -> CallOutcome:
-    if isinstance(outcome, TrainingError):
-        return failure(outcome)
-    return checked(np.array([np.nansum(outcome.log_probability)]))
 
 
 def stackable_trainer(mechanism: Any) -> Any:

@@ -26,8 +26,8 @@ from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.functions.game import ROW_FUNCTIONS
 from dpaudit.engine.games.outcomes import Outcomes, Runs
-from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.protocol import Capability, CheckTest, Played, Setting
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.mechanisms.queries.row_function import CallLimits, CallOutcome, TableGenerator, TableRows
 from dpaudit.registry import register
@@ -214,17 +214,12 @@ class TableMembershipGame(TwoWorlds):
             that of the unit.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent fits: other rows are drawn without regard to the coins, and "
         "the choice of the record and the attack were fixed before the fresh fits.",
         views={ROW_FUNCTIONS: SummaryView},
-        attack="output-set",
-        estimator="fair-coins",
         rows=TableRows,
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         tried="among random rows of these data",
         run_on=rows_of_fit,
         asks_membership=True,

@@ -21,10 +21,10 @@ from dpaudit.engine.games.neighbours.coupled_seeds import (
     CoupledTrainings,
     crafted_choices,
     predicted_candidates,
+    summarised,
 )
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
-from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.outcomes import Runs
 from dpaudit.engine.games.search import coupled_move
 from dpaudit.errors import InputError

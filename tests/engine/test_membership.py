@@ -25,7 +25,7 @@ from dpaudit.engine.games.one_run.answers import CanaryView, MembershipView, Sha
 from dpaudit.engine.games.one_run.attacks import LearnedMembership, means_by_world
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.membership import Membership
-from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
+from dpaudit.engine.games.two_world.views import LossThreshold
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.request.loading import load_spec

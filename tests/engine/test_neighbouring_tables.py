@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.engine.games.functions.neighbouring_tables import TablePair, pairs
+from dpaudit.engine.games.functions.where_it_leaks import as_test
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests import nightly

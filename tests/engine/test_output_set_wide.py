@@ -14,11 +14,11 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
 from dpaudit.engine.attacks.output_set import OutputSet, SummaryView
 from dpaudit.engine.attacks.stated_law import stated_odds
+from dpaudit.engine.games.neighbours.coupled_seeds import summarised
 from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
-from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.outcomes import MAX_NUMBER, Outcomes, Runs
 from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import clips_records, separation

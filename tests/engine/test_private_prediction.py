@@ -20,12 +20,14 @@ from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.adversaries import (
     Adversary,
+    AnswerSet,
     Crafted,
     NatAdvQ,
     PoisAdvQ,
     PoisNatQConfident,
     PoisNatQUnconfident,
     Target,
+    chosen_set,
 )
 from dpaudit.engine.games.predictions.answer_laws import (
     Worlds,
@@ -35,9 +37,8 @@ from dpaudit.engine.games.predictions.answer_laws import (
     simulated,
     torch_counts,
 )
-from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
 from dpaudit.engine.games.predictions.game import whole_numbers
-from dpaudit.engine.games.predictions.knn_adversaries import (
+from dpaudit.engine.games.predictions.informed_adversaries import (
     PoisNatQBestTest,
     PoisNatQBestTrain,
     PoisNatQEmbedding,

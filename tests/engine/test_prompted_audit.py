@@ -16,7 +16,7 @@ from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.generated import MadePhrases
 from dpaudit.engine.games.predictions.adversaries import Target
-from dpaudit.engine.games.predictions.prompt_adversaries import wrong_numbers
+from dpaudit.engine.games.predictions.informed_adversaries import wrong_numbers
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.build import build
 from dpaudit.errors import SpecError

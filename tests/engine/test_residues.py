@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.games.digits import between_steps, lattice_step, separating_residues
 from dpaudit.engine.games.functions.game import RowFunctionGame, Tables, call_seeds, run_calls
 from dpaudit.engine.games.outcomes import Outcomes
-from dpaudit.engine.games.residues import between_steps, lattice_step, separating_residues
 from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import Tried, paired_coins
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -13,11 +13,11 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audi
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.generated import GaussianMixture
+from dpaudit.engine.games.neighbours.coupled_seeds import summarised
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.games.search import clips_records, separation

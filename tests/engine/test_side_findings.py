@@ -17,9 +17,9 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation, Scope, strict_scopes
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.games.digits import REPEATS, STEP, Rounding
 from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.rounding import REPEATS, STEP, Rounding
 from dpaudit.engine.games.run_scores import score_trials
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError

@@ -20,9 +20,8 @@ from dpaudit.engine.games.labels.label_repeats import LabelRepeats
 from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip
 from dpaudit.engine.games.predictions.crafted_queries import CraftedQueries
-from dpaudit.engine.games.run_scores import log_odds_of_endings
-from dpaudit.engine.games.search import FIRST_RUNS, rounds
-from dpaudit.engine.games.trials import scored_trials
+from dpaudit.engine.games.run_scores import log_odds_of_endings, scored_trials
+from dpaudit.engine.games.search import MIN_RUNS_PER_PAIR, rounds
 from dpaudit.engine.games.two_world.canaries import Blank
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -178,11 +177,10 @@ class TestPoints(PairSourceKit):
     always_fails, fails_at_random, fails_by_record = (Count(fails) for fails in ("always", "at random", "by record"))
 
 
-def test_rounds_halve_the_pairs() -> None:
+def test_rounds_try_ever_fewer_pairs() -> None:
     plan = rounds(7_000, 105, 2)
-    assert [size for size, _, _ in plan] == [105, 52, 26, 13, 6, 3, 2]
-    assert [remaining for *_, remaining in plan] == [52, 26, 13, 6, 3, 2, 2]
-    assert all(runs % 2 == 0 and runs >= FIRST_RUNS for _, runs, _ in plan)
+    assert [(size, remaining) for size, _, remaining in plan] == [(105, 16), (16, 6), (6, 3), (3, 2)]
+    assert all(runs % 2 == 0 and runs >= MIN_RUNS_PER_PAIR for _, runs, _ in plan)
     assert sum(size * runs for size, runs, _ in plan) <= 7_000
     assert rounds(64, 105, 2)[0][0] == 4, "few runs try few pairs"
 

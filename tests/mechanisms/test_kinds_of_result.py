@@ -30,7 +30,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import SplineTransformer, StandardScaler
 
 from dpaudit.engine.answer.gather import differing_parts
-from dpaudit.engine.games.functions.alike_calls import alike_note
+from dpaudit.engine.games.outcomes import alike_note
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
 from dpaudit.mechanisms.adapters.other_python.object_state import State, integer_parts
 from dpaudit.mechanisms.adapters.other_python.worker import outcome_of, without_numbers

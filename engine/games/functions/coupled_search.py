@@ -107,9 +107,15 @@ class CoupledSearch:
         compared_calls = min(self.calls // 2, 2 * COMPARED_SEEDS * MAX_COMPARED)
         total, self.calls = self.calls, self.calls - compared_calls
         try:
-            if not self._follows_seeds():
+            seed, usual = self._seed(), self._usual()
+            if not self._result(usual, seed).equals(self._result(usual, seed)):
                 return []
-            self._propose()
+            rows = self._moving_rows("ordinary rows", usual)
+            kinds = self._kinds(rows)
+            self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
+            for turn in range(2):
+                for kind, others in itertools.product(kinds, self._starts(kinds)):
+                    self._walk(kind, others, kinds, self._seed() if turn else 0)
         except _OutOfCalls:
             pass
         self.calls = min(total, self.calls + compared_calls)
@@ -131,19 +137,6 @@ class CoupledSearch:
         self.calls -= 1
         (outcome,) = self.mechanism.outcomes(table, [seed], self.settings, self.limits)
         return Result(outcome.ending, outcome.numbers[: len(outcome.numbers) - outcome.low_bits])
-
-    def _follows_seeds(self) -> bool:
-        seed = self._seed()
-        return self._result(self._usual(), seed).equals(self._result(self._usual(), seed))
-
-    def _propose(self) -> None:
-        usual = self._usual()
-        rows = self._moving_rows("ordinary rows", usual)
-        kinds = self._kinds(rows)
-        self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
-        for turn in range(2):
-            for kind, others in itertools.product(kinds, self._starts(kinds)):
-                self._walk(kind, others, kinds, self._seed() if turn else 0)
 
     @property
     def _adds(self) -> bool:
@@ -215,28 +208,13 @@ class CoupledSearch:
         numbers = {name: column for name, column in self.schema.columns.items() if isinstance(column, Number)}
         for context in contexts:
             for name, column in numbers.items():
-                grid = _grid(column)
-                masks = [mask(dict(context) | {name: value}) for value in grid]
-                for place in range(len(grid) - 1):
-                    if masks[place] != masks[place + 1]:
-                        self._halve(mask, context, name, column, (grid[place], grid[place + 1]), masks[place])
-
-    def _halve(
-        self,
-        mask: Callable[[Row], Mask],
-        context: Row,
-        name: str,
-        column: Number,
-        ends: tuple[float, float],
-        first: Mask,
-    ) -> None:
-        """Try values between two that differ in their effect, ever closer to where it changes."""
-        low, high = ends
-        for _ in range(MAX_HALVINGS):
-            middle = _between(column, low, high)
-            if middle is None:
-                return
-            low, high = (middle, high) if mask(dict(context) | {name: middle}) == first else (low, middle)
+                grid = sorted({column.cell(_share(column, place / (GRID - 1))) for place in range(GRID)})
+                masks = [mask({**context, name: value}) for value in grid]
+                for (low, high), (first, last) in zip(itertools.pairwise(grid), itertools.pairwise(masks), strict=True):
+                    for _ in range(MAX_HALVINGS if first != last else 0):
+                        if (middle := _between(column, low, high)) is None:
+                            break
+                        low, high = (middle, high) if mask({**context, name: middle}) == first else (low, middle)
 
     def _contexts(self) -> list[Row]:
         """Return ordinary rows, with each word of each column at least once."""
@@ -351,12 +329,6 @@ class CoupledSearch:
                     chosen.append(pair)
         return chosen[:count]
 
-    @property
-    def _usual_spread(self) -> float:
-        """Median spread of a number in the calls on base tables: the spread of a few calls may be too small."""
-        spreads = np.concatenate([np.empty(0), *self._spreads.values()])
-        return float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
-
     def _strength(self, pair: ProposedPair) -> float:
         """Return the mean move between the tables of a pair, in spreads; inf if every result has another form."""
         seeds = [self._seed() for _ in range(COMPARED_SEEDS)]
@@ -368,13 +340,16 @@ class CoupledSearch:
             by_pattern = pattern_distance(*(np.array([two[side].numbers for two in alike]) for side in (0, 1)))
             if by_pattern is not None:
                 return by_pattern
+        spreads = np.concatenate([np.empty(0), *self._spreads.values()])
+        # The spread of a few calls may be too small: half of the median spread on base tables is its smallest value.
+        usual = float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
         moves = [OTHER_FORM] * (len(results) - len(alike))
         for first, second in alike:
             sides = ([two[side].numbers for two in alike if two[0].ending == first.ending] for side in (0, 1))
             spread = self._spreads.get(first.ending)
             if spread is None or not spread.any():
                 few = np.mean([_deviation(numbers) for numbers in sides], axis=0)
-                spread = np.where(few > 0, np.maximum(few, self._usual_spread / 2), 0.0)
+                spread = np.where(few > 0, np.maximum(few, usual / 2), 0.0)
             moves.append(float(_move(first, second, spread).sum()))
         return float(np.mean(moves))
 
@@ -427,11 +402,6 @@ def _share(column: Number, share: float) -> float:
     """Return the value at a share of the range of a column."""
     value = column.low * (1 - share) + column.high * share
     return min(max(float(round(value)) if column.whole else value, column.low), column.high)
-
-
-def _grid(column: Number) -> list[float]:
-    values = (column.cell(_share(column, place / (GRID - 1))) for place in range(GRID))
-    return sorted(dict.fromkeys(values))
 
 
 def _between(column: Number, low: float, high: float) -> float | None:

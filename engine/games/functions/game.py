@@ -25,11 +25,10 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation, Scope
 from dpaudit.engine.attacks.output_set import SummaryView
-from dpaudit.engine.games.functions.alike_calls import alike_note
+from dpaudit.engine.games.digits import between_steps
 from dpaudit.engine.games.functions.coupled_search import CoupledSearch
 from dpaudit.engine.games.functions.neighbouring_tables import (
     TablePair,
-    as_test,
     ordinary_pair,
     pairs,
     require_person,
@@ -42,12 +41,11 @@ from dpaudit.engine.games.functions.recorded_law import (
     recorded_law,
 )
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
-from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
-from dpaudit.engine.games.outcomes import Outcomes, Runs
-from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
-from dpaudit.engine.games.residues import between_steps
+from dpaudit.engine.games.functions.where_it_leaks import Leak, as_test, where_it_leaks
+from dpaudit.engine.games.outcomes import Outcomes, Runs, alike_note
+from dpaudit.engine.games.protocol import Capability, CheckTest, Played, Setting
 from dpaudit.engine.games.search import Strength, Tried, bounds_in_words, promising, steady_move, strength
-from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, Proposing, TwoWorlds
 from dpaudit.errors import require, shortened
 from dpaudit.mechanisms.adapters.code_on_rows import OwnFunction
 from dpaudit.mechanisms.compute import Compute, limited_threads
@@ -223,17 +221,12 @@ class RowFunctionGame(TwoWorlds):
             that of the unit.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent calls: both tables, the settings and the attack were fixed "
         "before the fresh calls were made.",
         views={ROW_FUNCTIONS: SummaryView},
-        attack="output-set",
-        estimator="fair-coins",
         rows=TableRows,
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         tried="on the tables that were tried",
         check_tests=tuple(
             _check_test(relation, scope)
@@ -393,8 +386,16 @@ class RowFunctionGame(TwoWorlds):
     def prepared(self, mechanism: Any, pair: Tables, outcomes: Outcomes | None, compute: Compute) -> Tables:
         """Return the tables with the change of each number, and the law of the noise where its draws were recorded."""
         move = np.empty(0) if outcomes is None else steady_move(outcomes)
-        recorded = _in_process(mechanism) and not self.full_digits and self.record == "worst"
-        return replace(pair, move=move, recorded_law=_law_of(mechanism, pair, compute) if recorded else None)
+        if not _in_process(mechanism) or self.full_digits or self.record == "average":
+            return replace(pair, move=move)
+        limits = CallLimits(LOCATE_CALL_S, compute.threads, time_limit, raised_externally)
+        settings = mechanism.alternatives()[pair.settings]
+        with limited_threads(compute.threads):
+            on_d, on_d_prime = (
+                recorded_calls(mechanism, table, range(RECORDED_SEEDS), settings, limits, widen=False)
+                for table in (pair.d, pair.d_prime)
+            )
+        return replace(pair, move=move, recorded_law=recorded_law(on_d, on_d_prime))
 
     def finished(self, played: Played, setting: Setting, work: Work, pairs: Unit) -> Played:
         """Return the plan with a unit that locates the leak, if the tables were searched."""
@@ -423,18 +424,6 @@ def _pairs(rows: TableRows, relation: str, group: int | None, person: str, beyon
     """Return the pairs, which are the same in all units."""
     rng = np.random.default_rng(0)
     return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, person=person, beyond=beyond))
-
-
-def _law_of(mechanism: Any, tables: Tables, compute: Compute) -> RecordedLaw | None:
-    """Return the law of the noise by recorded calls on both tables; None if the draws do not explain the numbers."""
-    limits = CallLimits(LOCATE_CALL_S, compute.threads, time_limit, raised_externally)
-    settings = mechanism.alternatives()[tables.settings]
-    with limited_threads(compute.threads):
-        on_d, on_d_prime = (
-            recorded_calls(mechanism, table, range(RECORDED_SEEDS), settings, limits, widen=False)
-            for table in (tables.d, tables.d_prime)
-        )
-    return recorded_law(on_d, on_d_prime)
 
 
 @unit

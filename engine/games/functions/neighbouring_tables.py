@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -202,7 +202,10 @@ def _distinct(schema: Schema, changes: Iterable[_Change], relation: Relation) ->
 def _neighbours(change: _Change, relation: Relation) -> tuple[pa.Table, pa.Table]:
     """Return both tables, cast to the same types so that no type distinguishes them."""
     if change.mixed:
-        order = _mixed_order(len(change.others), len(change.new))
+        # The rows that differ, which follow the others, are spread evenly among them, one of them first.
+        others, changed = len(change.others), len(change.new)
+        places = np.concatenate([np.arange(others), np.arange(changed) * others / max(1, changed) - 0.5])
+        order = pa.array(np.argsort(places, kind="stable"))
         d = change.others if relation is Relation.ADD_REMOVE else _joined(change.others, change.old).take(order)
         d_prime = _joined(change.others, change.new).take(order)
     elif relation is Relation.ADD_REMOVE:
@@ -213,12 +216,6 @@ def _neighbours(change: _Change, relation: Relation) -> tuple[pa.Table, pa.Table
         d, d_prime = _joined(before, change.old, after), _joined(before, change.new, after)
     types = pa.unify_schemas([d.schema, d_prime.schema], promote_options="permissive")
     return d.cast(types), d_prime.cast(types)
-
-
-def _mixed_order(others: int, changed: int) -> pa.Array:
-    """Return the order that spreads `changed` rows, which follow the others, evenly among them, one of them first."""
-    places = np.concatenate([np.arange(others), np.arange(changed) * others / max(1, changed) - 0.5])
-    return pa.array(np.argsort(places, kind="stable"))
 
 
 def _joined(*parts: pa.Table) -> pa.Table:
@@ -263,54 +260,48 @@ class _PairMaker:
         self.low = self._row(lambda column: column.low, 0)
         self.high = self._row(lambda column: column.high, -1)
         self.middle = self._row(_middle, lambda words: len(words) // 2)
-        self.zero = self._row(_nearest_zero, 0)
-        self.far = self._row(_farthest, -1)
+        self.zero = self._row(lambda column: min(max(0.0, column.low), column.high), 0)
+        self.far = self._row(lambda column: column.low if -column.low > column.high else column.high, -1)
         self.rows = ("a row" if group == 1 else f"{group} rows") + rows_of
 
     def within(self) -> Iterator[_Change]:
         """Yield changes within the schema."""
         yield from self._general()
-        yield from self._allowed_values()  # early: a short search tries the first pairs alone
+        yield from self._odd_values(allowed=True)  # early: a short search tries the first pairs alone
         yield from self._few_or_many_rows()
         yield from self._middle_rows()
         yield from self._category_rows()
         yield from self._orders()
         yield from self._signs_of_zero()
         for name, columns in self._column_groups(MAX_SINGLE_COLUMNS):
-            yield self._extreme(
-                f"all low, {self.rows} with {name} high", self.low, self._with_ends(self.low, columns, -1)
-            )
+            ends = self._with_ends(self.low, columns, -1)
+            yield self._extreme(f"all low, {self.rows} with {name} high", self.low, ends)
         usual = self._ordinary_row()
         for name, columns in self._column_groups(MAX_SINGLE_COLUMNS):
-            yield self._usual_change(
-                f"ordinary rows, {self.rows} with {name} high", self._with_ends(usual, columns, -1)
-            )
+            ends = self._with_ends(usual, columns, -1)
+            yield self._usual_change(f"ordinary rows, {self.rows} with {name} high", ends)
 
-    def _allowed_values(self) -> Iterator[_Change]:
-        """Yield changes to missing or arbitrary values, in the columns whose schema allows them."""
-        usual = self._ordinary_row()
-        numbers = [name for name, column in self.numbers.items() if column.nullable or column.any]
-        words = [name for name, column in self.words.items() if column.nullable or column.any]
-        for name, number in _ODD_NUMBERS.items():
-            values: Row = {column: number(self.numbers[column]) for column in numbers}
-            cells = {column: value for column, value in values.items() if self.numbers[column].allows(value)}
-            if cells:
-                yield self._usual_change(f"ordinary rows, {self.rows} {name} where that is allowed", usual | cells)
-        for name, word in _ODD_WORDS.items():
-            spelled = {column: word(self.words[column]) for column in words}
-            cells = {column: value for column, value in spelled.items() if self.words[column].allows(value)}
-            if cells:
-                yield self._usual_change(f"ordinary rows, {self.rows} {name} where that is allowed", usual | cells)
+    def _odd_values(self, *, allowed: bool) -> Iterator[_Change]:
+        """Yield changes to missing or arbitrary values in all columns, or in those whose schema allows them."""
+        usual, where = self._ordinary_row(), " where that is allowed" if allowed else ""
+        kinds: tuple[tuple[Mapping[str, Any], Mapping[str, Callable[[Any], Any]]], ...] = (
+            (self.numbers, _ODD_NUMBERS),
+            (self.words, _ODD_WORDS),
+        )
+        for columns, values in kinds:
+            if allowed:
+                columns = {name: column for name, column in columns.items() if column.nullable or column.any}
+            for words, value_of in values.items():
+                cells = {name: value_of(column) for name, column in columns.items()}
+                if allowed:
+                    cells = {name: value for name, value in cells.items() if columns[name].allows(value)}
+                if cells:
+                    yield self._usual_change(f"ordinary rows, {self.rows} {words}{where}", usual | cells)
 
     def beyond(self) -> Iterator[_Change]:
         """Yield changes to values outside the schema."""
         usual = self._ordinary_row()
-        for name, number in _ODD_NUMBERS.items() if self.numbers else ():
-            cells: Row = {column: number(self.numbers[column]) for column in self.numbers}
-            yield self._usual_change(f"ordinary rows, {self.rows} {name}", usual | cells)
-        for name, word in _ODD_WORDS.items() if self.words else ():
-            cells = {column: word(self.words[column]) for column in self.words}
-            yield self._usual_change(f"ordinary rows, {self.rows} {name}", usual | cells)
+        yield from self._odd_values(allowed=False)
         fractions = {name: usual[name] + 0.5 for name, number in self.numbers.items() if number.whole}
         if fractions:
             yield self._usual_change(f"ordinary rows, {self.rows} with a fraction of a whole number", usual | fractions)
@@ -420,15 +411,9 @@ class _PairMaker:
     def _middle_rows(self) -> Iterator[_Change]:
         half = self.count // 2
         halves = _joined(self._copies(self.low, half), self._copies(self.high, half))
-        yield _Change(
-            f"half low, half high, {self.rows} from low to high", halves, *self._new_and_old(self.low, self.high)
-        )
-        yield _Change(
-            f"half low, half high, {self.rows} from low to high, in order",
-            halves,
-            *self._new_and_old(self.low, self.high),
-            place=half,
-        )
+        name, moved = f"half low, half high, {self.rows} from low to high", self._new_and_old(self.low, self.high)
+        yield _Change(name, halves, *moved)
+        yield _Change(f"{name}, in order", halves, *moved, place=half)
         yield _Change(f"two clusters, {self.rows} between them", halves, *self._new_and_old(self.low, self.middle))
 
     def _category_rows(self) -> Iterator[_Change]:
@@ -444,16 +429,14 @@ class _PairMaker:
             *common, rare = words.values
             if len(common) > 1:  # otherwise all other rows have the same word, as above
                 moved = self._new_and_old(usual | {name: common[0]}, usual | {name: rare})
-                only = f"the last word of {name} in no other row, {self.rows} with it"
-                yield _Change(only, self._without(name), *moved)
-
-    def _without(self, name: str) -> pa.Table:
-        """Return the ordinary rows with the last word of a column replaced by other words."""
-        *common, rare = self.words[name].values
-        cells = self.ordinary[name].to_pylist()
-        changed = [common[place % len(common)] if cell == rare else cell for place, cell in enumerate(cells)]
-        place = self.ordinary.column_names.index(name)
-        return self.ordinary.set_column(place, name, pa.array(changed, pa.string()))
+                cells = [
+                    common[k % len(common)] if cell == rare else cell
+                    for k, cell in enumerate(self.ordinary[name].to_pylist())
+                ]
+                others = self.ordinary.set_column(
+                    self.ordinary.column_names.index(name), name, pa.array(cells, pa.string())
+                )
+                yield _Change(f"the last word of {name} in no other row, {self.rows} with it", others, *moved)
 
     def _orders(self) -> Iterator[_Change]:
         if not self.count:
@@ -480,9 +463,8 @@ class _PairMaker:
 
     def _extreme(self, name: str, others: Row, new: Row, count: int | None = None) -> _Change:
         """Return a change of `group` rows to `new` among `count` equal rows; None for as many as ordinary rows."""
-        return _Change(
-            name, self._copies(others, self.count if count is None else count), *self._new_and_old(others, new)
-        )
+        equal = self._copies(others, self.count if count is None else count)
+        return _Change(name, equal, *self._new_and_old(others, new))
 
     def _usual_change(self, name: str, new: Row, of_all: Mapping[str, Any] | None = None) -> _Change:
         """Return a change of `group` ordinary rows to `new`; all rows have the cells `of_all`."""
@@ -622,20 +604,8 @@ def _middle(number: Number) -> float:
     return min(max(round(middle) if number.whole else middle, number.low), number.high)
 
 
-def _nearest_zero(number: Number) -> float:
-    return min(max(0.0, number.low), number.high)
-
-
-def _farthest(number: Number) -> float:
-    return number.low if -number.low > number.high else number.high
-
-
 def _far_above(number: Number) -> float:
     return number.cell(number.high + 10 * max(1, number.high - number.low))
-
-
-def _far_below(number: Number) -> float:
-    return number.cell(number.low - 10 * max(1, number.high - number.low))
 
 
 def _new_word(words: Category) -> str:
@@ -645,7 +615,7 @@ def _new_word(words: Category) -> str:
 _ODD_NUMBERS: Mapping[str, Callable[[Number], float | None]] = {
     "with NaN": lambda _: math.nan,
     "far above the range": _far_above,
-    "far below the range": _far_below,
+    "far below the range": lambda number: number.cell(number.low - 10 * max(1, number.high - number.low)),
     "with inf": lambda _: math.inf,
     "with -inf": lambda _: -math.inf,
     "with 1e300": lambda _: 1e300,
@@ -662,51 +632,3 @@ _ODD_WORDS: Mapping[str, Callable[[Category], str | None]] = {
     "with a very long word": lambda _: "w" * LONG_WORD_LENGTH,
     "without words": lambda _: None,
 }
-
-
-def as_test(pair: TablePair) -> str:
-    """Return Python source that builds both tables as lists of rows, `d` and `d_prime`; each row is a mapping.
-
-    It reproduces all cells exactly, including -0.0, NaN, None and integers.
-    """
-    tables = [table.to_pylist() for table in (pair.d, pair.d_prime)]
-    floats = {repr(abs(cell)) for rows in tables for row in rows for cell in row.values() if isinstance(cell, float)}
-    d, d_prime = ([_row_source(row) for row in rows] for rows in tables)
-    used = ", ".join(sorted(floats & {"inf", "nan"}))
-    head = f"from math import {used}\n\n" if used else ""
-    return f"{head}d = {_rows_source(d)}\nd_prime = {_relative_source(d, d_prime)}\n"
-
-
-def _row_source(row: Row) -> str:
-    return "{" + ", ".join(f"{name!r}: {_cell_source(cell)}" for name, cell in row.items()) + "}"
-
-
-def _cell_source(cell: object) -> str:
-    if isinstance(cell, str) and len(cell) == LONG_WORD_LENGTH and len(set(cell)) == 1:
-        return f"{cell[0]!r} * {LONG_WORD_LENGTH}"
-    return repr(cell)
-
-
-def _rows_source(rows: Sequence[str]) -> str:
-    """Return the source of a list of rows; consecutive equal rows are written once."""
-    runs = [(row, len(list(run))) for row, run in groupby(rows)]
-    parts = []
-    for repeated, group_runs in groupby(runs, key=lambda run: run[1] > 1):
-        if repeated:
-            parts += [f"[{row}] * {count}" for row, count in group_runs]
-            continue
-        single = [row for row, _ in group_runs]
-        parts.append(f"[{single[0]}]" if len(single) == 1 else "[\n" + "".join(f"    {row},\n" for row in single) + "]")
-    return " + ".join(parts) or "[]"
-
-
-def _relative_source(d: Sequence[str], d_prime: Sequence[str]) -> str:
-    """Return the source of the second list, in terms of the first if that is shorter."""
-    if d and d_prime[: len(d)] == d:
-        return f"d + {_rows_source(d_prime[len(d) :])}"
-    changed = [place for place, (first, second) in enumerate(zip(d, d_prime, strict=False)) if first != second]
-    if len(d) == len(d_prime) and changed[-1] - changed[0] < len(d) // 2:
-        start, end = changed[0], changed[-1] + 1
-        before, after = f"d[:{start}] + " if start else "", f" + d[{end}:]" if end < len(d) else ""
-        return before + _rows_source(d_prime[start:end]) + after
-    return _rows_source(d_prime)

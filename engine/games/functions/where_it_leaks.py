@@ -1,6 +1,8 @@
-"""Find where a function treats two neighbouring tables differently, by replays with the same seeds after a VIOLATION.
+"""After a VIOLATION: where a function treats two neighbouring tables differently, and both tables as Python source.
 
-The answer is a hint for the author of the function and no part of a verdict. With the same seed, honest code draws the
+The place is found by replays with the same seeds.
+
+It is a hint for the author of the function and no part of a verdict. With the same seed, honest code draws the
 same noise and moves a number by a fixed amount, small against its noise. Other differences are reported if all replays
 show them. Code that keeps its claim does so with a probability of at most CHANCE, if there is time for enough replays.
 """
@@ -15,14 +17,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import NO_FRACTIONS, Claim, GaussianDP
+from dpaudit.engine.games.digits import LEVELS, lattice_step
+from dpaudit.engine.games.functions.neighbouring_tables import LONG_WORD_LENGTH, TablePair
 from dpaudit.engine.games.functions.replay import NOISE, ORDER_OF_KEYS, Draw, Replay
-from dpaudit.engine.games.residues import LEVELS, lattice_step
 from dpaudit.errors import shortened
 
 CHANCE = 1e-4
@@ -241,3 +246,49 @@ def _allowed(claim: Claim, law: str) -> float:
         return GaussianDP(ratio).delta(epsilon) if law == "normal" else max(0.0, -math.expm1((epsilon - ratio) / 2))
 
     return _largest(1e3, lambda ratio: all(needed(ratio, each) <= claim.curve.delta(each) + 1e-12 for each in epsilons))
+
+
+def as_test(pair: TablePair) -> str:
+    """Return Python source that builds both tables as lists of rows, `d` and `d_prime`; each row is a mapping.
+
+    It reproduces all cells exactly, including -0.0, NaN, None and integers.
+    """
+    tables = [table.to_pylist() for table in (pair.d, pair.d_prime)]
+    floats = {repr(abs(cell)) for rows in tables for row in rows for cell in row.values() if isinstance(cell, float)}
+
+    def cell_source(cell: object) -> str:
+        is_long = isinstance(cell, str) and len(cell) == LONG_WORD_LENGTH and len(set(cell)) == 1
+        return f"{cell[0]!r} * {LONG_WORD_LENGTH}" if is_long else repr(cell)  # type: ignore[index]
+
+    def row_source(row: Mapping[str, Any]) -> str:
+        return "{" + ", ".join(f"{name!r}: {cell_source(cell)}" for name, cell in row.items()) + "}"
+
+    d, d_prime = ([row_source(row) for row in rows] for rows in tables)
+    used = ", ".join(sorted(floats & {"inf", "nan"}))
+    head = f"from math import {used}\n\n" if used else ""
+    return f"{head}d = {_rows_source(d)}\nd_prime = {_relative_source(d, d_prime)}\n"
+
+
+def _rows_source(rows: Sequence[str]) -> str:
+    """Return the source of a list of rows; consecutive equal rows are written once."""
+    runs = [(row, len(list(run))) for row, run in groupby(rows)]
+    parts = []
+    for repeated, group_runs in groupby(runs, key=lambda run: run[1] > 1):
+        if repeated:
+            parts += [f"[{row}] * {count}" for row, count in group_runs]
+            continue
+        single = [row for row, _ in group_runs]
+        parts.append(f"[{single[0]}]" if len(single) == 1 else "[\n" + "".join(f"    {row},\n" for row in single) + "]")
+    return " + ".join(parts) or "[]"
+
+
+def _relative_source(d: Sequence[str], d_prime: Sequence[str]) -> str:
+    """Return the source of the second list, in terms of the first if that is shorter."""
+    if d and d_prime[: len(d)] == d:
+        return f"d + {_rows_source(d_prime[len(d) :])}"
+    changed = [place for place, (first, second) in enumerate(zip(d, d_prime, strict=False)) if first != second]
+    if len(d) == len(d_prime) and changed[-1] - changed[0] < len(d) // 2:
+        start, end = changed[0], changed[-1] + 1
+        before, after = f"d[:{start}] + " if start else "", f" + d[{end}:]" if end < len(d) else ""
+        return before + _rows_source(d_prime[start:end]) + after
+    return _rows_source(d_prime)

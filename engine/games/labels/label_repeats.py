@@ -16,9 +16,9 @@ from dpaudit.claims import Relation
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.labels.label_designs import form_code, release_labels
 from dpaudit.engine.games.outcomes import Outcomes, Runs
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, GameTraits, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Setting
 from dpaudit.engine.games.reference import PairedLabels
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import require
 from dpaudit.mechanisms.queries.row_function import CallOutcome
 from dpaudit.registry import register
@@ -58,16 +58,11 @@ class LabelRepeats(TwoWorlds):
         rows: Number of labels in a release, >= 1; they belong to the first rows of the target part.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: a fresh copy of the mechanism makes each "
         "release, with a separate random generator.",
         views={LABEL_MECHANISMS: SummaryView},
-        attack="output-set",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         check_tests=(
             CheckTest(
                 LABEL_MECHANISMS,

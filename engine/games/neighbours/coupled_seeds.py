@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows
-from dpaudit.engine.games.neighbours.summaries import summarised
-from dpaudit.engine.games.outcomes import Outcomes, Runs
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows, shortened_rows
+from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure, result_of
+from dpaudit.engine.games.trials import TrainingRun, train_runs
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
+from dpaudit.mechanisms.queries.row_function import CallOutcome
 
 Floats = NDArray[np.float64]
 Places = tuple[int, int]
@@ -51,6 +53,8 @@ MAX_FAILING = 3
 """Largest number of candidates of which trainings on one data set fail."""
 OFFERED_PER_TURN = 3
 """Data sets of poisonings that are tried after each crafted choice."""
+SMALLEST_PROBABILITY = 1e-45
+"""Smallest probability whose logarithm is taken."""
 MAX_PROBE_COLUMNS = 16
 """Largest number of columns in which models are probed one by one."""
 SMALL_STEP = 0.05
@@ -130,7 +134,7 @@ class Choice:
             features = np.concatenate([np.repeat(point[None], self.copies, 0), features_of(others)])
             labels = np.concatenate([np.full(self.copies, record.label, np.int64), others.labels])
             others = others.with_(features=features, labels=labels)
-        return others if self.longest is None else _shortened(others, self.longest)
+        return others if self.longest is None else shortened_rows(others, self.longest)
 
     def pair_name(self, places: Places) -> str:
         if self.worlds is not None:
@@ -138,15 +142,10 @@ class Choice:
         first, second = (record.name if record else "no record" for record in (self.records[place] for place in places))
         return f"{self.name}: {first}, or {second}"
 
-    def worlds_of(self, places: Places) -> Worlds:
-        """Return the neighbours at these positions as one table."""
-        return self._as_worlds(places, farther=False) if self.worlds is None else self.worlds
-
-    def farther_of(self, places: Places) -> Worlds | None:
-        """Return the neighbours with records even farther outside the box; None if their records are inside it."""
-        return self._as_worlds(places, farther=True) if set(places) & set(self.far_places) else None
-
-    def _as_worlds(self, places: Places, *, farther: bool) -> Worlds:
+    def worlds_of(self, places: Places, *, farther: bool = False) -> Worlds:
+        """Return the neighbours at these positions as one table. With `farther`, far records are farther away."""
+        if self.worlds is not None:
+            return self.worlds
         world_zero, world_one = (self.data_set(place, farther=farther) for place in places)
         differing = np.arange(self.copies)
         rows_zero = world_zero.take(differing) if len(world_zero) == len(world_one) else None
@@ -168,12 +167,6 @@ class PredictedPair:
     places: Places
     sum_of_moves: float
     length_of_move: float
-
-
-def _shortened(rows: Examples, longest: float) -> Examples:
-    features = features_of(rows)
-    length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / longest, 1).astype(np.float32)
-    return rows.with_(features=features / length)
 
 
 def crafted_choices(
@@ -287,6 +280,59 @@ def _probe_points(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArra
     return np.concatenate([low[None], high[None], middle[None], *moved]).astype(np.float32)
 
 
+def summarised(mechanism: Any, worlds: Worlds, runs: Runs) -> Outcomes:
+    """Train once for each coin, on D or D', and return the summaries."""
+    if isinstance(mechanism, SampledLearner):
+        return _in_bulk(mechanism, worlds, runs)
+    if not isinstance(mechanism, SummarisedLearner):
+        # The log-odds that the models of any learner predict at the points.
+        pairs = zip(runs.truth.tolist(), runs.seeds(), strict=True)
+        trainings = [TrainingRun(worlds.row_numbers(world), seed) for world, seed in pairs]
+        models = train_runs(mechanism, worlds.rows, trainings, compute=runs.compute)
+        return runs.gave([_answers(model, worlds) for model in models], dtype=np.float32)
+
+    def summary(world: bool, seed: Seed) -> Any:
+        # A copy for each training: it may modify its data.
+        train, points = worlds.world(world).writable(), worlds.points.copy()
+        return mechanism.summarise(train, points, seed=seed.sequence(), compute=runs.compute)
+
+    return runs.each(summary, dtype=np.float32)
+
+
+def _in_bulk(mechanism: SampledLearner, worlds: Worlds, runs: Runs) -> Outcomes:
+    """Sample the summaries of each world together, from one seed; in paired runs, both worlds share it."""
+    results: list[CallOutcome] = [CallOutcome("nothing", np.empty(0))] * len(runs.truth)
+    seed = runs.seed.child(int(runs.number[0]))
+    for world in (False, True):
+        places, data = np.flatnonzero(runs.truth == world), worlds.world(world)
+        if not len(places):
+            continue
+        of_seed = seed.child(0 if runs.paired else int(world)).sequence()
+        try:
+            vectors = mechanism.sample_summaries(data, worlds.points, len(places), seed=of_seed, compute=runs.compute)
+            of_world = [checked(vector) for vector in vectors]
+        except BaseException as err:  # user code may raise anything; the exception is the outcome of these trials
+            of_world = [failure(err)] * len(places)
+        for place, result in zip(places.tolist(), of_world, strict=True):
+            results[place] = result
+    return runs.gave(results, dtype=np.float32)
+
+
+def _answers(model: Any, worlds: Worlds) -> CallOutcome:
+    """Return logits or log-probabilities minus those of the last class, shape (m (K - 1),)."""
+    if isinstance(model, TrainingError):
+        return CallOutcome(type(model.__cause__ or model).__name__, np.empty(0), str(model))
+
+    def scale() -> Any:
+        if isinstance(model, LogitModel):
+            values = model.logits(worlds.points.copy()).astype(np.float64)
+        else:
+            values = np.log(np.maximum(model.probabilities(worlds.points.copy()), SMALLEST_PROBABILITY))
+        return (values[:, :-1] - values[:, -1:]).ravel()
+
+    return result_of(scale)
+
+
 class CoupledTrainings:
     """Trainings of a mechanism in which the same number means the same seed.
 
@@ -363,13 +409,18 @@ class CoupledTrainings:
             or not tests_clipping
             or self._is_clipped(choice.data_set(place, farther=True), choice.points, usual, moves[place], base)
         ]
-        yardstick = _Noise.of(base)
-        pairs = []
-        for first, second in choice.pairs:
-            if first in usable and second in usable:
-                pairs.append(_predicted_pair(choice, (first, second), moves[first], moves[second], yardstick))
+        sizes, pairs = _Noise.of(base), list[PredictedPair]()
+        for both in choice.pairs:
+            first, second = (moves[place] for place in both)
+            if not set(both) <= set(usable) or (first is None and second is None):  # trainings on both fail
+                continue
+            if first is None or second is None:
+                pairs.append(PredictedPair(choice, both, np.inf, np.inf))
+            else:
+                move = (second - first).mean(0)
+                pairs.append(PredictedPair(choice, both, sizes.sum_of_moves(move), sizes.length_of_move(move)))
         inside = [move for place, move in enumerate(moves) if place not in (start, *choice.far_places)]
-        return [pair for pair in pairs if pair is not None], _seed_dependence(inside, base)
+        return pairs, _seed_dependence(inside, base)
 
     def _is_clipped(
         self, rows: Examples, points: NDArray[np.float32], usual: str, move: Floats | None, base: Floats
@@ -428,16 +479,6 @@ class _Noise:
         if dependent:
             rest = MAX_MOVE * float(rest > 1e-3 * np.linalg.norm(scaled))
         return float(np.sqrt((inside**2).sum() + min(rest, MAX_MOVE) ** 2 + bare**2))
-
-
-def _predicted_pair(
-    choice: Choice, places: Places, first: Floats | None, second: Floats | None, noise: _Noise
-) -> PredictedPair | None:
-    """Return the prediction of one pair; None if trainings on both data sets fail."""
-    if first is None or second is None:
-        return None if first is second else PredictedPair(choice, places, np.inf, np.inf)
-    move = (second - first).mean(0)
-    return PredictedPair(choice, places, noise.sum_of_moves(move), noise.length_of_move(move))
 
 
 def _seed_dependence(moves: Sequence[Floats | None], base: Floats) -> float:
@@ -513,11 +554,11 @@ def predicted_candidates(
             break
         pairs += coupled.predicted(choice, 1, tests_clipping=False)[0]
     far_offers = {offer.name: offer.farther for offer in offers}
-    return [
-        CandidateWorlds(
-            pair.choice.pair_name(pair.places),
-            pair.choice.worlds_of(pair.places),
-            far_offers.get(pair.choice.name) if pair.choice.worlds is not None else pair.choice.farther_of(pair.places),
-        )
-        for pair in strongest(pairs, count)
-    ]
+    candidates = []
+    for pair in strongest(pairs, count):
+        choice, places = pair.choice, pair.places
+        beyond = far_offers.get(choice.name)
+        if choice.worlds is None and set(places) & set(choice.far_places):
+            beyond = choice.worlds_of(places, farther=True)
+        candidates.append(CandidateWorlds(choice.pair_name(places), choice.worlds_of(places), beyond))
+    return candidates

@@ -24,7 +24,12 @@ from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.attacks.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.data.columns import UNKNOWN
-from dpaudit.engine.games.neighbours.coupled_seeds import CandidateWorlds, CoupledTrainings, predicted_candidates
+from dpaudit.engine.games.neighbours.coupled_seeds import (
+    CandidateWorlds,
+    CoupledTrainings,
+    predicted_candidates,
+    summarised,
+)
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     PoisoningSearch,
@@ -33,13 +38,11 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import summarised
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
     CheckTest,
-    GameTraits,
     PlantedNoise,
     Played,
     Setting,
@@ -55,7 +58,7 @@ from dpaudit.engine.games.search import (
     paired_coins,
     strength,
 )
-from dpaudit.engine.games.two_worlds import Proposing, TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, Proposing, TwoWorlds
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
@@ -157,16 +160,11 @@ class Neighbours(TwoWorlds):
             except that of the unit, which ends the whole batch.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and independent trainings: both data sets and the attack were fixed before "
         "the fresh samples were drawn. The range of the data is public.",
         views={SAMPLED: SummaryView, SUMMARISED: SummaryView, LEARNERS: SummaryView},
-        attack="output-set",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         check_tests=CHECK_TESTS,
     )
 
@@ -365,27 +363,22 @@ def can_plant_noise(mechanism: Any, attack: Any) -> bool:
 def plant_noise(mechanism: Any, pairs: Sequence[Worlds], compute: Compute, *, seed: Seed) -> PlantedNoise:
     """Return log-odds of the mechanism at smaller and larger epsilons on the chosen data sets."""
     (worlds,) = pairs
-    epsilons = mechanism.epsilon * EPSILON_FACTORS
-    log_odds = [
-        _grouped_log_odds(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons
-    ]
+    epsilons, log_odds = mechanism.epsilon * EPSILON_FACTORS, []
+    for epsilon in epsilons.tolist():
+        planted = replace(mechanism, epsilon=epsilon)
+        odds = stated_odds(planted, worlds, compute)
+        assert odds is not None
+        summaries = [
+            planted.sample_summaries(
+                worlds.world(world),
+                worlds.points,
+                PLANTED_TRAININGS // 2,
+                seed=seed.child(int(world)).sequence(),
+                compute=compute,
+            )
+            for world in (False, True)
+        ]
+        rounded = np.concatenate(summaries).astype(np.float32).astype(np.float64)
+        probabilities = np.sort(special.expit(odds(rounded))).reshape(ODDS_GROUPS, -1).mean(1)
+        log_odds.append(special.logit(probabilities))
     return PlantedNoise(np.repeat(epsilons, ODDS_GROUPS), np.concatenate(log_odds))
-
-
-def _grouped_log_odds(mechanism: Any, worlds: Worlds, compute: Compute, seed: Seed) -> NDArray[np.float64]:
-    """Return the mean log-odds of equal groups of trainings, shape (ODDS_GROUPS,)."""
-    odds = stated_odds(mechanism, worlds, compute)
-    assert odds is not None
-    summaries_by_world = [
-        mechanism.sample_summaries(
-            worlds.world(world),
-            worlds.points,
-            PLANTED_TRAININGS // 2,
-            seed=seed.child(int(world)).sequence(),
-            compute=compute,
-        )
-        for world in (False, True)
-    ]
-    summaries = np.concatenate(summaries_by_world).astype(np.float32).astype(np.float64)
-    probabilities = np.sort(special.expit(odds(summaries))).reshape(ODDS_GROUPS, -1).mean(1)
-    return np.asarray(special.logit(probabilities))

@@ -26,8 +26,7 @@ from scipy.special import gammaln, log_ndtr, ndtr, xlogy
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
-from dpaudit.engine.games.predictions.adversaries import Crafted
-from dpaudit.engine.games.predictions.answer_set import chosen_set
+from dpaudit.engine.games.predictions.adversaries import Crafted, chosen_set
 from dpaudit.errors import require
 from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flips
@@ -425,12 +424,11 @@ class _Mixture:
         self._step = 0.4 * sigma / math.sqrt(self._classes)
         self._scale = self._step / (self._size * math.exp(log_certain))
         self._x = np.arange(-REACH * sigma, voters + len(others) + REACH * sigma, self._step)
-        self._chances = [self._chance(others, voting) for voting in range(1 << len(others))]
-
-    def _chance(self, others: Floats, voting: int) -> Floats:
-        """Return the probability that the voters in the bit mask `voting` all vote for each active class."""
-        chosen = [row[self._active] for number, row in enumerate(others) if voting >> number & 1]
-        return np.asarray(np.prod(chosen, axis=0) if chosen else np.ones(len(self._active)))
+        # The probability that the voters in each bit mask all vote for each active class.
+        self._chances = []
+        for voting in range(1 << len(others)):
+            chosen = [row[self._active] for number, row in enumerate(others) if voting >> number & 1]
+            self._chances.append(np.prod(chosen, axis=0) if chosen else np.ones(len(self._active)))
 
     def probabilities(self) -> Floats:
         total = np.zeros(self._classes)

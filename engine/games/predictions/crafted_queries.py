@@ -21,9 +21,9 @@ from dpaudit.engine.attacks.output_set import SummaryView
 from dpaudit.engine.games.outcomes import Outcomes, Runs
 from dpaudit.engine.games.predictions.crafted_pairs import DecisivePair, crafted_pairs
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
-from dpaudit.engine.games.protocol import CheckTest, GameTraits
+from dpaudit.engine.games.protocol import CheckTest
 from dpaudit.engine.games.search import ending_excess
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import require
 from dpaudit.mechanisms.predictors.transport import HttpService
 from dpaudit.registry import register
@@ -53,7 +53,7 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
 
 
 @dataclass(frozen=True)
-class AnswerTraits(GameTraits):
+class AnswerTraits(PairTraits):
     """Facts about the game, for a number of answers."""
 
     answers: int = 1
@@ -96,11 +96,6 @@ class CraftedQueries(TwoWorlds):
         "fresh runs. The claim is taken to hold for every data set, as it says, and for each of two answers given the "
         "other one.",
         views={ANSWERING: SummaryView, VOTING: SummaryView},
-        attack="output-set",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         check_tests=tuple(
             _check_test(relation, answers) for answers in (1, 2) for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
         ),

@@ -19,9 +19,8 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, measuring, priced, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.predictions.adversaries import Adversary, Crafted, PoisAdvQ, Target
+from dpaudit.engine.games.predictions.adversaries import Adversary, AnswerView, Crafted, PoisAdvQ, Target, chosen_set
 from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, Votes, draw_answers, releases_of
-from dpaudit.engine.games.predictions.answer_set import AnswerView, chosen_set
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.private_prediction.answers_estimator import AnsweredQuery

@@ -84,24 +84,17 @@ def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tupl
     """
     loose = ", clipping that does not bind" if clips else ""
     before_clip = ", what a step keeps of gradients before the clip" if clips else ""
-    few = CheckTest(
-        capability,
-        (Relation.ADD_REMOVE,),
+    of_steps = partial(CheckTest, capability, (Relation.ADD_REMOVE,), scales={"trainings": 1.0}, min_trainings=1)
+    few = of_steps(
         f"noise far too small, missing or reused{loose}: step by step of one training, or of a few short ones",
         trainings=7,
-        scales={"trainings": 1.0},
-        min_trainings=1,
         variant="few trainings",
         game={"steps": 150},
         growth_on_repeat={"trainings": 4, "steps": 4},
     )
-    many = CheckTest(
-        capability,
-        (Relation.ADD_REMOVE,),
+    many = of_steps(
         f"noise too small{loose}, noise that steps share{before_clip}: step by step of many trainings",
         trainings=trainings,
-        scales={"trainings": 1.0},
-        min_trainings=1,
         variant="many trainings",
         game={"steps": 100 * trainings},
         growth_on_repeat={"trainings": 2, "steps": 2},
@@ -214,9 +207,9 @@ class DpSgdSteps:
             searches += tuple(training(number, None, searches, sizes[number % len(sizes)]) for number in numbers)
         search = None
         if searches:
-            search = work.add(
-                learn_steps, searches, _allowed_accuracy(steps), label="what tells most", resources=on_cpus
-            )
+            noise_multiplier = steps.private.noise_multiplier
+            allowed = float(ndtr(1 / (2 * noise_multiplier))) if noise_multiplier else 1.0
+            search = work.add(learn_steps, searches, allowed, label="what tells most", resources=on_cpus)
         for numbers in _in_rounds(range(search_count, count), -(-(count - search_count) // ROUNDS)):
             trainings += tuple(training(number, search, searches + trainings, rows) for number in numbers)
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
@@ -409,12 +402,6 @@ def learn_steps(trainings: tuple[Steps, ...], allowed: float) -> Outcome[StepSea
     if not counts.all():
         note += f"; only {counts.sum():,} of {count:,} steps, which told most, are counted"
     return Outcome(StepSearch(counts, size), notes=(note,))
-
-
-def _allowed_accuracy(steps: ClaimedSteps) -> float:
-    """Return the largest probability of a correct guess that the claim of a step allows."""
-    noise = steps.private.noise_multiplier
-    return float(ndtr(1 / (2 * noise))) if noise else 1.0
 
 
 def _evidence(correct: NDArray[np.bool_], allowed: float) -> float:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dpaudit.claims import PrivacyCurve, Relation
-from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, checked, failure
-from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs
+from dpaudit.engine.games.protocol import Capability, CheckTest
 from dpaudit.engine.games.trials import ExampleGradients
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
@@ -301,16 +301,12 @@ class OpposingGradients(TwoWorlds):
             classes, and the gradients vanish.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent trainings: both data sets and the attack were fixed before "
         "the fresh trainings. The claim is taken to hold for every data set, as it says.",
         views={WATCHED_LEARNERS: CrowdView},
         attack="crowd-likelihood",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
-        helps="more `trials`",
         check_tests=(
             CheckTest(
                 WATCHED_LEARNERS,
@@ -363,10 +359,7 @@ class OpposingGradients(TwoWorlds):
         )
         steps = np.concatenate([observer.steps.released, observer.steps.canary, observer.steps.crowd], axis=1)
         return runs.gave(
-            [
-                failure(model) if isinstance(model, TrainingError) else checked(row)
-                for model, row in zip(models, steps, strict=True)
-            ]
+            [model if isinstance(model, TrainingError) else row for model, row in zip(models, steps, strict=True)]
         )
 
     def worth(self, curve: PrivacyCurve, attack: Any, pair: Crowd, outcomes: Outcomes) -> float:

@@ -1,7 +1,13 @@
-"""Runs of noise that occurred before, at any shift: noise that is cut from a table of stored numbers.
+"""Noise that occurred before: runs of stored numbers, and numbers that recur or lie on a grid to the last digit.
 
-Each number of a residual is looked up among all earlier ones. Neighbours that lie side by side, forwards or
-backwards, are a run. Numbers are compared to half a hundredth of the noise, so that digits far below it play no role.
+Runs are those of noise that is cut from a table, at any shift. Each number of a residual is looked up among all
+earlier ones. Neighbours that lie side by side, forwards or backwards, are a run. Numbers are compared to half a
+hundredth of the noise, so that digits far below it play no role.
+
+Digits far below the noise are another leak (`LowDigits`), of numbers in a computer and not of the claim about real
+numbers. Noise of fewer bits than the sum to which it is added, or with values that recur, lies on a grid or on earlier
+values, but the noise and a canary do not.
+Source: Mironov (2012), "On significance of the least significant bits for differential privacy".
 """
 
 from __future__ import annotations
@@ -19,6 +25,13 @@ MAX_NUMBERS, MAX_LOOKED_UP = 2_000_000, 4_096
 """Largest number of stored numbers, and of numbers of one step that are looked up."""
 UNSORTED_SHARE = 0.25
 """Share of stored numbers that may wait until they are sorted."""
+
+CLOSE = 1e-11
+"""Difference, in clips, below which numbers are equal but for rounding."""
+MAX_EXACT_NUMBERS = 500_000
+"""Largest number of stored numbers."""
+THRESHOLD_NATS = 10.0
+"""Evidence in nats below which numbers lie nowhere."""
 
 
 class Recurrence:
@@ -44,7 +57,11 @@ class Recurrence:
         """Return the evidence in nats that a run of the residual occurred before, in itself or in a stored one."""
         self._sort()
         looked_up = residual[:MAX_LOOKED_UP]
-        return max(self._in_itself(looked_up), self._in_stored(looked_up))
+        nats = self._in_itself(looked_up)
+        if self._sorted.size < 2:
+            return max(nats, 0.0)
+        places = self._order[self._nearest(looked_up)]
+        return max(nats, self._longest(looked_up, self._values, places, self._distance(looked_up)))
 
     def _sort(self) -> None:
         waiting = sum(row.size for row in self._waiting)
@@ -54,12 +71,6 @@ class Recurrence:
             self._waiting = []
             self._order = np.argsort(np.abs(self._values))
             self._sorted = np.abs(self._values)[self._order]
-
-    def _in_stored(self, residual: Floats) -> float:
-        if self._sorted.size < 2:
-            return 0.0
-        places = self._order[self._nearest(residual)]
-        return self._longest(residual, self._values, places, self._distance(residual))
 
     def _nearest(self, residual: Floats) -> NDArray[np.int64]:
         """Return the places of the nearest sorted numbers."""
@@ -96,3 +107,43 @@ class Recurrence:
             firsts = np.concatenate([[0], ends[:-1] + 1])
             best = max(best, float((summed[ends + 1] - summed[firsts]).max()))
         return max(0.0, best - float(np.log(stored.size * residual.size)))
+
+
+class LowDigits:
+    """Numbers of the residuals so far.
+
+    Args:
+        units: Factors on a residual after which its noise may have been rounded.
+    """
+
+    def __init__(self, units: tuple[float, ...]) -> None:
+        self._units = tuple(dict.fromkeys(units))
+        self._stored = np.zeros(0)
+
+    def score(self, residual: Floats, without: Floats) -> float:
+        """Return the evidence in nats of the canary: `without` it, the residual lies on a grid or on earlier values."""
+        return max(self._nats(without), THRESHOLD_NATS) - self._nats(residual)
+
+    def add(self, residual: Floats) -> None:
+        """Store a residual."""
+        if self._stored.size + residual.size <= MAX_EXACT_NUMBERS:
+            self._stored = np.sort(np.concatenate([self._stored, residual]))
+
+    def _nats(self, row: Floats) -> float:
+        return max(self._recurring(row), *(_on_grid(unit * row, unit * CLOSE) for unit in self._units))
+
+    def _recurring(self, row: Floats) -> float:
+        """Return the evidence that numbers of a row are among the stored ones."""
+        if self._stored.size < 2:
+            return 0.0
+        place = np.clip(np.searchsorted(self._stored, row), 1, self._stored.size - 1)
+        distance = np.minimum(np.abs(row - self._stored[place - 1]), np.abs(row - self._stored[place]))
+        return float(-np.log(np.minimum(1.0, self._stored.size * np.maximum(distance, CLOSE))).sum())
+
+
+def _on_grid(row: Floats, close: float) -> float:
+    """Return the evidence that a row consists of numbers in single precision, which half precision is too."""
+    spacing = np.spacing(np.abs(row).astype(np.float32)).astype(np.float64)
+    distance = np.abs(row - row.astype(np.float32))
+    nonzero = np.abs(row) > 1e-3  # finer numbers than these tell little
+    return float(-np.log(np.minimum(1.0, 2 * np.maximum(distance, close) / spacing))[nonzero].sum())

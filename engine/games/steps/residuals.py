@@ -115,7 +115,7 @@ class Residuals:
                 scaled @ canary,
                 np.log(np.abs(residual).max() + LEAST_SIZE),
                 self._bare_weights(residual, without, norms),
-                self._by_weight(residual, canary),
+                0.0 if self._count < MIN_STEPS else _log_ratio(residual, canary, self._squares / self._count),
                 self._by_pair(residual, canary),
                 self._recurrence.nats(without) - self._recurrence.nats(residual),
                 released @ step.direction / step.norm,
@@ -207,10 +207,6 @@ class Residuals:
         if min(norms) < NEXT_TO_NONE * self._noise * np.sqrt(len(residual)):
             return float(np.sign(norms[0] - norms[1]) * len(residual))
         return float((np.abs(without) < NO_NOISE).sum()) - float((np.abs(residual) < NO_NOISE).sum())
-
-    def _by_weight(self, residual: Floats, canary: Floats) -> float:
-        """Return the log-likelihood ratio by the observed noise of each weight."""
-        return 0.0 if self._count < MIN_STEPS else _log_ratio(residual, canary, self._squares / self._count)
 
     def _by_pair(self, residual: Floats, canary: Floats) -> float:
         """Return the log-likelihood ratio by the differences between each weight and the most similar one."""

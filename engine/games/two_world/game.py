@@ -17,12 +17,11 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs, failure
+from dpaudit.engine.games.outcomes import Observed, Outcomes, Runs
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
     CheckTest,
-    GameTraits,
     Played,
     Setting,
     StopRule,
@@ -44,7 +43,7 @@ from dpaudit.engine.games.two_world.work import (
     train_shadows,
     with_crafted,
 )
-from dpaudit.engine.games.two_worlds import TwoWorlds
+from dpaudit.engine.games.two_worlds import PairTraits, TwoWorlds
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.protocols import ObservableLearner
@@ -132,8 +131,11 @@ class MembershipOfAPoint(TwoWorlds, ABC):
                 "a gradient canary is not a point at which a model has a confidence. Use attack: gradient-likelihood, "
                 "which knows sampling and noise, or gradient-dot"
             )
-        if is_gradient or "gradients" in needs:
-            _require_observable(setting.mechanism)
+        if (is_gradient or "gradients" in needs) and not isinstance(setting.mechanism, ObservableLearner):
+            raise SpecError(
+                "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd). "
+                "Use a black-box attack and an example as canary"
+            )
         return super().play(setting, work)
 
     @property
@@ -199,7 +201,7 @@ class MembershipOfAPoint(TwoWorlds, ABC):
             observed.norms,
         )
         results = [
-            failure(model) if isinstance(model, TrainingError) else CallOutcome("a model", row)
+            model if isinstance(model, TrainingError) else CallOutcome("a model", row)
             for model, row in zip(observed.models, np.column_stack(columns), strict=True)
         ]
         return replace(runs.gave(results), subject=challenge)
@@ -245,17 +247,13 @@ class IndMia(MembershipOfAPoint):
         canary: Choice of the challenge points; each trial draws one of them at random.
     """
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent trainings: challenge points and attack were fixed before "
         "the audited models were trained.",
         views={LEARNERS: ChallengeView},
         attack="lira-online",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
         run_on=half_of_the_pool,
-        helps="more `trials`",
         check_tests=(
             CheckTest(
                 OBSERVABLE_LEARNERS,
@@ -313,16 +311,12 @@ class IndMia(MembershipOfAPoint):
 class Mia(MembershipOfAPoint):
     """Two-world game under replace: a model trains on a fresh base set and one of two points; the first is shown."""
 
-    traits: ClassVar[GameTraits] = GameTraits(
+    traits: ClassVar[PairTraits] = PairTraits(
         relation=Relation.REPLACE,
         assumes="Nothing beyond fair coins and independent trainings: each trial draws new data from the pool.",
         views={LEARNERS: ChallengeView},
         attack="lira-online",
-        estimator="fair-coins",
-        independent_trials=True,
-        repeats_calls=True,
         run_on=half_of_the_pool,
-        helps="more `trials`",
         check_tests=(
             CheckTest(
                 LEARNERS,
@@ -360,12 +354,4 @@ def _require_room(rows: int, pool: int, population: int) -> None:
         raise SpecError(
             f"the target part must have training rows besides challenges and population. It has {pool} rows, and the "
             f"population takes {population}. Lower `population` or increase `split.target`"
-        )
-
-
-def _require_observable(mechanism: object) -> None:
-    if not isinstance(mechanism, ObservableLearner):
-        raise SpecError(
-            "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd). "
-            "Use a black-box attack and an example as canary"
         )

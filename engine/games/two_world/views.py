@@ -1,4 +1,4 @@
-"""Attacker's view of a two-world game: challenge points, confidences of shadow models, and all trials.
+"""Attacker's view of a two-world game: challenge points, confidences of shadow models, all trials; attack by the loss.
 
 Confidence is phi = log p_y - log(sum of the other probabilities). It is nearly normal over models and precise at both
 ends, even where 1 - p rounds to 0. Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI-B.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.protocol import LossView
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,3 +96,16 @@ class ChallengeView(LossView):
 def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Return log p_y = -log(1 + e^-phi), in nats."""
     return -np.logaddexp(0.0, -phi.astype(np.float64))
+
+
+@register("attack", "loss", source="Yeom et al. (2018), arXiv:1709.01604")
+@dataclass(frozen=True)
+class LossThreshold:
+    """Attack by the loss on a point: a smaller loss indicates membership. It needs no shadow models."""
+
+    view: ClassVar[type[LossView]] = LossView
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def score(self, view: LossView) -> NDArray[np.float64]:
+        """Return minus the log-loss, in nats: the mean over queries, or relative to the median canary of one run."""
+        return view.log_probability

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
-from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, train_runs
+from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, train_runs
 from dpaudit.engine.games.two_world.views import Challenges, Shadows
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -74,7 +74,8 @@ def train_shadows(
         for model, row in zip(numbers, member, strict=True)
     ]
     models = train_runs(mechanism, points, runs, compute=compute)
-    failed_among(models)
+    if isinstance(models[0], TrainingError) and all(isinstance(model, TrainingError) for model in models):
+        raise models[0]
     return Shadows(confidences(models, points, queries=queries, compute=compute), member)
 
 
@@ -231,7 +232,10 @@ def confidences(
         for first in range(0, len(points), ROWS_AT_ONCE):
             rows = slice(first, min(first + ROWS_AT_ONCE, len(points)))
             batch = features[rows] if isinstance(features, np.ndarray) else features.slice(first, rows.stop - first)
-            phi[trained, query, rows] = _phi([models[place] for place in trained], batch, points.labels[rows], compute)
+            some, labels = [models[place] for place in trained], points.labels[rows]
+            outputs = _outputs(some, batch, compute)
+            of_outputs = phi_of_logits if _are_networks(some) else phi_of_probabilities
+            phi[trained, query, rows] = of_outputs(outputs, labels)
     return phi
 
 
@@ -251,14 +255,6 @@ def accuracies(models: Sequence[Model | TrainingError], test: Examples | None, c
         guesses = _outputs([models[place] for place in trained], batch.features, compute).argmax(-1)
         hits[trained] += np.count_nonzero(guesses == batch.labels, axis=-1)
     return hits if test is None else hits / len(test)
-
-
-def _phi(models: list[Any], features: Features, labels: NDArray[np.int64], compute: Compute) -> NDArray[np.float64]:
-    if _are_networks(models):
-        return phi_of_logits(_outputs(models, features, compute), labels)
-    return np.array(
-        [phi_of_probabilities(model.probabilities(writable_features(features)), labels) for model in models]
-    )
 
 
 def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray[np.float64]:

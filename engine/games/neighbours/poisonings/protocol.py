@@ -139,9 +139,7 @@ class Worlds:
 
     def shortened_to(self, longest: float) -> Worlds:
         """Return the data sets with longer rows shortened to a length; `points` stay unchanged."""
-        features = features_of(self.rows)
-        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / longest, 1).astype(np.float32)
-        return replace(self, rows=self.rows.with_(features=features / length))
+        return replace(self, rows=shortened_rows(self.rows, longest))
 
     def world(self, truth: bool) -> Examples:
         return self.world_one if truth else self.world_zero
@@ -158,6 +156,13 @@ def features_of(data: Examples) -> NDArray[np.float32]:
     )
     assert isinstance(data.features, np.ndarray)
     return data.features
+
+
+def shortened_rows(rows: Examples, longest: float) -> Examples:
+    """Return the rows, longer ones shortened to a length."""
+    features = features_of(rows)
+    length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / longest, 1).astype(np.float32)
+    return rows.with_(features=features / length)
 
 
 def replace_rows(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -114,15 +112,9 @@ class Influence(RegressionPoisoning):
         same = data.labels[nearest] == label
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
         start = features_of(data)[data.labels == other].mean(0).astype(np.float64)
-        point = _ascend(
-            _within_length(start, surrogate.longest),
-            lambda point: _squared(surrogate.influence(point, other == 1)),
-            lambda point: _slope_of_length(surrogate, point, other == 1),
-            size=surrogate.longest,
-            max_size=2 * surrogate.longest,
-            limit=surrogate.longest,
-            steps=self.steps,
-        )
+        start, nowhere = _within_length(start, surrogate.longest), np.zeros(len(surrogate.weights))
+        longest = surrogate.longest
+        point = _ascend(surrogate, start, other == 1, nowhere, size=longest, max_size=2 * longest, steps=self.steps)
         honest = data.take(rows)
         crafted = np.repeat(point[None].astype(np.float32), copies, 0)
         poisoned = honest.with_(features=crafted, labels=np.full(copies, other, np.int64))
@@ -208,15 +200,8 @@ class OpposingRecords(RegressionPoisoning):
         for turn in range(ASCENT_ROUNDS):
             moving = turn % 2
             still = surrogate.influence(points[1 - moving], classes[1 - moving])
-            points[moving] = _ascend(
-                points[moving],
-                partial(_squared_distance, surrogate, classes[moving], still),
-                partial(_slope_of_distance, surrogate, classes[moving], still),
-                size=surrogate.longest / 2,
-                max_size=math.inf,
-                limit=surrogate.longest,
-                steps=self.steps,
-            )
+            sizes = {"size": surrogate.longest / 2, "max_size": math.inf}
+            points[moving] = _ascend(surrogate, points[moving], classes[moving], still, **sizes, steps=self.steps)
         return (points[0], points[1]), classes
 
 
@@ -229,49 +214,29 @@ def _squared(vector: Floats) -> float:
     return float(vector @ vector)
 
 
-def _squared_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> float:
-    return _squared(surrogate.influence(point, positive) - other)
-
-
-def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Floats:
-    row = np.append(point, 1.0)
-    probability = float(special.expit(np.asarray(row @ surrogate.weights)))
-    wrong, square = float(positive) - probability, surrogate.inverse @ surrogate.inverse
-    spread = float(row @ square @ row)
-    gradient = -2 * wrong * probability * (1 - probability) * spread * surrogate.weights + 2 * wrong**2 * (square @ row)
-    return np.asarray(gradient[:-1])
-
-
-def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> Floats:
-    row = np.append(point, 1.0)
-    probability = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
-    direction = surrogate.inverse @ (surrogate.influence(point, positive) - other)
-    gradient = (
-        2 * (float(positive) - probability) * direction
-        - 2 * probability * (1 - probability) * float(row @ direction) * surrogate.weights
-    )
-    return np.asarray(gradient[:-1])
-
-
 def _ascend(
-    point: Floats,
-    value: Callable[[Floats], float],
-    slope: Callable[[Floats], Floats],
-    *,
-    size: float,
-    max_size: float,
-    limit: float,
-    steps: int,
+    surrogate: Surrogate, point: Floats, positive: bool, other: Floats, *, size: float, max_size: float, steps: int
 ) -> Floats:
-    """Return a point of length at most `limit` after gradient ascent with steps of at most `max_size`."""
-    current = value(point)
+    """Return a point, at most as long as the longest row, whose influence is far from `other`, another one.
+
+    It is found by gradient ascent of the squared distance, with steps of at most `max_size`, the first of `size`.
+    """
+
+    def distance(at: Floats) -> float:
+        return _squared(surrogate.influence(at, positive) - other)
+
+    current, limit = distance(point), surrogate.longest
     for _ in range(steps):
-        direction = slope(point)
+        row = np.append(point, 1.0)
+        probability = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
+        moved = surrogate.inverse @ (surrogate.influence(point, positive) - other)
+        along = 2 * probability * (1 - probability) * float(row @ moved)
+        direction = (2 * (float(positive) - probability) * moved - along * surrogate.weights)[:-1]
         length = float(np.linalg.norm(direction))
         if length == 0 or size < 1e-6 * limit:
             break
         candidate = _within_length(point + size * direction / length, limit)
-        candidate_value = value(candidate)
+        candidate_value = distance(candidate)
         if candidate_value > current:
             point, current, size = candidate, candidate_value, min(2 * size, max_size)
         else:

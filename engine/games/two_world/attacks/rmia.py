@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
@@ -23,6 +20,8 @@ from dpaudit.registry import register
 
 CANDIDATES = np.linspace(0.0, 1.0, 11)
 MAX_TUNED_ON = 2000
+NUMBERS_AT_ONCE = 2**20
+"""Number of ratios in memory."""
 
 
 @register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
@@ -53,19 +52,16 @@ class Rmia:
         """
         assert view.shadows is not None
         require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
-        a = self._a(view.shadows, view.population_points)
+        a = self.a
+        if self.offline and a is None:
+            a = tuned_a(view.shadows, view.population_points, self.gamma)
         points, place = view.points()
         challenge_inverse = inverse_ratio(view.target[:, 0], self._marginal(view.shadows.at_points(points), a)[place])
         marginal = self._marginal(view.shadows.at_points(view.population_points), a)
         return shares_beaten(challenge_inverse, view.population, marginal, self.gamma)
 
-    def _a(self, shadows: Shadows, population: NDArray[np.int64]) -> float:
-        if not self.offline:
-            return 1.0
-        return tuned_a(shadows, population, self.gamma) if self.a is None else self.a
-
-    def _marginal(self, shadows: Shadows, a: float) -> NDArray[np.float64]:
-        return offline_marginal(shadows, a) if self.offline else online_marginal(shadows)
+    def _marginal(self, shadows: Shadows, a: float | None) -> NDArray[np.float64]:
+        return online_marginal(shadows) if not self.offline or a is None else offline_marginal(shadows, a)
 
 
 def shares_beaten(
@@ -75,16 +71,18 @@ def shares_beaten(
     gamma: float,
 ) -> NDArray[np.float64]:
     """Return the share of population points whose ratio, times gamma, is below that of the trial, shape (T,)."""
-    least = (gamma * challenge_inverse).astype(np.float32)
-    counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
-    return np.asarray(counts / len(marginal))
+    least = (gamma * challenge_inverse).astype(np.float32)[:, None]
+    shares, size = np.empty(len(population)), max(1, NUMBERS_AT_ONCE // len(marginal))
+    for first in range(0, len(population), size):
+        rows = slice(first, first + size)
+        shares[rows] = (inverse_ratio(population[rows], marginal) > least[rows]).mean(1)
+    return shares
 
 
 def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return p(x) / p(x | target) = p(x) (1 + e^-phi) in float32, bit-equal for equal points; shapes (n,)."""
-    inverse = np.empty(len(phi), np.float32)
-    inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), inverse)
-    return inverse
+    """Return p(x) / p(x | target) = p(x) (1 + e^-phi) in float32, bit-equal for equal points; shapes (..., n), (n,)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(marginal.astype(np.float32) * (1 + np.exp(-phi.astype(np.float32))))
 
 
 def beaten_of_one_model(
@@ -161,85 +159,3 @@ def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):
         result: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
     return result
-
-
-_LANES = 16
-_FLOATS, _INTS = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.IntType(32), _LANES)
-_SERIES = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-    1.0,
-    1.0,
-)
-"""Coefficients of e^x for |x| <= ln(2) / 2, highest power first, from Cephes' `expf`."""
-
-
-def _everywhere(value: float) -> ir.Constant:
-    return ir.Constant(_FLOATS, [float(np.float32(value))] * _LANES)
-
-
-def _write_sixteen(context: Any, phi: Any, marginal: Any, out: Any) -> Any:
-    """Write sixteen inverse ratios, from addresses: infinite for phi < -88, NaN for NaN."""
-
-    def generate(target: Any, code: Any, signature: Any, arguments: Any) -> Any:
-        phi, marginal, out = (code.inttoptr(address, _FLOATS.as_pointer()) for address in arguments)
-
-        def named(name: str, *values: Any) -> Any:
-            name = f"llvm.{name}.v{_LANES}f32"
-            kind = ir.FunctionType(_FLOATS, [_FLOATS] * len(values))
-            return code.call(code.module.globals.get(name) or ir.Function(code.module, kind, name), values)
-
-        x = code.fneg(code.load(phi, align=4))
-        inside = code.select(code.fcmp_ordered(">", x, _everywhere(-87)), x, _everywhere(-87))
-        inside = code.select(code.fcmp_ordered("<", inside, _everywhere(88)), inside, _everywhere(88))
-        whole = named("rint", code.fmul(inside, _everywhere(1.4426950408889634)))
-        rest = named("fma", whole, _everywhere(-0.693359375), inside)
-        rest = named("fma", whole, _everywhere(2.12194440e-4), rest)
-        power = _everywhere(_SERIES[0])
-        for coefficient in _SERIES[1:]:
-            power = named("fma", power, rest, _everywhere(coefficient))
-        bits = code.add(code.fptosi(whole, _INTS), ir.Constant(_INTS, [127] * _LANES))
-        scale = code.bitcast(code.shl(bits, ir.Constant(_INTS, [23] * _LANES)), _FLOATS)
-        power = code.fmul(power, scale)
-        power = code.select(code.fcmp_ordered(">", x, _everywhere(88)), _everywhere(np.inf), power)
-        power = code.select(code.fcmp_ordered("ord", x, x), power, x)
-        product = code.fmul(code.load(marginal, align=4), code.fadd(power, _everywhere(1)))
-        code.store(product, out, align=4)
-        return target.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), generate
-
-
-_sixteen: Any = intrinsic(_write_sixteen)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def inverse_ratios(phi: NDArray[np.float32], marginal: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Write marginal (1 + e^-phi) to `out`, with relative error of about 1e-7; all contiguous, shape (n,)."""
-    end = len(phi) // _LANES * _LANES
-    for i in range(0, end, _LANES):
-        _sixteen(phi.ctypes.data + 4 * i, marginal.ctypes.data + 4 * i, out.ctypes.data + 4 * i)
-    remaining = len(phi) - end
-    if remaining:
-        few = np.zeros((3, _LANES), np.float32)
-        few[0, :remaining], few[1, :remaining] = phi[end:], marginal[end:]
-        _sixteen(few.ctypes.data, few.ctypes.data + 4 * _LANES, few.ctypes.data + 8 * _LANES)
-        out[end:] = few[2, :remaining]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def above(least: NDArray[np.float32], phi: NDArray[np.float32], marginal: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the number of inverse ratios in a row above its least; contiguous, shapes (T,), (T, P), (P,) to (T,)."""
-    counts = np.zeros(len(least), np.int64)
-    inverse = np.empty(len(marginal), np.float32)
-    for row in range(len(least)):
-        inverse_ratios(phi[row], marginal, inverse)
-        bar, count = least[row], 0
-        for i in range(len(inverse)):
-            count += inverse[i] > bar
-        counts[row] = count
-    return counts

@@ -1,23 +1,33 @@
-"""Residues of released numbers: noise in steps hides nothing of a number that lies between two steps.
+"""Digits of released numbers: rounding removes those far below the noise, and residues tell of noise in steps.
 
-A sum in cents with noise in whole units releases the cents. If all results on one of two tables differ by multiples of
-a step, the residues of all results modulo that step are compared in double precision. A step counts if it is far above
-the errors of floating-point numbers and the digits that tests of a claim ignore, so continuous noise has none.
+The low bits of floating-point noise reveal the number to which it was added (Mironov 2012), at any noise scale, and
+would hide all other leaks. Rounding is post-processing by a function that depends on search samples only, so a bound
+from rounded numbers holds for the release as well.
+
+Noise in steps hides nothing of a number that lies between two steps. A sum in cents with noise in whole units releases
+the cents. If all results on one of two tables differ by multiples of a step, the residues of all results modulo that
+step are compared in double precision. A step counts if it is far above the errors of floating-point numbers and the
+digits that tests of a claim ignore, so continuous noise has none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.attacks.output_set import separating
-from dpaudit.engine.games.outcomes import Outcomes
-from dpaudit.engine.games.rounding import STEP
+from dpaudit.engine.games.outcomes import MAX_EXACT_WIDTH, Outcomes
 
 Floats = NDArray[np.float64]
+STEP = 1e-6
+"""Step of the grid, as a share of the interquartile range."""
+REPEATS = 3
+"""Occurrences among search samples that make a value an exact repeat, which is not rounded."""
 MIN_DISTINCT = 4
 """Fewest different results from which a step is learned."""
 ERRORS = {np.float16: 2.0**-10, np.float32: 2.0**-23, np.float64: 2.0**-44}
@@ -28,6 +38,55 @@ TOLERANCE = 1 / 16
 """Largest distance of a result from a multiple of the step, as a share of the step."""
 LEVELS = 1_000
 """Largest number of residues that are told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """A grid for each number of a summary.
+
+    Attributes:
+        steps: Distance of grid points for each column, shape (d,); 0 for columns that are not rounded: whole numbers,
+            and numbers without spread.
+        repeats: For each column, values that are not rounded, ascending.
+    """
+
+    steps: NDArray[np.float64]
+    repeats: Sequence[NDArray[np.float64]]
+
+    @classmethod
+    def learned(cls, summaries: NDArray[Any]) -> Rounding:
+        """Choose the grids from search samples of both worlds, shape (m, d)."""
+        width = summaries.shape[1]
+        if width > MAX_EXACT_WIDTH:
+            return cls(np.zeros(width), ())
+        columns = [_steps_of(np.asarray(column, np.float64)) for column in summaries.T]
+        return cls(np.array([step for step, _ in columns]), [values for _, values in columns])
+
+    def rounded(self, summaries: NDArray[Any]) -> NDArray[Any]:
+        """Return the summaries, shape (n, d), with each number at the nearest point of its grid."""
+        if not self.steps.any():
+            return summaries
+        rounded = np.array(summaries, np.float64)
+        for place in np.flatnonzero(self.steps).tolist():
+            column, values = rounded[:, place], self.repeats[place]
+            on_grid = np.round(column / self.steps[place]) * self.steps[place]
+            if len(values):
+                nearest = values[np.minimum(np.searchsorted(values, column), len(values) - 1)]
+                on_grid = np.where(nearest == column, column, on_grid)
+            rounded[:, place] = on_grid
+        return rounded
+
+
+def _steps_of(column: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the step of one column, 0 for none, and its exact repeats."""
+    values, counts = np.unique(column, return_counts=True)
+    repeats = values[counts >= REPEATS]
+    others = np.repeat(values[counts < REPEATS], counts[counts < REPEATS])
+    if len(others) < 2 or not (others % 1).any():
+        return 0.0, repeats
+    low, high = np.quantile(others, (0.25, 0.75))
+    spread = float(high - low) or float(np.ptp(others))
+    return STEP * spread, repeats
 
 
 def separating_residues(exact: Floats, truth: NDArray[np.bool_]) -> Callable[[Floats], Floats] | None:
