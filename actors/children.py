@@ -34,7 +34,7 @@ from dpaudit.actors.unit import Resources, Unit
 from dpaudit.plain_files import Scratch
 
 _BYTES = ("content", "printed")
-_JSON_FIELDS = {
+_FIELDS = {
     "seconds": float,
     "error": str,
     "retryable": bool,
@@ -118,7 +118,10 @@ class ChildProcesses:
         while True:
             completions = self._dispatch()
             busy = {child.connection: child for child in self._busy()}
-            ready = wait(list(busy), timeout=0.0 if completions else self._next_check_s())
+            now = time.monotonic()
+            limits = [(child, limit) for child in busy.values() if (limit := self._limit_s(child)) is not None]
+            next_check_s = max(0.0, min([REMIND_S, *(child.started + limit - now for child, limit in limits)]))
+            ready = wait(list(busy), timeout=0.0 if completions else next_check_s)
             completions += [completion for line in ready if (completion := self._receive(busy[line])) is not None]  # type: ignore[index]
             completions += self._check_deadlines()
             if completions:
@@ -177,16 +180,13 @@ class ChildProcesses:
         return Completion(unit, attempt, table)
 
     def _worker_died(self, child: _Child, err: Exception) -> Completion:
-        code = self._end(child)
+        self._children.remove(child)
+        code = child.end()
         by = f"by {signal.Signals(-code).name}" if code and -code in [*signal.Signals] else f"with exit code {code}"
         reason = f"the process that ran it ended {by} ({type(err).__name__})"
         if code == -signal.SIGKILL:  # sent by the system when memory is short
             reason += "; unless a user killed it, memory ran out: use fewer `workers`, or units that need less memory"
         return self._failed_completion(child, reason, worker_died=True)
-
-    def _end(self, child: _Child) -> int | None:
-        self._children.remove(child)
-        return child.end()
 
     @staticmethod
     def _failed_completion(child: _Child, reason: str, *, worker_died: bool = False) -> Completion:
@@ -199,12 +199,6 @@ class ChildProcesses:
         assert child.job is not None
         return self._deadlines.limit_s(child.job[0]) if child.is_ready else START_S
 
-    def _next_check_s(self) -> float:
-        """Return the seconds until the next time limit or reminder."""
-        now = time.monotonic()
-        limits = [(child, limit) for child in self._busy() if (limit := self._limit_s(child)) is not None]
-        return max(0.0, min([REMIND_S, *(child.started + limit - now for child, limit in limits)]))
-
     def _check_deadlines(self) -> list[Completion]:
         """Return the units that exceeded their limits; emit UNIT_RUNNING for others."""
         now, completions = time.monotonic(), []
@@ -212,7 +206,8 @@ class ChildProcesses:
             assert child.job is not None
             unit, limit_s = child.job[0], self._limit_s(child)
             if limit_s is not None and now - child.started >= limit_s:
-                self._end(child)
+                self._children.remove(child)
+                child.end()
                 start_timeout = f"the process that was to run it did not start within {START_S:.0f} s"
                 reason = self._deadlines.timeout_message(limit_s) if child.is_ready else start_timeout
                 completions.append(self._failed_completion(child, reason, worker_died=not child.is_ready))
@@ -223,18 +218,11 @@ class ChildProcesses:
         return completions
 
 
-def _send_attempt(connection: Connection, attempt: Attempt) -> None:
-    plain = {name: value for name, value in vars(attempt).items() if name not in _BYTES}
-    connection.send_bytes(json.dumps(plain).encode())
-    for name in _BYTES:
-        connection.send_bytes(getattr(attempt, name))
-
-
 def _receive_attempt(connection: Connection) -> Attempt:
     """Return the attempt that a child sent, without unpickling anything."""
     plain = json.loads(connection.recv_bytes())
     content, printed = (connection.recv_bytes() for _ in _BYTES)
-    values: dict[str, Any] = {name: kind(plain[name]) for name, kind in _JSON_FIELDS.items()}
+    values: dict[str, Any] = {name: kind(plain[name]) for name, kind in _FIELDS.items()}
     return Attempt(**values, remarks=tuple(map(str, plain["remarks"])), content=content, printed=printed)
 
 
@@ -251,7 +239,10 @@ def main(number: int) -> None:
                 unit, tables = cloudpickle.loads(connection.recv_bytes())
                 backend.submit(unit, tables, needed=False)
                 (completion,) = backend.wait()
-                _send_attempt(connection, completion.attempt)
+                sent = vars(completion.attempt)
+                plain = {name: value for name, value in sent.items() if name not in _BYTES}
+                for message in (json.dumps(plain).encode(), *(sent[name] for name in _BYTES)):
+                    connection.send_bytes(message)
         except KeyboardInterrupt as err:  # the signal ends this process without a traceback
             number = signal.Signals.__members__.get(str(err), signal.SIGINT)
             signal.signal(number, signal.SIG_DFL)

@@ -231,7 +231,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if id(thing) in self._referenced:
             return "referenced", self._referenced[id(thing)][0]
         is_function = isinstance(thing, FunctionType)
-        if (is_function or isinstance(thing, type)) and not _is_importable(thing):
+        if (is_function or isinstance(thing, type)) and _reduced(thing) is not NotImplemented:
             return None
         self._referenced[id(thing)] = len(self._referenced), thing
         sources = self._sources(thing.__module__ or "builtins")
@@ -240,7 +240,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _by_value(self, thing: Any) -> Any:
         """Return the parts of a class or function that cannot be imported by its name."""
-        maker, arguments, *state = cloudpickle.Pickler(io.BytesIO()).reducer_override(thing)
+        maker, arguments, *state = _reduced(thing)
         module = thing.__module__ or "builtins"
         sources = self._sources(module) if has_file(module) or not state else ()
         if isinstance(thing, FunctionType):
@@ -253,9 +253,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two only distinguish copies
 
 
-def _is_importable(thing: Any) -> bool:
-    """True if cloudpickle pickles a class or function by its name."""
-    return cloudpickle.Pickler(io.BytesIO()).reducer_override(thing) is NotImplemented
+def _reduced(thing: Any) -> Any:
+    """Return the parts that cloudpickle pickles a class or function as; NotImplemented if it pickles the name."""
+    return cloudpickle.Pickler(io.BytesIO()).reducer_override(thing)
 
 
 def _values_of(function: FunctionType) -> tuple[object, ...]:

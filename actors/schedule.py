@@ -253,7 +253,10 @@ class _Schedule:
             self._release(unit)
             ended = time.time() - attempt.report_delay_s
             self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, time=ended, **details)
-            return self._newly_ready(unit.key)
+            dependents = self.dependents.get(unit.key, [])
+            for dependent in dependents:
+                self.missing[dependent.key].discard(unit.key)
+            return [each for each in dependents if not self.missing[each.key] and each.key not in self.failed]
         if attempt.retryable and tries - self.losses[unit.key] < MAX_ATTEMPTS:
             self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **details)
             return [unit]
@@ -287,12 +290,6 @@ class _Schedule:
             self.users[need] -= 1
             if not self.users[need]:
                 self._drop(need)
-
-    def _newly_ready(self, key: str) -> list[Unit]:
-        dependents = self.dependents.get(key, [])
-        for unit in dependents:
-            self.missing[unit.key].discard(key)
-        return [unit for unit in dependents if not self.missing[unit.key] and unit.key not in self.failed]
 
 
 def _next_index(queue: deque[Unit], deferred: Set[str]) -> int | None:

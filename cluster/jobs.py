@@ -102,17 +102,13 @@ class Jobs:
         listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         if parts.hostname not in listed.split(","):
             os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (listed, parts.hostname)))
-        self._client = self._request(self._connect)
-
-    def _connect(self) -> Any:
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError as err:
             raise RunError('jobs need extra packages. Run `pip install "dpaudit[cluster]"`') from err
-        client = JobSubmissionClient(self.address)
+        self._client = self._request(lambda: JobSubmissionClient(self.address))
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)  # they log every package
-        return client
 
     @staticmethod
     def is_name(word: str) -> bool:

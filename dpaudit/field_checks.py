@@ -206,7 +206,11 @@ def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = 
         raise InvalidValueError(f" cannot be read, got {_safe_repr(value)}") from err
 
 
-FORMER_FIELDS = {"cpus_per_worker": "resources.cpus", "gpus_per_worker": "resources.gpus"}
+FORMER_FIELDS = {
+    "cpus_per_worker": "resources.cpus",
+    "gpus_per_worker": "resources.gpus",
+    "trial_workers": "run.workers",
+}
 """New names of fields by the names of earlier versions, for error messages."""
 _BRANCH = "|"  # marks the types of a union in pydantic's error locations
 

@@ -284,7 +284,7 @@ def open_sealed(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_user_file(path: Path, content: bytes, hint: str = "") -> None:
+def write_user_file(path: Path, content: bytes, hint: str = "", *, append: bool = False) -> None:
     """Write an output file named by the user.
 
     A regular file is replaced atomically, and a link is followed. A device, a pipe, a socket, a descriptor
@@ -292,17 +292,9 @@ def write_user_file(path: Path, content: bytes, hint: str = "") -> None:
 
     Args:
         hint: Text appended to the error message.
+        append: True to keep what a regular file holds, and to write behind it.
     Raises: RunError if the file cannot be written.
     """
-    _write_user_file(path, content, hint, append=False)
-
-
-def append_user_file(path: Path, content: bytes, hint: str = "") -> None:
-    """Write as `write_user_file`, but append to a regular file."""
-    _write_user_file(path, content, hint, append=True)
-
-
-def _write_user_file(path: Path, content: bytes, hint: str, *, append: bool) -> None:
     try:
         if must_write_in_place(path):
             with _open_special(path) as file:

@@ -167,19 +167,14 @@ def _registered_entries(kind: str) -> Iterator[Entry]:
             for match in marked.finditer(text):
                 head = _HEAD.search(text, match.start())  # parsing stops at the docstring, to be fast
                 for node in ast.parse(text[match.start() : head.end() if head else None]).body:
-                    if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                        summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                        for name, source in _registrations(kind, node):
-                            yield Entry(kind, name, summary, source, module, node.name)
+                    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+                        continue
+                    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                    for call in node.decorator_list:
+                        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register":
+                            of_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))
+                            if of_kind == kind:
+                                yield Entry(kind, name, summary, source, module, node.name)
 
 
 _HEAD = re.compile(r'^(?:class|def) .*?^    """.*?"""', re.MULTILINE | re.DOTALL)
-
-
-def _registrations(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Return the names under which a class or function is registered as the kind, and the source of each."""
-    for call in node.decorator_list:
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
-            registered_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))
-            if registered_kind == kind:
-                yield name, source

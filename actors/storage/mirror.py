@@ -44,13 +44,10 @@ _STATE = ".mirror.json"
 _LOG = "events.jsonl"
 """Grows during uploads. Only its size at the start is uploaded, so that it names no unit that is not uploaded yet."""
 _PERMANENT_ERRORS = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY_ID",
-    "INVALID_CLIENT_TOKEN_ID",
-    "SIGNATURE_DOES_NOT_MATCH",
+    *("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID", "SIGNATURE_DOES_NOT_MATCH"),
     "NO_SUCH_BUCKET",
 )
-_UPLOADED_LAST = (_LOG, "bounds.json", "report.html")  # after the files that they refer to
+_UPLOADED_LAST = {_LOG: 1, "bounds.json": 2, "report.html": 3}  # after the files that they refer to
 
 
 @dataclass(frozen=True)
@@ -212,7 +209,7 @@ class Mirror:
             changed = [name for name in local if name not in self._copied or self._copied[name].local != local[name]]
             deleted = [name for name in self._copied if name not in local]
             try:
-                for name in sorted(changed, key=lambda name: (_upload_rank(name), name)):
+                for name in sorted(changed, key=lambda name: (_UPLOADED_LAST.get(Path(name).name, 0), name)):
                     self._upload(name, local[name])
                 for name in deleted:
                     self._store.delete(name)
@@ -228,7 +225,15 @@ class Mirror:
             with call_periodically(self._try_push, interval_s, "mirror", rest_factor=REST_FACTOR):
                 yield
         finally:
-            self._final_push(patience_s)
+            pause_s, waited_s = 1.0, 0.0
+            while err := self._try_push():
+                if waited_s >= patience_s or _is_permanent(err):
+                    raise RunError(
+                        f"{self.uri} did not accept uploads for {waited_s:.0f} s: {_error_with_advice(err)}; all "
+                        f"results are in {self.folder}, and the next run of the same work on this machine uploads them"
+                    )
+                time.sleep(pause_s)
+                waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, 30.0)
 
     def delete_copies(self) -> None:
         """Delete the files on both sides."""
@@ -249,17 +254,6 @@ class Mirror:
             self._on_trouble(f"{self.uri} answers again")
         self._is_failing = False
         return None
-
-    def _final_push(self, patience_s: float) -> None:
-        pause_s, waited_s = 1.0, 0.0
-        while err := self._try_push():
-            if waited_s >= patience_s or _is_permanent(err):
-                raise RunError(
-                    f"{self.uri} did not accept uploads for {waited_s:.0f} s: {_error_with_advice(err)}; all results "
-                    f"are in {self.folder}, and the next run of the same work on this machine uploads them"
-                )
-            time.sleep(pause_s)
-            waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, 30.0)
 
     def _local_files(self) -> Iterator[tuple[str, tuple[int, int]]]:
         for root, _, names in os.walk(self.folder):
@@ -303,11 +297,6 @@ class Mirror:
     def _write_state(self) -> None:
         state = json.dumps({"uri": self.uri, "files": self._copied}).encode()
         write_atomically(self.folder / _STATE, lambda file: file.write(state))
-
-
-def _upload_rank(name: str) -> int:
-    file_name = Path(name).name
-    return 1 + _UPLOADED_LAST.index(file_name) if file_name in _UPLOADED_LAST else 0
 
 
 def _mark(info: pafs.FileInfo) -> tuple[int, int]:

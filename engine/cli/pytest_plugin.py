@@ -95,14 +95,14 @@ def _write_summary(file: Path, config: pytest.Config) -> None:
     Raises: RunError if the file cannot be written.
     """
     from dpaudit.engine.report.ci_files import markdown_text
-    from dpaudit.plain_files import append_user_file
+    from dpaudit.plain_files import write_user_file
 
     unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
     summaries = sorted(unsorted, key=lambda summary: summary[0])
     blocks = ["# Privacy checks", f"{len(summaries)} checks. A false alarm among them: probability at most "]
     blocks[-1] += f"{error_of(config):g}."
     blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
-    append_user_file(file, ("\n\n".join(blocks) + "\n").encode())
+    write_user_file(file, ("\n\n".join(blocks) + "\n").encode(), append=True)
 
 
 def error_of(config: pytest.Config) -> float:
@@ -169,6 +169,7 @@ class DpAudit:
         from dpaudit.engine.request.audit_spec import RunOptions
         from dpaudit.engine.run.checking import check
         from dpaudit.errors import FULL_TRACEBACK_VARIABLE, AuditError, drop_own_frames
+        from dpaudit.field_checks import checked_arguments
 
         self._checks += 1
         defaults: dict[str, Any] = {
@@ -178,7 +179,9 @@ class DpAudit:
             "seed": self._seed,
         }
         try:
-            report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(defaults | options))
+            report = checked_arguments(check)(
+                mechanism, data, confidence=1 - self._error / 2**self._checks, **(defaults | options)
+            )
             assert report.joint is not None
             self._tell(report.joint.answer.text())
             summary = self._folder / f"dp-audit-{self._checks}.md"

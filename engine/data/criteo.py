@@ -61,7 +61,7 @@ class Criteo:
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         parts: list[pa.Table] = []
         rows_left = self.rows
-        for part in self._sampled(existing(self.path), rng):
+        for part in self._sampled(rng):
             parts.append(part.slice(0, rows_left))
             rows_left = None if rows_left is None else rows_left - len(parts[-1])
             if rows_left == 0:
@@ -72,8 +72,8 @@ class Criteo:
         labels = table["label"].to_numpy().astype(np.int64)
         return Examples(imputed(table), labels, 2, "criteo", CATEGORICAL, CLASS_NAMES)
 
-    def _sampled(self, path: Path, rng: np.random.Generator) -> Iterator[pa.Table]:
-        for file in _in_order(path):
+    def _sampled(self, rng: np.random.Generator) -> Iterator[pa.Table]:
+        for file in _in_order(existing(self.path)):
             start = 0
             for cells in tables(file, LAYOUT):
                 rows = start + np.flatnonzero(rng.random(len(cells)) < self.keep)
@@ -262,16 +262,17 @@ class CriteoSynthetic:
             log_odds += np.where(missing[number.gap], 0, number.effect * z)
         for position, (name, category) in enumerate(zip(CATEGORICAL, CATEGORIES, strict=True)):
             z = _correlated(factors[category.driver], category.follows, rng)
-            hashes = _hashes(position, self._in_use(_ranks(z, category), category))
+            ranks = _ranks(z, category)
+            if category.size > LARGE_COLUMN:
+                new = ranks + np.uint64(self.day * category.size)
+                ranks = np.where(ranks <= PERSISTENT_CATEGORIES, ranks, new)
+            hashes = _hashes(position, ranks)
             columns[name] = _hex(hashes >> np.uint64(32), missing[category.gap])
-            log_odds += np.where(missing[category.gap], 0, category.effect * _effects(hashes))
+            # The low 32 bits are uniform numbers, here with mean 0 and standard deviation 1.
+            effects = ((hashes & np.uint64(0xFFFFFFFF)).astype(np.float64) / 2**32 - 0.5) * math.sqrt(12)
+            log_odds += np.where(missing[category.gap], 0, category.effect * effects)
         labels = (rng.random(self.rows) < expit(log_odds)).astype(np.int64)
         return Examples(imputed(pa.table(columns)), labels, 2, "criteo-synthetic", CATEGORICAL, CLASS_NAMES)
-
-    def _in_use(self, ranks: NDArray[np.uint64], category: Category) -> NDArray[np.uint64]:
-        if category.size <= LARGE_COLUMN:
-            return ranks
-        return np.where(ranks <= PERSISTENT_CATEGORIES, ranks, ranks + np.uint64(self.day * category.size))
 
 
 def _correlated(factor: Floats, follows: float, rng: np.random.Generator) -> Floats:
@@ -293,12 +294,6 @@ def _hashes(column: int, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
-
-
-def _effects(hashes: NDArray[np.uint64]) -> Floats:
-    """Return the low 32 bits as uniform numbers with mean 0 and standard deviation 1."""
-    uniform = (hashes & np.uint64(0xFFFFFFFF)).astype(np.float64) / 2**32
-    return (uniform - 0.5) * math.sqrt(12)
 
 
 def _hex(values: NDArray[np.uint64], missing: NDArray[np.bool_]) -> pa.Array:

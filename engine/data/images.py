@@ -18,18 +18,7 @@ from dpaudit.registry import register
 
 CHUNK_BYTES = 64 << 20
 IMAGES, LABELS = 0x803, 0x801  # unsigned bytes in 3 and in 1 dimensions
-CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def rows(
     """
     columns, dropped = frame(table), _names("drop", drop)
     columns = columns.drop_columns([column for column in dropped if column in columns.column_names])
-    result = rows_of(columns, schema, name=checked_argument("name", name, str))
+    result = rows_of(columns, schema, name=name)
     return InMemory(_digest(result), f"{result.name}, {len(result.schema.columns)} columns").holding(result)
 
 
@@ -174,9 +174,8 @@ def table(
         name: Name of the data, for reports.
     Raises: DataError that names the row and the column.
     """
-    columns, name = frame(rows), checked_argument("name", name, str)
-    # `frame` names columns in the same way.
-    target: str = checked_argument("label", text_of_name(label) if isinstance(label, tuple) else label, str)
+    columns = frame(rows)
+    target = text_of_name(label) if isinstance(label, tuple) else label  # as `frame` names columns
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
     check_names(columns.column_names, label=target, named={"categorical": categorical, "drop": drop}, place="the table")
     if not len(columns):

@@ -113,20 +113,8 @@ class Parquet(LabelledFile):
 
 NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
+    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
 )
 
 
@@ -149,7 +137,9 @@ class Adult(PublishedParts):
         Raises: DataError that names the file and, if known, the line and column.
         """
         path = self.file()
-        layout = _layout(path)
+        cells, end = first_record(path, delimiter=",", quoted=False)
+        remark = cells[0].startswith("|")  # the first line of the official test part
+        layout = Layout((*COLUMNS, "income"), quoted=False, skip=end if remark else 0, missing=("?",))
         adults = read_texts(path, layout, rows=self.rows)
         table = adults.columns
         # The labels of the official test part end in a full stop.
@@ -162,9 +152,3 @@ class Adult(PublishedParts):
         table = table.set_column(len(COLUMNS), "income", income)
         words = set(COLUMNS) - set(NUMERIC)
         return examples_of(table, numbers, adults.refuse, place=path, label="income", categorical=words, name="adult")
-
-
-def _layout(path: Path) -> Layout:
-    cells, end = first_record(path, delimiter=",", quoted=False)
-    remark = cells[0].startswith("|")  # the first line of the official test part
-    return Layout((*COLUMNS, "income"), quoted=False, skip=end if remark else 0, missing=("?",))

@@ -79,24 +79,19 @@ def read_table(source: object, used: Used = every, *, text: Text | None = None, 
 
     Raises: DataError, in one sentence, for anything but a table within bounds; RunError if it does not fit into memory.
     """
-    table = _whole_table(source, used, text, rows)
-    few = rows is not None and rows < len(table.columns)
-    return replace(table, columns=table.columns.slice(0, rows)) if few else table
-
-
-def _whole_table(source: object, used: Used, text: Text | None, rows: int | None) -> NamedTable:
-    """Return a table of `rows` rows or more."""
     if not isinstance(source, Path):
-        return NamedTable("the table", frame(source))
-    if source.is_dir():
-        return NamedTable(str(source), _folder_of_parquet(source))
-    opened, reader = _recognised(source)
-    if reader is None:
-        with _as_data_error(str(opened)):
-            return _text(opened, text, rows)
-    with reading(opened) as file, _as_data_error(str(opened)):
-        return reader(str(opened), seekable(file, str(opened)), used, rows)
-    raise AssertionError("unreachable")
+        table = NamedTable("the table", frame(source))
+    elif source.is_dir():
+        table = NamedTable(str(source), _folder_of_parquet(source))
+    else:
+        opened, reader = _recognised(source)
+        if reader is None:
+            with _as_data_error(str(opened)):
+                table = _text(opened, text, rows)
+        else:
+            with reading(opened) as file, _as_data_error(str(opened)):
+                table = reader(str(opened), seekable(file, str(opened)), used, rows)
+    return table if rows is None else replace(table, columns=table.columns.slice(0, rows))
 
 
 def read_parquet(path: Path, rows: int | None = None) -> pa.Table:

@@ -145,9 +145,11 @@ def rows_of(table: pa.Table, schema: Mapping[str, Any] | Schema | None, *, name:
     if outside:
         column = outside[0]
         value = next(cell for cell in cells[column].to_pylist() if not described.columns[column].allows(cell))
+        kind = described.columns[column]
+        stated = f"{kind.low:g} to {kind.high:g}" if isinstance(kind, Number) else f"{len(kind.values)} words"
         raise DataError(
-            f"{places[column]}: all cells must fit the schema, {_words_of(described.columns[column])}; got "
-            f"{shortened(value)}. Correct the cell or widen the schema"
+            f"{places[column]}: all cells must fit the schema, {stated}{' or' if kind.nullable else ', none'} missing; "
+            f"got {shortened(value)}. Correct the cell or widen the schema"
         )
     hows = {column: spelled(column)[1] for column, kind in described.columns.items() if isinstance(kind, Number)}
     read_as = read_as_line([f"{column}: {how}" for column, how in hows.items() if how])
@@ -218,12 +220,6 @@ def _column(numbers: NDArray[np.float64], *, whole: bool) -> pa.ChunkedArray:
     """Return numbers as an Arrow column, null where missing."""
     kind = pa.int64() if whole else pa.float64()
     return pa.chunked_array([pa.array(numbers, kind, from_pandas=True, safe=False)])
-
-
-def _words_of(kind: Number | Category) -> str:
-    if isinstance(kind, Number):
-        return f"{kind.low:g} to {kind.high:g}" + (" or missing" if kind.nullable else ", none missing")
-    return f"{len(kind.values)} words" + (" or missing" if kind.nullable else ", none missing")
 
 
 MAX_ROWS = 1_000_000

@@ -15,7 +15,7 @@ from dpaudit.engine.answer.answer_words import advice
 from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.answer.verdict import Answer, Verdict
 from dpaudit.errors import printable, printable_lines
-from dpaudit.plain_files import append_user_file, write_user_file
+from dpaudit.plain_files import write_user_file
 
 _IN_JUNIT = {
     Verdict.VIOLATION: "failure",
@@ -58,7 +58,7 @@ def write_for_ci(
     if sarif is not None:
         write_user_file(sarif, _sarif(report, subject), RESULTS_KEPT)
     if summary is not None:
-        append_user_file(summary, _markdown(report).encode(), RESULTS_KEPT)
+        write_user_file(summary, _markdown(report).encode(), RESULTS_KEPT, append=True)
 
 
 def _junit(report: Report) -> bytes:

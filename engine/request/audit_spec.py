@@ -265,8 +265,11 @@ class AuditSpec:
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Return the audit with every part built and every default filled in; refuse incompatible parts."""
         at = f"audits[{index}] ({audit.name})"
-        audit = _with_default_game(audit, at)
-        game: Game = build("game", audit.game, location=f"{at}.game")
+        audit = replace(audit, mechanism=build("mechanism", audit.mechanism, location=f"{at}.mechanism"))
+        chosen_game = default_game(audit) if audit.game is None else audit.game
+        if audit.claim is None and lacks_claim(audit.mechanism):  # a classifier of which nothing is claimed
+            audit = replace(audit, claim=Claim(math.inf, relation=Relation.ADD_REMOVE))
+        game: Game = build("game", chosen_game, location=f"{at}.game")
         _require_size(game, at)
         proxy = audit.proxy if game.traits.uses_proxy else None
         if not isinstance(getattr(game, "traits", None), GameTraits):
@@ -283,13 +286,10 @@ class AuditSpec:
         }
         audit = replace(audit, **parts)
         audit = with_accountant_claim((audit,), self.seed, at)[0]
-        stated = _stated_claim(audit, at)
-        if hasattr(game, "for_data"):  # its settings depend on the columns
-            game = game.for_data(audit.data)
-            audit = replace(audit, game=game)
-        if hasattr(game, "for_claim"):  # its settings depend on the claim
-            game = game.for_claim(stated)
-            audit = replace(audit, game=game)
+        stated = stated_claim(audit.mechanism, cast("Claim | None", audit.claim), at)
+        for name, value in (("for_data", audit.data), ("for_claim", stated)):  # on which settings of a game may depend
+            game = getattr(game, name)(value) if hasattr(game, name) else game
+        audit = replace(audit, game=game)
         claim = game.traits.compared(stated, audit=at).claim
         _require_compatible(audit, at)
         if hasattr(game, "for_attack"):  # its scores depend on the attack
@@ -477,25 +477,14 @@ def default_game(audit: Audit) -> str:
     return GAME_WITHOUT_CLAIM if audit.claim is None and lacks_claim(mechanism) else USUAL_GAME
 
 
-def _with_default_game(audit: Audit, at: str) -> Audit:
-    """Return the audit with its mechanism built and a game; of a classifier without a claim nothing is claimed."""
-    mechanism = build("mechanism", audit.mechanism, location=f"{at}.mechanism")
-    unclaimed = audit.claim is None and lacks_claim(mechanism)
-    return replace(
-        audit,
-        mechanism=mechanism,
-        game=default_game(replace(audit, mechanism=mechanism)) if audit.game is None else audit.game,
-        claim=Claim(math.inf, relation=Relation.ADD_REMOVE) if unclaimed else audit.claim,
-    )
-
-
-def _stated_claim(audit: Audit, at: str) -> Claim:
-    if audit.claim is None and not isinstance(audit.mechanism, Claiming):
-        raise SpecError(f"{at}.mechanism must state its claim: add a method `claim() -> Claim`")
-    claim: Any = audit.effective_claim()
-    if not isinstance(claim, Claim):
-        raise SpecError(f"{at}.mechanism.claim() must return a dpaudit.Claim, got {claim!r}")
-    return claim
+def stated_claim(mechanism: Any, claim: Claim | None, at: str) -> Claim:
+    """Return the claim beside a mechanism, or else its own. Raises: SpecError if it states none."""
+    if claim is None and not isinstance(mechanism, Claiming):
+        raise SpecError(f"{at}.mechanism must state its claim: add a method `claim() -> Claim`, or set `claim`")
+    stated: Any = claim or mechanism.claim()
+    if not isinstance(stated, Claim):
+        raise SpecError(f"{at}.mechanism.claim() must return a dpaudit.Claim, got {stated!r}")
+    return stated
 
 
 def _require_compatible(audit: Audit, at: str) -> None:

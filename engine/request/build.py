@@ -214,7 +214,7 @@ def _require_consent(value: object) -> object:
 
 def _nested_type(*parts: Any) -> Any:
     if len(parts) > 1:  # the class with the field parses the value itself
-        return Annotated[Any, ParsedBy(lambda value: value, lambda: _union_schema(parts))]
+        return Annotated[Any, ParsedBy(lambda value: value, partial(_union_schema, parts))]
     return Annotated[Any, ParsedBy(partial(_from_mapping, parts[0]), partial(fields_schema, parts[0]))]
 
 
@@ -272,16 +272,12 @@ def with_absolute_paths(part: T) -> T:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        new = _absolute(value) if field.name == "path" and isinstance(value, str) else with_absolute_paths(value)
+        new = with_absolute_paths(value)
+        if field.name == "path" and isinstance(value, str) and value and not value.startswith(("~", "$")):
+            new = value if "://" in value or os.path.isabs(value) else os.path.abspath(value)
         if new is not value and field.init:
             changes[field.name] = new
     return dataclasses.replace(part, **changes) if changes else part
-
-
-def _absolute(path: str) -> str:
-    if not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path):
-        return path
-    return os.path.abspath(path)
 
 
 _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,12 +27,13 @@ from dpaudit.engine.request.audit_spec import (
     RunOptions,
     as_data_source,
     require_accountant,
+    stated_claim,
     with_accountant_claim,
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.strongest_games import strongest_game
-from dpaudit.engine.request.timing import call_cost, training_seconds
+from dpaudit.engine.request.timing import Budget, call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location, require_packages
@@ -76,44 +76,6 @@ SLOW_CALL_S, SLOW_CALL_FACTOR = 1.0, 8
 """Seconds of a slow call, and how much longer than the timed one a call may take before it fails."""
 MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
 """Maximum numbers that the calls of one unit return together, if one call returns more than SMALL_RESULT numbers."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits of a check.
-
-    Attributes:
-        seconds: Seconds after which no unit starts, > 0. None has no limit.
-        trainings: Trainings of all tests together, >= 0. Half of them are reserved for one confirmatory run. None has
-            no limit.
-    """
-
-    seconds: float | None = None
-    trainings: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.seconds is None or self.seconds > 0, "a budget must be > 0 seconds", seconds=self.seconds)
-        require(self.trainings is None or self.trainings >= 0, "trainings must be >= 0", trainings=self.trainings)
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Parse a budget: "90s", "10m", "1h", "200 trainings", or "1h, 500 trainings"."""
-        seconds, trainings = None, None
-        for part in text.split(","):
-            match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
-            require(match is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
-            assert match is not None
-            number, unit = float(match[1]), match[2]
-            if unit in _SECONDS:
-                seconds = number * _SECONDS[unit]
-            else:
-                require(math.isfinite(number), "a budget must be finite", budget=text)
-                trainings = int(number)
-        return cls(seconds, trainings)
-
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -270,15 +232,11 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     require_no_estimator(mechanism)
     if request.claim is None and lacks_claim(mechanism):
         return measurement_spec(request, mechanism, options)
-    if request.claim is None and not isinstance(mechanism, Claiming):
-        raise SpecError("check.mechanism must state its claim: add a method `claim() -> Claim`, or set `claim`")
     if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
         require_accountant(mechanism, "check")
-        claim: Any = Claim(math.inf, relation=Relation.ADD_REMOVE)
+        claim = UNCLAIMED
     else:
-        claim = request.claim or mechanism.claim()
-    if not isinstance(claim, Claim):
-        raise SpecError(f"check.mechanism.claim() must return a dpaudit.Claim, got {claim!r}")
+        claim = stated_claim(mechanism, cast("Claim | None", request.claim), "check")
     planned_tests, other_claims, other_mechanisms = matching_tests(mechanism, claim)
     verdict_scopes = (Scope.CLAIM, *options.strict)
     planned_tests.sort(key=lambda planned: planned.test.scope not in verdict_scopes)

@@ -42,8 +42,7 @@ def function_on_rows(
         options: form, settings, python, folder, memory_mb and time, as in `CodeOnRows`.
     Raises: SpecError if there is no claim; InputError for an invalid argument.
     """
-    count = min(MAX_ROWS, max(SchemaRows.rows, 2 * (checked_argument("group", group, int | None) or 1)))
-    rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]), count)
+    rows = SchemaRows(schema, min(MAX_ROWS, max(SchemaRows.rows, 2 * (group or 1))))
     generator = load("mechanism", "generator")  # of the wing for synthetic tables
     is_generator = generator.takes(function, options.get("python", ""), options.get("folder", ""))
     mechanism = generator(function, schema, **options) if is_generator else OwnFunction(function, **options)

@@ -94,7 +94,6 @@ class Sweep:
         subject_to: Constraints on the best configuration.
         reaudit: Audit the best configuration again, with a new seed and at full confidence.
         rungs: Early stopping by utility; None audits every configuration.
-        trial_workers: Always 1: every worker runs units of any configuration.
         count: Number of planned configurations, which share the error. Set by dpaudit.
         adaptive: True if a search algorithm chose configurations by the utility of others. Set by dpaudit.
         configurations: Configurations that were run. Set by dpaudit.
@@ -107,7 +106,6 @@ class Sweep:
     subject_to: SubjectTo = SubjectTo()
     reaudit: bool = False
     rungs: Rungs | None = None
-    trial_workers: int = 1
     count: int = 0
     adaptive: bool = False
     configurations: tuple[Configuration, ...] = ()
@@ -115,11 +113,6 @@ class Sweep:
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.samples >= 1, "samples must be >= 1", samples=self.samples)
-        require(
-            self.trial_workers == 1,
-            "trial_workers must be absent: every worker runs units of any configuration; set `run.workers`",
-            trial_workers=self.trial_workers,
-        )
         if self.maximise and self.minimise:
             raise InputError("set either `maximise` or `minimise`, not both; `subject_to` limits epsilon")
         if self.configurations:

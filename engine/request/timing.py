@@ -1,9 +1,12 @@
-"""Measure the duration of a call or a training, before a check is planned."""
+"""The budget of a check, and the duration of a call or a training, which is measured before the check is planned."""
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.outcomes import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
@@ -32,6 +36,42 @@ FIRST_CALL_S, CALLS_IN_BUDGET = 30.0, 100
 """Time limit of a call of a function, which may load libraries, or this part of a longer budget."""
 TIMING_S = 2.0
 """Seconds of timing that are enough."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a check.
+
+    Attributes:
+        seconds: Seconds after which no unit starts, > 0. None has no limit.
+        trainings: Trainings of all tests together, >= 0. Half of them are reserved for one confirmatory run. None has
+            no limit.
+    """
+
+    seconds: float | None = None
+    trainings: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.seconds is None or self.seconds > 0, "a budget must be > 0 seconds", seconds=self.seconds)
+        require(self.trainings is None or self.trainings >= 0, "trainings must be >= 0", trainings=self.trainings)
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Parse a budget: "90s", "10m", "1h", "200 trainings", or "1h, 500 trainings"."""
+        seconds, trainings = None, None
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
+            require(match is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
+            assert match is not None
+            number, unit = float(match[1]), match[2]
+            if unit in _SECONDS:
+                seconds = number * _SECONDS[unit]
+            else:
+                require(math.isfinite(number), "a budget must be finite", budget=text)
+                trainings = int(number)
+        return cls(seconds, trainings)
 
 
 def call_cost(

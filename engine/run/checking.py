@@ -30,7 +30,6 @@ from dpaudit.engine.request.function_request import function_on_rows, rows_with_
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
-from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.code_on_rows import Form
 
 TRIAL_FACTOR = 4
@@ -132,11 +131,8 @@ def check(
         of_pairs = relation not in (None, Relation.ADD_REMOVE), person is not None, group is not None
         of_code = form != "frame", settings, python, folder, memory_mb is not None, time
         _require_no_function(mechanism, claim, options_given=any((*of_pairs, *of_code)))
-    seed = checked_argument("seed", seed, int | None)
-    until_decided = checked_argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget, person, group)  # type: ignore[arg-type]
-    scopes = tuple(scope.value for scope in strict_scopes(checked_argument("strict", strict, str | Sequence[str])))
-    options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes, effort)
+    options = CheckOptions(name, seed or 0, confidence, until_decided, run, strict_scopes(strict), effort)
     with event_listeners(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=PLANNING_MESSAGE))
         spec = check_spec(request, options)

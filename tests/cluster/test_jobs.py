@@ -306,7 +306,7 @@ def test_a_job_starts_once_and_again_after_it_failed(
     working_dir: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, job = JobServer(), Job(("run", "spec.yaml"), working_dir)
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: server)
     jobs, key = Jobs(dashboard), job.key()
     first = jobs.submit(job)
     assert (first.name, first.new) == (key, True)
@@ -330,7 +330,7 @@ def test_two_simultaneous_submissions_start_one_job(
     working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = JobServer(submitters=2)
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: server)
     job = job_of(working_dir / "spec.yaml", tmp_path / "run", working_dir=working_dir)
     with ThreadPoolExecutor(2) as submitters:
         submissions = list(submitters.map(lambda _: Jobs(dashboard).submit(job), range(2)))
@@ -346,7 +346,9 @@ def test_two_simultaneous_submissions_start_one_job(
     [("127.0.0.1:1", "must be that of the cluster's dashboard"), ("http://127.0.0.1:1", "no job server answers")],
 )
 def test_a_wrong_address_is_refused_in_one_line(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: pytest.fail("Ray's client retries for a long time"))
+    monkeypatch.setattr(
+        "ray.job_submission.JobSubmissionClient", lambda address: pytest.fail("Ray's client retries for a long time")
+    )
     with pytest.raises((RunError, SpecError), match=message) as refused:
         Jobs(address)
     assert "\n" not in str(refused.value)
@@ -363,7 +365,7 @@ def test_status_of_a_submitted_run_prints_the_state_of_its_job(
     working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch, state: str, message: str
 ) -> None:
     server, output = JobServer(), tmp_path / "run"
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: server)
     monkeypatch.chdir(working_dir)
     submitted = CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(output), "--address", dashboard])
     assert submitted.exit_code == 0, submitted.output
@@ -378,7 +380,7 @@ def test_status_of_a_submitted_run_prints_the_state_of_its_job(
 def test_status_names_the_submitted_job_if_its_cluster_does_not_answer(
     working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: JobServer())
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: JobServer())
     monkeypatch.chdir(working_dir)
     CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(tmp_path / "run"), "--address", dashboard])
     status = CliRunner().invoke(main, ["status", str(tmp_path / "run"), "--address", "http://127.0.0.1:1"])

@@ -45,7 +45,6 @@ from dpaudit.engine.data.generated import GaussianMixture
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.check import (
-    Budget,
     CheckOptions,
     CheckRequest,
     check_spec,
@@ -56,7 +55,7 @@ from dpaudit.engine.request.check import (
 )
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.loading import load_spec
-from dpaudit.engine.request.timing import training_seconds
+from dpaudit.engine.request.timing import Budget, training_seconds
 from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy, Stage

@@ -24,7 +24,7 @@ from dpaudit.engine.answer.run_report import Report
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.errors import RunError
-from dpaudit.plain_files import append_user_file, write_user_file
+from dpaudit.plain_files import write_user_file
 from dpaudit.synthetic_tables.front_door.page import write_page
 from tests.warm import ROOT, run_warm
 
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monk
     monkeypatch.setattr(os, "replace", busy)
     write_user_file(page, b"new")
     assert page.read_bytes() == b"new"
-    append_user_file(page, b", and more")
+    write_user_file(page, b", and more", append=True)
     assert page.read_bytes() == b"new, and more"
     assert list(tmp_path.iterdir()) == [page]
 
@@ -258,12 +258,12 @@ def test_a_file_with_another_name_keeps_it(tmp_path: Path) -> None:
 def test_text_is_appended_to_a_file_and_written_to_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "summary").write_bytes(b"before, ")
     (tmp_path / "link").symlink_to("summary")
-    append_user_file(tmp_path / "link", b"now")
+    write_user_file(tmp_path / "link", b"now", append=True)
     assert (tmp_path / "summary").read_bytes() == b"before, now"
     number, writer = os.pipe()
     with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
         try:
-            append_user_file(Path(f"/dev/fd/{writer}"), b"now")
+            write_user_file(Path(f"/dev/fd/{writer}"), b"now", append=True)
         finally:
             os.close(writer)
     assert received == [b"now"]

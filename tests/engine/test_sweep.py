@@ -608,7 +608,7 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
         with pytest.raises((SpecError, InputError), match=message):
             sweep(base(grid=GRID, sweep=settings), tune_config=config, output=tmp_path / "run", quiet=True)
 
-    refused("trial_workers must be absent: every worker runs units of any configuration", trial_workers=4)
+    refused(r"trial_workers is now called run\.workers", trial_workers=4)
     refused("max_concurrent_trials needs a search algorithm", tune.TuneConfig(max_concurrent_trials=2))
     training = PopulationBasedTraining(hyperparam_mutations={"a": [1, 2]})
     refused(
