@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from dpaudit.registry import register
-from dpaudit.synthetic_tables.games.cells import Cells, binned_cells, exact_cells
 from dpaudit.synthetic_tables.games.distances import Scaled, competing_distances, nearest, pair_groups
-from dpaudit.synthetic_tables.games.view import TableView
+from dpaudit.synthetic_tables.games.view import Cells, TableView, binned_cells, exact_cells
 
 
 @register("table-attack", "copies", source="Ours")

@@ -30,8 +30,15 @@ from dpaudit.registry import catalogue, load
 from dpaudit.synthetic_tables.front_door.inputs import data_frame, sample_notes, sampled, surplus, synthetic_frames
 from dpaudit.synthetic_tables.front_door.result import AttackAlone, GuessedPairs, SyntheticAudit
 from dpaudit.synthetic_tables.games.columns import read_as
-from dpaudit.synthetic_tables.games.pair_features import PairFeatures, slices
-from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired, row_codes, stacked
+from dpaudit.synthetic_tables.games.pairs import (
+    Canaries,
+    PairedTables,
+    PairFeatures,
+    paired,
+    row_codes,
+    slices,
+    stacked,
+)
 from dpaudit.synthetic_tables.games.split_control import exchanged, split_control
 from dpaudit.synthetic_tables.games.usual_measures import usual_measures
 from dpaudit.synthetic_tables.games.utility import MOST_WORDS, utility

@@ -20,9 +20,8 @@ from scipy import stats
 from dpaudit.errors import require
 from dpaudit.estimators.measures import auc, true_positive_rate
 from dpaudit.estimators.proportions.binomial import clopper_pearson
-from dpaudit.synthetic_tables.games.cells import exact_cells
 from dpaudit.synthetic_tables.games.distances import Scaled, nearest, scaled
-from dpaudit.synthetic_tables.games.view import MixedTable, TableView
+from dpaudit.synthetic_tables.games.view import MixedTable, TableView, exact_cells
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -18,8 +18,7 @@ from dpaudit.estimators.one_run.guess_band import (
     guess_looks,
 )
 from dpaudit.estimators.scores import Scores
-from dpaudit.synthetic_tables.games.pair_features import PairFeatures
-from dpaudit.synthetic_tables.games.pairs import paired
+from dpaudit.synthetic_tables.games.pairs import PairFeatures, paired
 from tests.synthetic_tables.test_table_pairs import rows
 
 Coins = NDArray[np.bool_]

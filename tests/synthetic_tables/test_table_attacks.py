@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 
 from dpaudit.registry import catalogue, load
 from dpaudit.synthetic_tables.attacks.frequencies import extreme_evidence
-from dpaudit.synthetic_tables.games.cells import binned_cells, exact_cells, mates
 from dpaudit.synthetic_tables.games.columns import encoded
-from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, SECRET, TableAttack, TableView
+from dpaudit.synthetic_tables.games.view import (
+    KNOWN_HOLDOUT,
+    SECRET,
+    TableAttack,
+    TableView,
+    binned_cells,
+    exact_cells,
+    mates,
+)
 
 ATTACKS = sorted(catalogue("table-attack"))
 Rows = NDArray[np.int64]

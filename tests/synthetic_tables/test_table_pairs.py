@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dpaudit.errors import InputError
-from dpaudit.synthetic_tables.games.pair_features import slices
-from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired, row_codes
+from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired, row_codes, slices
 from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, KNOWN_TRAINING, MISSING, SECRET, MixedTable
 
 
