@@ -42,17 +42,12 @@ def exact(rows, words=TREES):
 # Brackets that overlap: a row in the overlap is counted twice.
 
 
+APART = ((0, 30), (31, 69), (70, 100))
+
+
 def brackets(rows, rng, spans=((0, 30), (31, 70), (60, 100))):
     ages = rows["age"].to_numpy(float)
     return [int(((ages >= low) & (ages <= high)).sum() + noise(rng)) for low, high in spans]
-
-
-def brackets_apart(rows, rng):
-    return brackets(rows, rng, ((0, 30), (31, 69), (70, 100)))
-
-
-def brackets_by_a_year(rows, rng):
-    return brackets(rows, rng, ((0, 30), (31, 70), (70, 100)))
 
 
 def incomes(rows, rng, start=49_000):
@@ -61,21 +56,10 @@ def incomes(rows, rng, start=49_000):
     return [int(((pay >= low) & (pay < high)).sum() + noise(rng)) for low, high in spans]
 
 
-def incomes_apart(rows, rng):
-    return incomes(rows, rng, 50_000)
-
-
-def discounts(rows, rng):
-    """Count children, students and all others; a student of at most 20 is a child too."""
+def discounts(rows, rng, youngest=0):
+    """Count children, students from an age on, and all others; a student of at most 20 is a child too."""
     age, word = rows["age"].to_numpy(float), rows["word"].to_numpy()
-    child, student = age < 20, (word == "oak") & (age < 26)
-    return [int(group.sum() + noise(rng)) for group in (child, student, ~child & ~student)]
-
-
-def discounts_apart(rows, rng):
-    age, word = rows["age"].to_numpy(float), rows["word"].to_numpy()
-    child = age < 20
-    student = (word == "oak") & (age < 26) & ~child
+    child, student = age < 20, (word == "oak") & (age < 26) & (age >= youngest)
     return [int(group.sum() + noise(rng)) for group in (child, student, ~child & ~student)]
 
 
@@ -100,11 +84,6 @@ def majority(rows, rng):
     largest = int(exact(rows).max())
     noisy = counts(rows, rng)
     return max(noisy, key=noisy.get) if largest * 2 > len(rows) >= 20 else "no majority"
-
-
-def enough_rows(rows, rng):
-    """Count, if there are at least 37 rows."""
-    return len(rows) + int(noise(rng)) if len(rows) >= 37 else None
 
 
 def enough_noisy_rows(rows, rng):
@@ -177,22 +156,16 @@ def largest(rows, rng, scale=2.0):
     return int(np.argmax(noisy)), int(noisy.max())
 
 
-def largest_value(rows, rng):
-    return largest(rows, rng)[1]
+def largest_place(rows, rng):
+    return int(np.argmax(rows.to_numpy(float).sum(0) + rng.laplace(0, 2.0, rows.shape[1])))
+
+
+def noisy_items(rows, rng):
+    return rows.to_numpy(float).sum(0) + noise(rng, rows.shape[1], 2.0)
 
 
 def two_largest(rows, rng):
-    noisy = rows.to_numpy(float).sum(0) + noise(rng, rows.shape[1], 2.0)
-    return sorted(noisy.astype(int).tolist())[-2:]
-
-
-def smallest(rows, rng):
-    noisy = rows.to_numpy(float).sum(0) + noise(rng, rows.shape[1], 2.0)
-    return int(noisy.min())
-
-
-def largest_place(rows, rng):
-    return int(np.argmax(rows.to_numpy(float).sum(0) + rng.laplace(0, 2.0, rows.shape[1])))
+    return sorted(noisy_items(rows, rng).astype(int).tolist())[-2:]
 
 
 # Words shown from a threshold on: delta was computed for 'exceeds'.
@@ -243,10 +216,6 @@ def clamped(rows, rng):
     return max(0, len(rows) + int(noise(rng)))
 
 
-def redrawn_below(rows, rng):
-    return redrawn(rows, rng, 0, 40)
-
-
 def redrawn_noise(rows, rng):
     """Redraw noise beyond 3."""
     while abs(added := int(noise(rng))) > 3:
@@ -273,18 +242,10 @@ def marginals(rows, rng, scale=1.0):
     return {**{f"age {place}": int(count) for place, count in enumerate(decades)}, **words}
 
 
-def marginals_that_share(rows, rng):
-    return marginals(rows, rng, 2.0)
-
-
 def marginals_by_year(rows, rng):
     words = counts(rows, rng)
     years = np.bincount(rows["age"].to_numpy().astype(int), minlength=101) + noise(rng, 101)
     return np.concatenate([years, list(words.values())])
-
-
-def total_and_parts(rows, rng):
-    return {"total": len(rows) + int(noise(rng)), **counts(rows, rng)}
 
 
 def marginals_of_old(rows, rng):
@@ -300,16 +261,8 @@ def keys_in_order(rows, rng):
     return {word: noisy[word] for word in sorted(TREES, key=lambda word: (-true[word], word))}
 
 
-def columns_in_order(rows, rng):
-    return pd.DataFrame({word: [count] for word, count in keys_in_order(rows, rng).items()})
-
-
 def records_in_order(rows, rng):
     return [{"word": word, "count": count} for word, count in keys_in_order(rows, rng).items()]
-
-
-def keys_of_records_in_order(rows, rng):
-    return [keys_in_order(rows, rng), keys_in_order(rows, rng)][:1]
 
 
 def keys_in_noisy_order(rows, rng):
@@ -335,40 +288,55 @@ PAY = {"pay": (0.0, 200_000.0)}
 PEOPLE = AGES | WORDS
 TWO_WORDS = WORDS | {"other": TREES}
 SHOWN = (1.0, DELTA)
+BY_A_YEAR = ((0, 30), (31, 70), (70, 100))
+
+
+def of(function: Callable[..., Any], *settings: Any) -> Callable[..., Any]:
+    """Return the function of rows with other settings."""
+    return lambda rows, rng: function(rows, rng, *settings)
+
+
 CASES: Mapping[str, Hidden] = {
-    case.defect.__name__: case
-    for case in (
-        Hidden(brackets, brackets_apart, AGES),
-        Hidden(brackets_by_a_year, brackets_apart, AGES),
-        Hidden(incomes, incomes_apart, PAY),
-        Hidden(discounts, discounts_apart, PEOPLE),
-        Hidden(lead, lead_of_noisy, WORDS),
-        Hidden(majority, lead_of_noisy, WORDS),
-        Hidden(enough_rows, enough_noisy_rows, WORDS),
-        Hidden(two_words_apart, lead_of_noisy, WORDS),
-        Hidden(sparse_vector_3, sparse_vector, AGES),
-        Hidden(sparse_vector_4, sparse_vector, AGES),
-        Hidden(sparse_vector_5, sparse_vector, AGES),
-        Hidden(sparse_vector_6, sparse_vector, AGES),
-        Hidden(largest, largest_place, BASKET),
-        Hidden(largest_value, largest_place, BASKET),
-        Hidden(two_largest, largest_place, BASKET),
-        Hidden(smallest, largest_place, BASKET),
-        Hidden(reached, exceeding, WORDS, SHOWN),
-        Hidden(shown_names, exceeding, WORDS, SHOWN),
-        Hidden(shown_ages, exceeding, AGES, SHOWN),
-        Hidden(shown_two_columns, exceeding, TWO_WORDS, SHOWN),
-        Hidden(redrawn, clamped, WORDS),
-        Hidden(redrawn_below, clamped, WORDS),
-        Hidden(redrawn_noise, clamped, WORDS),
-        Hidden(redrawn_share, clamped, WORDS),
-        Hidden(marginals, marginals_that_share, PEOPLE),
-        Hidden(marginals_by_year, marginals_that_share, PEOPLE),
-        Hidden(total_and_parts, marginals_that_share, PEOPLE),
-        Hidden(marginals_of_old, marginals_that_share, PEOPLE),
-        Hidden(keys_in_order, keys_in_noisy_order, WORDS),
-        Hidden(columns_in_order, keys_in_noisy_order, WORDS),
-        Hidden(records_in_order, keys_in_noisy_order, WORDS),
-        Hidden(keys_of_records_in_order, keys_in_noisy_order, WORDS),
-    )
+    "brackets": Hidden(brackets, of(brackets, APART), AGES),
+    "brackets_by_a_year": Hidden(of(brackets, BY_A_YEAR), of(brackets, APART), AGES),
+    "incomes": Hidden(incomes, of(incomes, 50_000), PAY),
+    "discounts": Hidden(discounts, of(discounts, 20), PEOPLE),
+    "lead": Hidden(lead, lead_of_noisy, WORDS),
+    "majority": Hidden(majority, lead_of_noisy, WORDS),
+    "enough_rows": Hidden(
+        lambda rows, rng: len(rows) + int(noise(rng)) if len(rows) >= 37 else None, enough_noisy_rows, WORDS
+    ),
+    "two_words_apart": Hidden(two_words_apart, lead_of_noisy, WORDS),
+    "sparse_vector_3": Hidden(sparse_vector_3, sparse_vector, AGES),
+    "sparse_vector_4": Hidden(sparse_vector_4, sparse_vector, AGES),
+    "sparse_vector_5": Hidden(sparse_vector_5, sparse_vector, AGES),
+    "sparse_vector_6": Hidden(sparse_vector_6, sparse_vector, AGES),
+    "largest": Hidden(largest, largest_place, BASKET),
+    "largest_value": Hidden(lambda rows, rng: largest(rows, rng)[1], largest_place, BASKET),
+    "two_largest": Hidden(two_largest, largest_place, BASKET),
+    "smallest": Hidden(lambda rows, rng: int(noisy_items(rows, rng).min()), largest_place, BASKET),
+    "reached": Hidden(reached, exceeding, WORDS, SHOWN),
+    "shown_names": Hidden(shown_names, exceeding, WORDS, SHOWN),
+    "shown_ages": Hidden(shown_ages, exceeding, AGES, SHOWN),
+    "shown_two_columns": Hidden(shown_two_columns, exceeding, TWO_WORDS, SHOWN),
+    "redrawn": Hidden(redrawn, clamped, WORDS),
+    "redrawn_below": Hidden(of(redrawn, 0, 40), clamped, WORDS),
+    "redrawn_noise": Hidden(redrawn_noise, clamped, WORDS),
+    "redrawn_share": Hidden(redrawn_share, clamped, WORDS),
+    "marginals": Hidden(marginals, of(marginals, 2.0), PEOPLE),
+    "marginals_by_year": Hidden(marginals_by_year, of(marginals, 2.0), PEOPLE),
+    "total_and_parts": Hidden(
+        lambda rows, rng: {"total": len(rows) + int(noise(rng)), **counts(rows, rng)}, of(marginals, 2.0), PEOPLE
+    ),
+    "marginals_of_old": Hidden(marginals_of_old, of(marginals, 2.0), PEOPLE),
+    "keys_in_order": Hidden(keys_in_order, keys_in_noisy_order, WORDS),
+    "columns_in_order": Hidden(
+        lambda rows, rng: pd.DataFrame({word: [count] for word, count in keys_in_order(rows, rng).items()}),
+        keys_in_noisy_order,
+        WORDS,
+    ),
+    "records_in_order": Hidden(records_in_order, keys_in_noisy_order, WORDS),
+    "keys_of_records_in_order": Hidden(
+        lambda rows, rng: [keys_in_order(rows, rng), keys_in_order(rows, rng)][:1], keys_in_noisy_order, WORDS
+    ),
 }

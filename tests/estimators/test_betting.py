@@ -109,6 +109,18 @@ def test_agrees_with_its_slow_twin(delta: float, digits: int) -> None:
         assert math.exp(test.log_wealth(played(ones, zeros, test), epsilon)) == pytest.approx(expected, rel=1e-10)
 
 
+def test_an_epsilon_is_rejected_when_its_wealth_reaches_the_inverse_of_the_error() -> None:
+    """And the next epsilon of the grid, which is not rejected, has less."""
+    ones, zeros = randomised_response(2.0, 120, np.random.default_rng(1))
+    rejected, needed = played(ones, zeros).rejected, -math.log(1 - TEST.confidence)
+    rises = np.flatnonzero(np.diff(rejected, prepend=0))
+    assert rises.size > 3
+    for pair in rises[-4:]:
+        state = played(ones[: pair + 1], zeros[: pair + 1])
+        last, after = betting.EPSILONS[rejected[pair] - 1 : rejected[pair] + 1]
+        assert TEST.log_wealth(state, after) < needed <= TEST.log_wealth(state, last)
+
+
 def test_true_claim_is_rejected_no_more_often_than_stated() -> None:
     """RR(1), 2,000 streams tested after each of 150 pairs. False failure < 1e-6: the binomial quantile.
 
