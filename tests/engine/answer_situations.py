@@ -17,7 +17,7 @@ from dpaudit import Claim
 from dpaudit.claims import NO_FRACTIONS, ConvertedClaim, GaussianDP, Relation, Scope
 from dpaudit.engine.answer.record import Confirmation, Failure, Record, Sensitivity, Test
 from dpaudit.engine.answer.verdict import Verdict, decide
-from dpaudit.engine.games.steps.noise_form import NoiseForm
+from dpaudit.engine.games.steps.noise import NoiseForm
 from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity

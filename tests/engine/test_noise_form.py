@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
-from dpaudit.engine.games.steps.noise_form import ERROR, LOOKS, Floats, NoiseForm, form_of
+from dpaudit.engine.games.steps.noise import ERROR, LOOKS, Floats, NoiseForm, form_of
 from tests.bank.loops import BANK
 
 

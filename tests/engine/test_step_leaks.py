@@ -14,7 +14,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, Scope
 from dpaudit.engine.games.steps.aggregation import Aggregation, clipped_sum
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, score_steps, train_steps
-from dpaudit.engine.games.steps.recurrence import THRESHOLD_NATS, LowDigits, Recurrence
+from dpaudit.engine.games.steps.noise import THRESHOLD_NATS, LowDigits, Recurrence
 from dpaudit.engine.games.steps.step_probes import RUN_NATS, Steps
 from dpaudit.errors import SpecError
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale

@@ -107,7 +107,7 @@ class CoupledSearch:
         compared_calls = min(self.calls // 2, 2 * COMPARED_SEEDS * MAX_COMPARED)
         total, self.calls = self.calls, self.calls - compared_calls
         try:
-            seed, usual = self._seed(), self._usual()
+            seed, usual = self._seed(), self.ordinary.slice(0, len(self.ordinary) - (0 if self._adds else self.group))
             if not self._result(usual, seed).equals(self._result(usual, seed)):
                 return []
             rows = self._moving_rows("ordinary rows", usual)
@@ -146,9 +146,6 @@ class CoupledSearch:
     def _rest(self) -> int:
         """Number of rows of a table without ordinary rows: none, or under `replace` all but those that differ."""
         return 0 if self._adds else len(self.ordinary) - self.group
-
-    def _usual(self) -> pa.Table:
-        return self.ordinary.slice(0, len(self.ordinary) - (0 if self._adds else self.group))
 
     def _seed(self) -> int:
         return int(self.rng.integers(2**31))

@@ -22,7 +22,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, Scope, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, every_row, require_units
-from dpaudit.engine.games.steps.noise_form import NoiseForm
+from dpaudit.engine.games.steps.noise import NoiseForm
 from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require

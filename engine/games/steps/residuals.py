@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from dpaudit.engine.games.steps.aggregation import clipped_sum
-from dpaudit.engine.games.steps.recurrence import Recurrence
+from dpaudit.engine.games.steps.noise import Recurrence
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

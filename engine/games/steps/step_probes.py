@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.engine.games.steps.aggregation import Aggregation, StepFit
-from dpaudit.engine.games.steps.noise_form import LOOKS, form_of
-from dpaudit.engine.games.steps.recurrence import LowDigits
+from dpaudit.engine.games.steps.noise import LOOKS, LowDigits, form_of
 from dpaudit.engine.games.steps.residuals import BARE, NEXT_FEATURES, RUN, ObservedStep, Residuals
 from dpaudit.engine.games.steps.residuals import FEATURES as STEP_FEATURES
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
