@@ -3,7 +3,7 @@
 A bet is on a set at or above a threshold. Its wealth depends on the scores only through two counts: hits of the set in
 the world in which it is expected, and hits in the other world. One pass therefore serves every epsilon and every stake.
 Array axes: side (0: high scores against world 0; 1: low scores against world 1, as mirrored scores with the worlds
-exchanged), and rule that chooses the threshold.
+exchanged), and rule that chooses the threshold; the first rules count past scores, the last ones smooth them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dpaudit.estimators.arguments import Floats, Ints
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
+_MOST_SMOOTHED, _CANDIDATES = 256, 64  # scores of a kernel density, and thresholds that are tried
 _LOG_ROUNDING = 1e-9  # far above the rounding error of a log wealth; a rejection needs this much more than its level
 
 
@@ -88,6 +89,54 @@ def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresh
 
 
 @_compiled
+def choose_smoothed(ones: Floats, zeros: Floats, designs: Floats, thresholds: Floats) -> None:
+    """Write into `thresholds`, shape (designs,), those that gain most if scores follow kernel densities of the past.
+
+    Both arrays ascend, shape (n,). Of many scores, evenly spaced ones stand for all. Counts alone overrate the tails
+    at a small epsilon, where the worlds differ little everywhere.
+    """
+    if ones.size > _MOST_SMOOTHED:
+        places = ((np.arange(_MOST_SMOOTHED) + 0.5) / _MOST_SMOOTHED * ones.size).astype(np.int64)
+        ones, zeros = ones[places], zeros[places]
+    n = ones.size
+    best = np.full(designs.size, -np.inf)
+    thresholds[:] = np.nan
+    width_1, width_0 = bandwidth(ones), bandwidth(zeros)
+    pooled = np.sort(np.concatenate((ones, zeros)))
+    for candidate in range(_CANDIDATES):
+        cut = pooled[int((candidate + 0.5) / _CANDIDATES * 2 * n)]
+        hit = (reaching(ones, width_1, cut) + 0.5) / (n + 1)
+        alarm = (reaching(zeros, width_0, cut) + 0.5) / (n + 1)
+        for k in range(designs.size):
+            value = growth(hit, alarm, math.exp(designs[k]))
+            if value > best[k]:
+                best[k], thresholds[k] = value, cut
+
+
+@_compiled
+def bandwidth(ascending: Floats) -> float:
+    """Return Silverman's bandwidth of a Gaussian kernel for these scores, which ascend; 0 if they are all equal."""
+    finite = ascending[np.isfinite(ascending)]
+    if finite.size < 2:
+        return 0.0
+    quartiles = (finite[3 * finite.size // 4] - finite[finite.size // 4]) / 1.34
+    deviation = finite.std()
+    return float(0.9 * (min(deviation, quartiles) if quartiles > 0 else deviation) * finite.size**-0.2)
+
+
+@_compiled
+def reaching(scores: Floats, width: float, threshold: float) -> float:
+    """Return the number of scores at or above a threshold, each smoothed by a Gaussian kernel of this width."""
+    total = 0.0
+    for score in scores:
+        if width > 0 and math.isfinite(score):
+            total += 0.5 * math.erfc((threshold - score) / (width * math.sqrt(2.0)))
+        else:
+            total += score >= threshold
+    return total
+
+
+@_compiled
 def merged(ascending: Floats, others: Floats) -> Floats:
     """Return the values of an ascending array and of others, ascending."""
     others = np.sort(others)
@@ -105,34 +154,42 @@ def merged(ascending: Floats, others: Floats) -> Floats:
 
 @_compiled
 def log_wealth(
-    epsilon: float, delta: float, hits: Ints, alarms: Ints, bets: Ints, fractions: Floats, weights: Floats
+    epsilon: float,
+    delta: float,
+    hits: Ints,
+    alarms: Ints,
+    bets: Ints,
+    fractions: Floats,
+    weights: Floats,
+    counting: int,
 ) -> float:
     """Return the logarithm of the wealth of the counts, each shape (2, designs), against (epsilon, delta)-DP.
 
     Stakes are `fractions` of the largest, e^-epsilon; `weights` (both shape (stakes,), sum 1) divide the initial
-    capital.
+    capital. The first `counting` rules and the others have half of the capital each; if there are no others, all of it.
     """
-    total = 0.0
-    designs = hits.shape[1]
     gains = np.log1p(fractions * math.exp(-epsilon))
     losses = np.log1p(-fractions)
     costs = 2.0 * np.log1p(0.5 * delta * math.exp(-epsilon) * fractions)
-    logs = np.empty((designs, fractions.size))
+    families = np.zeros(2)
     for side in range(2):
-        largest = -np.inf
-        for k in range(designs):
-            for c in range(fractions.size):
-                value = hits[side, k] * gains[c] - bets[side, k] * costs[c]
-                if alarms[side, k]:
-                    value += alarms[side, k] * losses[c]
-                logs[k, c] = value
-                largest = max(largest, value)
-        mixed = 0.0
-        for k in range(designs):
-            for c in range(fractions.size):
-                mixed += weights[c] * math.exp(logs[k, c] - largest)
-        total += largest + math.log(mixed / designs)
-    return total
+        logs = np.empty(hits.shape[1])
+        for k in range(logs.size):
+            stakes = hits[side, k] * gains - bets[side, k] * costs
+            if alarms[side, k]:
+                stakes += alarms[side, k] * losses
+            logs[k] = log_sum(stakes, weights)
+        families[0] += log_sum(logs[:counting], np.full(counting, 1 / counting))
+        others = logs.size - counting
+        families[1] += log_sum(logs[counting:], np.full(others, 1 / others)) if others else 0.0
+    return log_sum(families, np.full(2, 0.5)) if hits.shape[1] > counting else families[0]
+
+
+@_compiled
+def log_sum(logs: Floats, weights: Floats) -> float:
+    """Return the logarithm of the weighted sum of the exponentials; one of `logs` is finite."""
+    largest = logs.max()
+    return float(largest + math.log((weights * np.exp(logs - largest)).sum()))
 
 
 @_compiled
@@ -166,8 +223,11 @@ def play_pairs(
         if i == chooses_at:
             sorted_ones = merged(sorted_ones, ones[sorted_ones.size : i])
             sorted_zeros = merged(sorted_zeros, zeros[sorted_zeros.size : i])
-            choose(sorted_ones, sorted_zeros, designs, margins, thresholds[0])
-            choose(-sorted_zeros[::-1], -sorted_ones[::-1], designs, margins, thresholds[1])
+            counting = margins.size
+            choose(sorted_ones, sorted_zeros, designs[:counting], margins, thresholds[0, :counting])
+            choose(-sorted_zeros[::-1], -sorted_ones[::-1], designs[:counting], margins, thresholds[1, :counting])
+            choose_smoothed(sorted_ones, sorted_zeros, designs[counting:], thresholds[0, counting:])
+            choose_smoothed(-sorted_zeros[::-1], -sorted_ones[::-1], designs[counting:], thresholds[1, counting:])
             chooses_at = i + max(1, i // 10)
         for side in range(2):
             score_1, score_0 = (ones[i], zeros[i]) if side == 0 else (-zeros[i], -ones[i])
@@ -178,7 +238,7 @@ def play_pairs(
                     hits[side, k] += score_1 >= threshold
                     alarms[side, k] += score_0 >= threshold
         while i >= next_rejection and reached < epsilons.size:
-            wealth = log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)
+            wealth = log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights, margins.size)
             if wealth < log_needed + _LOG_ROUNDING:
                 # A pair multiplies the wealth of a side by at most 1 + e^-epsilon, so the next pairs cannot reject.
                 most_gain = 2 * math.log1p(math.exp(-epsilons[reached]))

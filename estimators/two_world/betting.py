@@ -21,9 +21,12 @@ smaller ones of the grid are rejected; the bound is the largest rejected one. A 
 the smallest grid value at or above the truth was rejected. The mechanism satisfies that value too, so testing many
 epsilons costs nothing.
 
-The bets: S is "score at or above t" and S' is "score at or below t'". Several rules choose each threshold as the one
-that would have gained most on past pairs; the stakes are a fixed grid. The average runs over all pairs of a rule and
-stake for S with a rule and stake for S', which is the product of two averages.
+The bets: S is "score at or above t" and S' is "score at or below t'". Several rules choose each threshold; the stakes
+are a fixed grid. The average runs over all pairs of a rule and stake for S with a rule and stake for S', which is the
+product of two averages. There are two kinds of rules, with half of the capital each, so that neither loses more than
+log 2 by the other. Eight rules choose the threshold that would have gained most on past pairs, behind a margin, as
+suits worlds that are far apart. Four choose the one that gains most if scores follow kernel densities of the past,
+with a bandwidth from past scores, as suits worlds that are close (after González et al., 2025, arXiv:2509.07055).
 
 Assumptions: trials are independent, with one law within each world, and their order does not depend on their scores.
 """
@@ -50,8 +53,8 @@ EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
 """Grid of epsilons: bounds are rounded down to a multiple of 1/512 nat. A bound above 24 needs 10^10 pairs."""
 
 # Epsilons and margins of the rules that choose a threshold. Like the stakes, they affect only the power.
-_DESIGNS = np.tile([0.5, 1.5, 3.0, 5.0], 2)
-_MARGINS = np.repeat([0.25, 0.75], 4)
+_DESIGNS = np.array([*2 * [0.5, 1.5, 3.0, 5.0], 0.1, 0.5, 1.0, 2.0])
+_MARGINS = np.repeat([0.25, 0.75], 4)  # of the rules that count past scores; the last four designs smooth them
 _STAKES = np.array([1.0, 0.9, 0.7, 0.5, 0.3, 0.15, 0.07, 0.03, 0.01])
 _CAPITAL = np.array([0.2, 0.2, 0.18, 0.14, 0.1, 0.08, 0.05, 0.03, 0.02])
 
@@ -157,7 +160,9 @@ class Betting(Estimator[Scores, Scores]):
         from dpaudit.estimators.two_world._betting_kernels import log_wealth
 
         require(epsilon >= 0, "epsilon must be >= 0", epsilon=epsilon)
-        return float(log_wealth(epsilon, self.delta, state.hits, state.alarms, state.bets, _STAKES, _CAPITAL))
+        return float(
+            log_wealth(epsilon, self.delta, state.hits, state.alarms, state.bets, _STAKES, _CAPITAL, _MARGINS.size)
+        )
 
     def tally(self, scores: Scores) -> Scores:
         """Return the trials in the order of their canary numbers, because a bet depends on all earlier trials."""

@@ -142,7 +142,7 @@ def rejected_after_peeking(ones: Floats, zeros: Floats) -> bool:
     for one_score, zero in zip(ones, zeros, strict=True):
         won = one_score >= 0 and zero < 0
         counts[:, 0] += np.array([[won], [False], [won]])
-        wealth = kernels.log_wealth(1.0, 0.0, *counts, betting._STAKES, betting._CAPITAL)
+        wealth = kernels.log_wealth(1.0, 0.0, *counts, betting._STAKES, betting._CAPITAL, 1)
         if wealth >= math.log(20):
             return True
     return False
@@ -189,6 +189,25 @@ def test_leak_is_detected_with_a_fifth_of_the_trials_of_a_planned_audit(estimato
         path = played(rng.normal(4, 1, 100), rng.normal(0, 1, 100)).rejected
         needed.append(int(np.flatnonzero(betting._epsilon(path) > 1)[0]) + 1)
     assert np.median(needed) <= planned / 5
+
+
+CLOSE = {  # claim, true epsilon, most pairs by the median of 20 streams
+    "a tenth of the noise": (0.1, 1.0, 80),
+    "half the noise": (0.5, 1.0, 400),
+    "half the noise of a larger claim": (1.0, 2.0, 120),
+}
+
+
+@pytest.mark.parametrize(("claim", "epsilon", "most"), CLOSE.values(), ids=CLOSE)
+def test_a_small_claim_falls_after_few_pairs(claim: float, epsilon: float, most: int) -> None:
+    """Scores with Laplace noise, which differ little at every threshold."""
+    needed = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        path = played(rng.laplace(1, 1 / epsilon, 1_000), rng.laplace(0, 1 / epsilon, 1_000)).rejected
+        above = np.flatnonzero(betting._epsilon(path) > claim)
+        needed.append(int(above[0]) + 1 if above.size else 1_001)
+    assert np.median(needed) <= most
 
 
 def test_trials_in_sequence_give_the_result_of_all_at_once() -> None:
