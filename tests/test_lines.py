@@ -11,7 +11,7 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 7513,
+    "benchmarks": 7594,
     "cluster": 496,
     "dpaudit": 3313,
     "engine": 194,
@@ -27,7 +27,7 @@ LIMITS = {
     "engine/request": 2718,
     "engine/run": 2312,
     "engine/sweep": 945,
-    "estimators": 10736,
+    "estimators": 10801,
     "examples": 855,
     "language_models": 1,
     "language_models/attacks": 202,
@@ -44,7 +44,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1079,
     "synthetic_tables/games": 2506,
     "synthetic_tables/mechanisms": 1093,
-    "tests": 72057,
+    "tests": 72111,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
