@@ -49,12 +49,11 @@ LONGEST_SENTENCE = 32  # words, in a page
 
 TOLERATED_NAMES: Mapping[str, str] = {
     "actors/storage/store.py": "read",
-    "benchmarks/chaos_cluster.py": "lost",
     "benchmarks/false_violations.py": "read",
     "tools/rows.py": "made",
     "engine/cli/mlflow_runs.py": "found",
     "engine/games/labels/label_crafted.py": "taken",
-    "engine/games/labels/label_releases.py": "known",
+    "engine/games/labels/label_designs.py": "known",
     "engine/games/neighbours/poisonings/rows.py": "asked",
     "engine/games/predictions/adversaries.py": "asked",
     "engine/games/predictions/answer_laws.py": "one one one one",

@@ -246,8 +246,8 @@ class SweepSummary:
     def _best_lines(self) -> list[str]:
         best, limit = self.best, self.sweep.subject_to
         claims = "" if limit.epsilon is None else f"claim epsilon <= {limit.epsilon:g} and are not contradicted"
-        shown = limit.audited_epsilon
-        not_shown = "" if shown is None else f"were not shown to exceed epsilon = {shown:g}"
+        audited_epsilon = limit.audited_epsilon
+        not_shown = "" if audited_epsilon is None else f"were not shown to exceed epsilon = {audited_epsilon:g}"
         limits = " and ".join(filter(None, (claims, not_shown)))
         if best is None:
             return [f"No configuration {limits or 'was audited'}."]

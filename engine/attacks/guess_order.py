@@ -108,7 +108,7 @@ def learned_order(
 
 def order_of_attacks(
     opinions: Floats,
-    own: Sequence[int],
+    summed: Sequence[int],
     features: Floats,
     coins: NDArray[np.bool_],
     *,
@@ -119,10 +119,10 @@ def order_of_attacks(
     Args:
         opinions: Scores of each canary on scales of the attacks' own, shape (canaries, k): > 0 for heads. The first
             column is followed before any coin is revealed.
-        own: Columns of `opinions` whose sum is the score of all attacks together.
+        summed: Columns of `opinions` whose sum is the score of all attacks together.
         features, coins, guessed: As in `learned_order`.
     """
-    together = opinions[:, list(own)].sum(axis=1, keepdims=True)
+    together = opinions[:, list(summed)].sum(axis=1, keepdims=True)
     experts = signed_tail_rank(np.concatenate([opinions, together], axis=1))
     return learned_order(experts, features, coins, guessed=guessed)
 

@@ -1,4 +1,4 @@
-"""How a table of scores is read for an estimate: method, canaries and replays, their order, and doubts about both."""
+"""Reading of a table of scores for an estimate: method, canaries and replays, their order, and doubts about both."""
 
 from __future__ import annotations
 
@@ -162,15 +162,15 @@ class CanaryScores:
     @cached_property
     def replays(self) -> list[Scores]:
         """Scores of each replay, one row for each canary."""
-        return self._read[0]
+        return self._canaries_and_doubts[0]
 
     @property
     def notes(self) -> list[str]:
         """Sentences on how numbers were read and rows became canaries."""
-        return self._read[1]
+        return self._canaries_and_doubts[1]
 
     @cached_property
-    def _read(self) -> tuple[list[Scores], list[str]]:
+    def _canaries_and_doubts(self) -> tuple[list[Scores], list[str]]:
         table, question = self._table, self._question
         score, truth = table.numbers(question.score_column), table.bits(question.member_column)
         (score[truth], score[~truth]), digits = comparable({"members": score[truth], "non-members": score[~truth]})

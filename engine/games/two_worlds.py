@@ -622,9 +622,11 @@ def make_runs(
         if mine.any():
             runs = Runs(coins[first:][mine], number[mine], seed.child("runs"), rows, compute, game.limit_s)
             with limited_threads(compute.threads):
-                made = with_notes(game.run(mechanism, pair, runs))
-            parts.append(made.value if len(pairs) == 1 else replace(made.value, subject=np.full(mine.sum(), place)))
-            notes += made.notes
+                results = with_notes(game.run(mechanism, pair, runs))
+            parts.append(
+                results.value if len(pairs) == 1 else replace(results.value, subject=np.full(mine.sum(), place))
+            )
+            notes += results.notes
     outcomes = Outcomes.joined(parts)
     outcomes.require_some_success()
     return Outcome(outcomes, notes=notes, metrics=game.metrics(outcomes, rows), failures=outcomes.failures)

@@ -478,7 +478,7 @@ def default_game(audit: Audit) -> str:
 
 
 def stated_claim(mechanism: Any, claim: Claim | None, at: str) -> Claim:
-    """Return the claim beside a mechanism, or else its own. Raises: SpecError if it states none."""
+    """Return the claim that is stated with a mechanism, or else its own. Raises: SpecError if it states none."""
     if claim is None and not isinstance(mechanism, Claiming):
         raise SpecError(f"{at}.mechanism must state its claim: add a method `claim() -> Claim`, or set `claim`")
     stated: Any = claim or mechanism.claim()

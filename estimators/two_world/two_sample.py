@@ -173,8 +173,8 @@ class TwoSample(Estimator[Scores, TwoSampleTally]):
         first = replays.tallies[0]
         places: Ints = np.arange(first.threshold.size)
         if places.size > MAX_DRAWN:  # dense among the highest ones
-            drawn = np.rint(np.geomspace(1, places.size, MAX_DRAWN)).astype(np.int64) - 1
-            places = np.unique(np.append(drawn, int(replays.candidate[0])))
+            evenly = np.rint(np.geomspace(1, places.size, MAX_DRAWN)).astype(np.int64) - 1
+            places = np.unique(np.append(evenly, int(replays.candidate[0])))
         figure_counts = first.at(places)
         tally, candidate = replays.middle
         return {

@@ -156,9 +156,9 @@ class BatchSampling:
         sizes, most_probable = np.unique(self.sizes), 1 / np.sqrt(np.pi * max(self.sizes.mean(), 1.0))
         by_chance = min(1.0, sizes.size * most_probable) ** (steps - sizes.size)
         if sizes.size <= 2 and by_chance <= SAID_BELOW:
-            held = " or ".join(map(str, sizes.tolist()))
+            listed = " or ".join(map(str, sizes.tolist()))
             remarks.append(
-                f"not Poisson sampling: each of {steps} batches held {held} sequences; under Poisson sampling the "
+                f"not Poisson sampling: each of {steps} batches held {listed} sequences; under Poisson sampling the "
                 f"sizes vary by about {np.sqrt(self.sizes.mean()):.2g}, so an accountant that assumes it does not apply"
             )
         if sampling_rate is not None and (chance := self.rate_p_value(sampling_rate)) <= SAID_BELOW:

@@ -220,12 +220,12 @@ class PairFeatures:
     Attributes:
         opinions: How much more the first canary stands out than the second one, in each feature of the attacks, shape
             (pairs, features).
-        own: Columns of the attacks' own scores.
+        summed: Columns of the scores that each attack gives by itself.
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
     opinions: Floats
-    own: tuple[int, ...]
+    summed: tuple[int, ...]
     learned: Floats
 
     @classmethod
@@ -238,14 +238,14 @@ class PairFeatures:
                 followed before any coin is revealed.
         """
         features = np.concatenate(attacks, axis=1)
-        own = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
+        columns = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
         learned = differences(paired, tails(features))
         opinions = differences(paired, outliers(features))[:, : features.shape[1]]
-        return cls(opinions, tuple(own.tolist()), learned[:, learned.any(axis=0)])
+        return cls(opinions, tuple(columns.tolist()), learned[:, learned.any(axis=0)])
 
     def order(self, coins: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> Scores:
         """Return a predictable order of guesses of some pairs; the coins of the others are known."""
-        return order_of_attacks(self.opinions, self.own, self.learned, coins, guessed=guessed)
+        return order_of_attacks(self.opinions, self.summed, self.learned, coins, guessed=guessed)
 
 
 def differences(paired: PairedTables, row_values: Floats) -> Floats:

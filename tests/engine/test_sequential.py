@@ -179,12 +179,12 @@ def test_a_requested_bound_stops_the_audit(tmp_path: Path) -> None:
 
 def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
     """Earlier trials still count: an anytime-valid bound may stop anywhere, but must not skip failures."""
-    result = audit(spec(fails_at=3 * STACK), output=tmp_path).results[0]
+    result = audit(spec(fails_at=2 * STACK), output=tmp_path).results[0]
     assert result.comparison is not None
-    assert dict(result.finding.counts)["trials"] == 3 * STACK
+    assert dict(result.finding.counts)["trials"] == 2 * STACK
     assert result.stopped is not None
     assert result.stopped.reason.startswith("a unit failed")
-    assert [failure.label for failure in result.failures] == ["trials 25-32", "counting trials 25-32"]
+    assert [failure.label for failure in result.failures] == ["trials 17-24", "counting trials 17-24"]
 
 
 def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:

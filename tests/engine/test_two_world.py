@@ -206,7 +206,7 @@ def test_one_score_for_each_trial_or_an_error() -> None:
     observed = Observed(None, None, runs, runs, (), Compute())
     with pytest.raises(RunError, match="returned NaN scores"):
         TwoWorlds.scores_by_view(
-            Broken(), observed, lambda seen: ChallengeView(*[seen.subject] * 4, None, *[seen.matrix()] * 2)
+            Broken(), observed, lambda outcomes: ChallengeView(*[outcomes.subject] * 4, None, *[outcomes.matrix()] * 2)
         )
 
 

@@ -37,7 +37,7 @@ class CanaryView(LossView):
         of_labels = log_probability_of(self.labels, self.target)
         return np.asarray(of_labels - np.median(of_labels))
 
-    def shown(self, answers: NDArray[Any]) -> NDArray[np.float64]:
+    def of_labels(self, answers: NDArray[Any]) -> NDArray[np.float64]:
         """Return what answers, shape (m, classes), say of the shown labels, shape (m,)."""
         return answers[np.arange(len(self.labels)), self.labels].astype(np.float64)
 
@@ -51,12 +51,12 @@ class CanaryView(LossView):
         for probabilities in (self.reference, self.target):
             total = np.maximum(probabilities.sum(axis=1, keepdims=True, dtype=np.float64), SMALLEST_SHARE)
             p = np.maximum(probabilities / total, SMALLEST_SHARE)
-            log_shown = np.log(self.shown(p))
+            log_shown = np.log(self.of_labels(p))
             columns += [
                 np.log(np.maximum(probabilities[rows, self.labels], SMALLEST_SHARE)),
                 log_shown,
                 log_shown**2,
-                self.shown(p),
+                self.of_labels(p),
                 np.log(p).max(axis=1),
                 -(p * np.log(p)).sum(axis=1),
                 np.log(np.sqrt(p).sum(axis=1)),

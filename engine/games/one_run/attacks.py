@@ -50,8 +50,8 @@ class LabelInferenceScore(WeightedByProxy):
 
     def score(self, view: CanaryView) -> Floats:
         """Return s with s1 = M(x)[y] - M'(x)[y] and s2 = 1 - M'(x)[y], shape (m,), in [-1, 1]; > 0 = training label."""
-        ours = view.shown(view.reference)
-        return np.asarray((view.shown(view.target) - ours) * (1.0 - ours) ** self.t)
+        ours = view.of_labels(view.reference)
+        return np.asarray((view.of_labels(view.target) - ours) * (1.0 - ours) ** self.t)
 
 
 @register("attack", "planted-label", source="Ours, after arXiv:2511.14084, section 6.2")
@@ -68,8 +68,8 @@ class PlantedLabel(WeightedByProxy):
     def score(self, view: CanaryView) -> Floats:
         """Return (M(x)[y] - b) (1 - b)^t with the baseline b, shape (m,), in [-1, 1]; positive = training label."""
         even = 1 / view.target.shape[1]
-        baseline = even + known_share(view.target, view.reference) * (view.shown(view.reference) - even)
-        return np.asarray((view.shown(view.target) - baseline) * (1 - baseline) ** self.t)
+        baseline = even + known_share(view.target, view.reference) * (view.of_labels(view.reference) - even)
+        return np.asarray((view.of_labels(view.target) - baseline) * (1 - baseline) ** self.t)
 
 
 def known_share(target: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
@@ -99,9 +99,9 @@ class AttributeInferenceScore(WeightedByProxy):
     def score(self, view: CanaryView) -> Floats:
         """Return scores of shape (m,), in [-1, 1]; positive = the true value is shown."""
         joint = view.reference.astype(np.float64) * view.target
-        total, ours = joint.sum(axis=1), view.shown(view.reference)
+        total, ours = joint.sum(axis=1), view.of_labels(view.reference)
         # A model that gives the label probability 0 for every value carries no information on the value.
-        posterior = np.where(total > 0, view.shown(joint) / np.where(total > 0, total, 1), ours)
+        posterior = np.where(total > 0, view.of_labels(joint) / np.where(total > 0, total, 1), ours)
         return np.asarray((posterior - ours) * (1 - ours) ** self.t)
 
 
@@ -143,7 +143,7 @@ class CanaryConfidence:
             true = view.reference.argmax(axis=1)
             others[rows, true] = -np.inf
             abstains = view.labels == true
-        return np.asarray(np.where(abstains, 0.0, view.shown(target) - others.max(axis=1)))
+        return np.asarray(np.where(abstains, 0.0, view.of_labels(target) - others.max(axis=1)))
 
 
 @register("attack", "likelihood-ratio", source="Neyman-Pearson, for Algorithm 2 of arXiv:2511.14084; ours")

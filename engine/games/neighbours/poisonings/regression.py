@@ -112,9 +112,9 @@ class Influence(RegressionPoisoning):
         same = data.labels[nearest] == label
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
         start = features_of(data)[data.labels == other].mean(0).astype(np.float64)
-        start, nowhere = _within_length(start, surrogate.longest), np.zeros(len(surrogate.weights))
+        start, origin = _within_length(start, surrogate.longest), np.zeros(len(surrogate.weights))
         longest = surrogate.longest
-        point = _ascend(surrogate, start, other == 1, nowhere, size=longest, max_size=2 * longest, steps=self.steps)
+        point = _ascend(surrogate, start, other == 1, origin, size=longest, max_size=2 * longest, steps=self.steps)
         honest = data.take(rows)
         crafted = np.repeat(point[None].astype(np.float32), copies, 0)
         poisoned = honest.with_(features=crafted, labels=np.full(copies, other, np.int64))
