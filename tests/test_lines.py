@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1311,
     "engine/figures": 587,
-    "engine/games": 16326,
+    "engine/games": 16328,
     "engine/planning": 701,
     "engine/report": 867,
     "engine/request": 2718,
