@@ -29,7 +29,7 @@ from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.estimators.bound import Bound
 from dpaudit.synthetic_tables.mechanisms.independent_marginals import IndependentMarginals
 from dpaudit.synthetic_tables.mechanisms.schema_generator import ColumnCells, Releases
-from dpaudit.synthetic_tables.mechanisms.table_summary import TableBatch
+from dpaudit.synthetic_tables.mechanisms.table_summary import CellGrid, TableBatch
 
 SCHEMA: dict[str, Any] = {"age": [0, 100], "city": ["a", "b", "c", "d"], "income": [0.0, 1e5]}
 EPSILONS = (1.0, 4.0)
@@ -71,22 +71,22 @@ class PlantedMarginals(IndependentMarginals):
             if len(numbers):
                 low, high = np.quantile(numbers, [self.size, 1 - self.size]).tolist()
                 low, high = (math.floor(low), math.ceil(high)) if column.whole else (low, high)
-                cells[name] = ColumnCells.of(replace(column, low=low, high=high), self.bins)
+                cells[name] = ColumnCells(CellGrid(replace(column, low=low, high=high), self.bins))
         return cells
 
-    def _exact_counts(self, name: str, column: ColumnCells, rows: pa.Table) -> Floats:
+    def exact_counts(self, name: str, column: ColumnCells, rows: pa.Table) -> Floats:
         if self.defect != "weights not clipped":
-            return super()._exact_counts(name, column, rows)
+            return super().exact_counts(name, column, rows)
         weights = 1 + (self.size - 1) * rows["income"].to_numpy() / 1e5  # survey weights of up to `size`, assumed 1
         counts: Floats = np.bincount(column.codes(rows[name]), weights, column.count + 1).astype(np.float64)
         return counts[: column.count]
 
-    def _noisy_counts(self, name: str, exact: Floats, noise: Floats) -> Floats:
+    def noisy_counts(self, name: str, exact: Floats, noise: Floats) -> Floats:
         if self.defect == "domain from data" and name in self.columns:
             noise = np.where(exact >= self.size, noise, 0.0)
         if self.defect == "cells without noise" and name in self.columns:
             noise = np.where(np.arange(len(exact)) >= len(exact) * (1 - self.size), 0.0, noise)
-        return super()._noisy_counts(name, exact, noise)
+        return super().noisy_counts(name, exact, noise)
 
     def releases(self, rows: pa.Table, count: int, seeds: Sequence[int]) -> Releases:
         released = super().releases(rows, count, seeds)

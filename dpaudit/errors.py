@@ -211,8 +211,8 @@ def drop_own_frames(error: BaseException) -> None:
         frames = []
         while trace is not None:
             module = str(trace.tb_frame.f_globals.get("__name__", ""))
-            # An exception that leaves one of dpaudit's context managers passes a frame of contextlib.
-            if module.partition(".")[0] not in ("dpaudit", "contextlib"):
+            # Context managers and cached properties of dpaudit have frames of contextlib and functools.
+            if module.partition(".")[0] not in ("dpaudit", "contextlib", "functools"):
                 frames.append(trace)
             trace = trace.tb_next
         chain: TracebackType | None = None

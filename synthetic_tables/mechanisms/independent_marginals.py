@@ -102,10 +102,10 @@ class IndependentMarginals(NoiseByEpsilon, SchemaGenerator):
         uniform, used = uniforms(seeds, sum(2 * column.count + 2 * count for column in cells.values())), 0
         columns, noisy_counts = {}, []
         for name, column in cells.items():
-            exact = np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(np.float64)
+            exact = self.exact_counts(name, column, rows)
             noise = two_sided_geometric(uniform[:, used : used + 2 * column.count], scales[name])
             used += 2 * column.count
-            noisy = exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
+            noisy = self.noisy_counts(name, exact, noise)
             codes = draw_cells(noisy, uniform[:, used : used + count])
             columns[name] = column.values(codes, uniform[:, used + count : used + 2 * count])
             used += 2 * count
@@ -113,6 +113,14 @@ class IndependentMarginals(NoiseByEpsilon, SchemaGenerator):
             noisy_counts.append(np.pad(noisy, ((0, 0), (0, unused))))
         measurements = np.concatenate(noisy_counts if self.measurements else [np.empty((len(seeds), 0))], axis=1)
         return Releases(TableBatch(columns, schema_words(schema)), measurements)
+
+    def exact_counts(self, name: str, column: ColumnCells, rows: pa.Table) -> NDArray[np.float64]:
+        """Return the counts of a column's cells."""
+        return np.bincount(column.codes(rows[name]), minlength=column.count + 1)[: column.count].astype(np.float64)
+
+    def noisy_counts(self, name: str, exact: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the counts of a column with noise, shape (seeds, cells)."""
+        return exact + (np.where(exact > 0, noise, 0.0) if self.domain_from_data else noise)
 
     def _cells(self, rows: pa.Table) -> dict[str, ColumnCells]:
         """Return the cells of each histogram."""

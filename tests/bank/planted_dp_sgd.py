@@ -72,8 +72,8 @@ class NoiseSeededEachStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that adds the same noise in every step of an epoch."""
 
     class Stack(PrivateStack):
-        def _add_noise(self, noises: list[Generator], deviation: float) -> None:
-            super()._add_noise([noise.manual_seed(noise.initial_seed()) for noise in noises], deviation)
+        def add_noise(self, noises: list[Generator], deviation: float) -> None:
+            super().add_noise([noise.manual_seed(noise.initial_seed()) for noise in noises], deviation)
 
 
 class FixedBatchesDpSgd(PlantedDpSgd):

@@ -246,6 +246,6 @@ def test_a_configuration_that_fits_on_no_node_does_not_end_the_others(
 ) -> None:
     grid = {"mechanism.epsilon,resources.custom": [[1.0, {}], [2.0, {"made_up_gpu": 0.5}]]}
     result = sweep({**SWEPT, "grid": grid, "sweep": settings}, output=tmp_path / "run", quiet=True)
-    assert [trial.row.configuration.state for trial in result] == ["audited", "failed"]
+    assert [trial.configuration.state for trial in result] == ["audited", "failed"]
     (error,) = result.errors
     assert "a unit needs 1 CPU and 0.5 made_up_gpu on one node, the largest has 2 CPUs and 0 made_up_gpu" in str(error)

@@ -120,8 +120,7 @@ class PrivateStack(Stack):
                 continue
             self.sum_gradients(batch, self._canaries_at(step, sampled))
             if deviation := self.noise_deviation(last=step == total - 1):
-                for row, noise in zip(self.gradient, noises, strict=True):
-                    row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
+                self.add_noise(noises, deviation)
             rate = self._rate_at(step / total)
             if isinstance(self.kernel, CompiledMlp):  # torch would start its threads
                 np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
@@ -179,6 +178,11 @@ class PrivateStack(Stack):
     def noise_deviation(self, *, last: bool) -> float:
         """Return the standard deviation of the noise on the sum; `last` is True in the last step."""
         return self.private.noise_multiplier * self.private.clip
+
+    def add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
+        """Add each model's Gaussian noise to its sum of gradients, drawn from its generator."""
+        for row, noise in zip(self.gradient, noises, strict=True):
+            row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
 
     def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, targets and a mask without padding, for a batch that is not empty."""
