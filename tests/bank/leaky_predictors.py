@@ -392,6 +392,27 @@ class SortedByDigest(SortedTeachers):
         return np.argsort([zlib.crc32(row.tobytes()) for row in X], kind="stable")
 
 
+class DealtByPosition(SortedTeachers):
+    """Records are dealt in turn, in the order of the data, so that a record in the middle shifts those behind it."""
+
+    def order(self, X: Any, y: Any) -> Any:
+        return np.arange(len(y))
+
+
+class DealtFromTheEnd(DealtByPosition):
+    """As `DealtByPosition`, from the last record on."""
+
+    def order(self, X: Any, y: Any) -> Any:
+        return np.arange(len(y))[::-1]
+
+
+class BlocksByPosition(SortedBlocks):
+    """Parts of equal size, in the order of the data."""
+
+    def order(self, X: Any, y: Any) -> Any:
+        return np.arange(len(y))
+
+
 class SortedGaussian(GaussianTeachers):
     """GNMax of twenty teachers, dealt in turn by decreasing sums of features."""
 
@@ -439,6 +460,9 @@ LEAKY: dict[str, dict[Any, Claim]] = {
         SortedWithinLabels: PURE,
         SortedByDigest: PURE,
         SortedGaussian: gaussian(4.0),
+        DealtByPosition: PURE,
+        DealtFromTheEnd: PURE,
+        BlocksByPosition: PURE,
     },
 }
 HONEST: dict[Any, Claim] = {

@@ -285,7 +285,10 @@ class _PairMaker:
         return self._in_order(name, labels[::-1] if at_end else labels, 1.0 if at_end else -1.0)
 
     def _in_order(self, name: str, labels: Ints, place: float) -> DecisivePair | None:
-        """Return a pair of records along a line, class 1 near the query; another one is added at `place`, -1 .. 1."""
+        """Return a pair of records along a line, class 1 near the query; another one is added at `place`, -1 .. 1.
+
+        The records are in this order in the data too, for predictors that deal them by position.
+        """
         frame = self._frame
         if frame is None or not frame.across.any():
             return None
@@ -294,7 +297,8 @@ class _PairMaker:
         record = self._at(frame.points([1.1 * place * LINE], [0.5]), [1])
         instead = self._at(frame.points([-1.1 * (place or -1) * LINE], [0.5]), [1])
         query = self._at(frame.points([0.0], [0.5]), [1])
-        return self._pair(name, rows, query, 0, 1, record=record, instead=instead, failing=False)
+        at = round((1 + place) / 2 * len(labels))
+        return self._pair(name, rows, query, 0, 1, record=record, instead=instead, at=at, failing=False)
 
     def _dealt_in_halves(self, teachers: int, count: int) -> DecisivePair | None:
         """Return a pair for records dealt in turn, in the order of the label or of a sort key.
@@ -313,7 +317,7 @@ class _PairMaker:
         record, instead = (self._at(frame.points([place * LINE], [1.0]), [1]) for place in (0.0, 1.1))
         query = self._at(frame.points([0.0], [0.0]), [1])
         name = f"{count} records dealt in turn to {teachers}, one class first"
-        return self._pair(name, rows, query, 0, 1, record=record, instead=instead, failing=False)
+        return self._pair(name, rows, query, 0, 1, record=record, instead=instead, at=count // 2, failing=False)
 
     def _leads_of_two_sizes(self, share: float, *, high: bool) -> DecisivePair | None:
         """Return a pair in which a quantile of the leads at the records jumps, for thresholds learned from them.
@@ -404,10 +408,12 @@ class _PairMaker:
         failing: bool = True,
         record: Examples | None = None,
         instead: Examples | None = None,
+        at: int | None = None,
     ) -> DecisivePair:
         """Return the pair of `rows` with and without `record`; by default it is the query.
 
-        If records are replaced, the other data set has `instead`, by default the query with the other label.
+        An added record comes at position `at`, by default at the end. If records are replaced, both are at the end, and
+        the other data set has `instead`, by default the query with the other label.
         """
         record = (record or query).with_(labels=np.array([label_1]))
         without = rows
@@ -415,9 +421,10 @@ class _PairMaker:
             if instead is None:
                 rows = rows.take(np.arange(len(rows) - 1))
                 instead = query.with_(labels=np.array([label_0]))
-            without = joined(rows, instead)
+            without, at = joined(rows, instead), None
         queries = query.take(np.zeros(repeats, np.int64))
-        return DecisivePair(name, without, joined(rows, record), queries, np.array([repeats - 1]), failing)
+        order = np.insert(np.arange(len(rows)), len(rows) if at is None else at, len(rows))
+        return DecisivePair(name, without, joined(rows, record).take(order), queries, np.array([repeats - 1]), failing)
 
 
 def _alternating(count: int, label_0: int, label_1: int, *, lead: int = 0, runs: int = 1) -> Ints:
