@@ -74,6 +74,19 @@ def rounds(runs: int, offered: int, remaining: int, proposed: int = 0) -> list[t
     return list(zip(pairs, runs_in_rounds(runs, pairs), (*pairs[1:], remaining), strict=True))
 
 
+def halving_rounds(runs: int, offered: int, remaining: int) -> list[tuple[int, int, int]]:
+    """Return the rounds of a search that halves the pairs, as `rounds`: of many weak pairs, none is dropped early.
+
+    All rounds have about equally many runs, the first one twice as many; the last one is on the remaining pairs.
+    """
+    pairs = [min(offered, max(1, runs // FEWEST_RUNS))]
+    while pairs[-1] > remaining:
+        pairs.append(max(remaining, pairs[-1] // 2))
+    share = runs // (2 * (len(pairs) + 2))
+    counts = [2 * max(FEWEST_RUNS // 4, share * (1 + (turn == 0)) // size) for turn, size in enumerate(pairs)]
+    return list(zip(pairs, counts, (*pairs[1:], remaining), strict=True))
+
+
 def runs_in_rounds(runs: int, pairs: Sequence[int]) -> list[int]:
     """Return the runs on each pair of each round, an even number; `pairs` are the numbers of pairs.
 

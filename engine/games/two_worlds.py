@@ -39,6 +39,7 @@ from dpaudit.engine.games.search import (
     MIN_SCORED_RUNS,
     Strength,
     Tried,
+    halving_rounds,
     pair_worth,
     paired_coins,
     promising,
@@ -398,6 +399,8 @@ class TwoWorlds:
             return [], (0, 0)
         if not self.couples_seeds:  # few runs with a coin each may lack a world
             return [(offered, runs // offered, self.used_pairs)], (0, 0)
+        if not self.ranks_by_strength:
+            return halving_rounds(runs, offered, self.used_pairs), (0, 0)
         spent, more = (proposing.runs + proposing.weighing, proposing.pairs) if proposing else (0, 0)
         plan = rounds(runs - spent, offered, self.used_pairs, more)
         first = plan[0][0] - more
