@@ -166,7 +166,7 @@ class _Finished:
 
     def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
         """Return the unread parts that may differ if all results are equal; None if results differ."""
-        if self._tallies and all(hasattr(tally, "world_0") for tally in self._tallies):  # answers to queries
+        if self._tallies and all(type(tally).__name__ == "AnsweredQuery" for tally in self._tallies):
             answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
             if any(len(different) > 1 for different in answers):
                 return None
