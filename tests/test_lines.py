@@ -27,7 +27,7 @@ LIMITS = {
     "engine/request": 2718,
     "engine/run": 2312,
     "engine/sweep": 945,
-    "estimators": 10801,
+    "estimators": 10806,
     "examples": 855,
     "language_models": 1,
     "language_models/attacks": 202,

@@ -166,11 +166,11 @@ class _Finished:
 
     def _parts_of_equal_results(self, trainings: Sequence[str], scores: Sequence[Scores]) -> tuple[str, ...] | None:
         """Return the unread parts that may differ if all results are equal; None if results differ."""
-        if self._tallies and all(type(tally).__name__ == "AnsweredQuery" for tally in self._tallies):
-            answers = [np.flatnonzero(query.world_0 + query.world_1).tolist() for query in self._tallies]
+        answers: list[Any] = [getattr(tally, "answers_given", None) for tally in self._tallies]  # private prediction
+        if answers and None not in answers:
             if any(len(different) > 1 for different in answers):
                 return None
-            return ("the predictor besides its answers",) if len({*map(tuple, answers)}) == 1 else ()
+            return ("the predictor besides its answers",) if len(set(answers)) == 1 else ()
         if scores and len({number for replay in scores for number in (replay.score.min(), replay.score.max())}) == 1:
             return ("the models besides their predictions",)
         return differing_parts([report.notes for report in self._reports(trainings)])

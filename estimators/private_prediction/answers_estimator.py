@@ -76,6 +76,11 @@ class AnsweredQuery:
         require(self.law_1.size in (0, self.world_1.size), "a law must have one probability for each answer")
         require(self.law_0.shape == self.law_1.shape, "the law must be known in both worlds or in none")
 
+    @property
+    def answers_given(self) -> tuple[int, ...]:
+        """Answers that occurred in either world."""
+        return tuple(np.flatnonzero(self.world_0 + self.world_1).tolist())
+
 
 Cut = Literal["corner", "termwise", "clopper-pearson", "goodman", "sison-glaz", "bootstrap", "k-bootstrap"]
 

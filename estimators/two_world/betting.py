@@ -122,7 +122,7 @@ class Betting(Estimator[Scores, Scores]):
         A trial waits until the other world has one to pair it with. The final state does not depend on how trials are
         divided into calls.
 
-        Slow twin: `wealth` and `threshold` of tests/twins/betting_twin.py.
+        Slow twin: `wealth`, `threshold` and `smoothed_threshold` of tests/twins/betting_twin.py.
         """
         from dpaudit.estimators.two_world._betting_kernels import play_pairs
 
