@@ -110,6 +110,32 @@ def scored(
     return Scores(np.asarray(score).astype(np.float32), truth, replay, numbers)
 
 
+@dataclass(frozen=True, eq=False)
+class SharedOrders(Scores):
+    """Scores that order the guesses of one replay, and further orders of the same canaries, which share the error.
+
+    The scores have half of the error, and the further orders an equal part each of the other half. All orders are
+    signed: a value > 0 guesses True, larger sizes come first, and a canary of value 0 is not guessed in this order.
+
+    Attributes:
+        further: Scores of the further orders, shape (n, orders); None for scores that have all of the error.
+    """
+
+    further: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.further is not None:
+            further = np.asarray(self.further, dtype=np.float64)
+            require(
+                further.ndim == 2 and further.shape[0] == self.score.size and not np.isnan(further).any(),
+                "further orders must be numbers, one row for each score",
+                further=further.shape,
+                scores=self.score.shape,
+            )
+            object.__setattr__(self, "further", further)
+
+
 class StepScores(Scores):
     """Scores of the steps of trainings; the canary numbers give the order of the steps.
 

@@ -26,6 +26,7 @@ Source: ours; the domination is that of the one-run proof of Steinke et al. (202
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,7 +36,7 @@ from scipy.stats import rankdata
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 
 RIGHT_BEFORE, WRONG_BEFORE = 2.0, 1.0
 """Right and wrong guesses with which each expert starts."""
@@ -47,6 +48,8 @@ SLACK = 5
 """Number of places by which an expert may rank a pair below the number of guesses so far and get full credit for it."""
 IN_ADVANCE = 10.0
 """Largest number of guesses for which coins that are revealed in advance count in an expert's record."""
+REVEALED = 0.05
+"""Share of the canaries whose coins are revealed before the learned order begins."""
 FIRST_FIT, NEXT_FIT = 200, 1.3
 """Number of revealed coins at which the model is first fitted, and their growth until it is fitted again."""
 RIDGE, TOGETHER_WEIGHT = 30.0, 0.3
@@ -112,19 +115,55 @@ def order_of_attacks(
     features: Floats,
     coins: NDArray[np.bool_],
     *,
+    alone: Sequence[int] = (),
     guessed: NDArray[np.bool_] | None = None,
-) -> Scores:
-    """Return the learned order of guesses of several attacks.
+) -> SharedOrders:
+    """Return the orders of guesses of several attacks, which share the error: one learned from all, and some alone.
+
+    The learned order has half of the error. The attacks of `alone` share the other half evenly: with the five standard
+    attacks, each has a tenth. All further attacks enter the learned order only, however many there are, and cost
+    nothing but the guesses until their records tell: put their columns into `opinions` (and `summed`, `features`), and
+    leave them out of `alone`. Without `alone` the learned order has all of the error.
+
+    Each order is a valid test at its share of the error, so that all hold together by the union bound. The learned one
+    begins after the coins of a random twentieth of the canaries are revealed (`revealed_first`), about which it makes
+    no guess. Orders of attacks alone use no coin, so they may guess these canaries too.
 
     Args:
-        opinions: Scores of each canary on scales of the attacks' own, shape (canaries, k): > 0 for heads. The first
-            column is followed before any coin is revealed.
+        opinions: Scores of each canary on scales of the attacks' own, shape (canaries, k): > 0 for heads, and 0 for no
+            opinion. The first column is followed before any coin is revealed.
         summed: Columns of `opinions` whose sum is the score of all attacks together.
-        features, coins, guessed: As in `learned_order`.
+        features, coins: As in `learned_order`.
+        alone: Columns of `opinions` that also guess alone. Choose them without coins.
+        guessed: Mask of the canaries to guess, shape (canaries,), which must not depend on coins; the coins of the
+            others are revealed in advance. None for all canaries.
+    Returns: Scores of the guessed canaries in ascending order.
     """
     together = opinions[:, list(summed)].sum(axis=1, keepdims=True)
     experts = signed_tail_rank(np.concatenate([opinions, together], axis=1))
-    return learned_order(experts, features, coins, guessed=guessed)
+    rows = np.flatnonzero(np.ones(coins.size, np.bool_) if guessed is None else guessed)
+    learned = learned_order(experts, features, coins, guessed=~revealed_first(rows, coins.size))
+    score = np.zeros(coins.size)
+    score[learned.canary] = learned.score
+    further = experts[rows][:, np.array(alone)] if len(alone) else None
+    return SharedOrders(score[rows], coins[rows], canary=rows, further=further)
+
+
+def revealed_first(guessed: Ints, canaries: int) -> NDArray[np.bool_]:
+    """Return True for the canaries whose coins the learned order sees before its first guess, shape (canaries,).
+
+    They are the canaries that are not guessed anyway, and as many of the others as make up a share `REVEALED`. These
+    depend on numbers alone, never on coins, and coins are independent of each other (those of pairs too, given all
+    unordered pairs). So nothing is learned of a guessed coin but what `learned_order` allows for.
+
+    Args:
+        guessed: Canaries to guess, in ascending order.
+        canaries: Number of all canaries.
+    """
+    revealed = np.ones(canaries, np.bool_)
+    missing = math.floor(REVEALED * canaries) - (canaries - guessed.size)
+    revealed[np.random.default_rng(canaries).permutation(guessed)[max(0, missing) :]] = False
+    return revealed
 
 
 class _Coins:

@@ -48,11 +48,12 @@ from dpaudit.estimators.one_run.delta_allowances import (
 )
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
+    FurtherGuesses,
     GuessRule,
     OneRunTally,
-    SideGuesses,
     guess_orders,
     guesses_at_fractions,
+    guesses_of_orders,
     informative_looks,
     right_guesses,
     right_in_fullest,
@@ -76,10 +77,9 @@ CLEARLY = 0.999
 FEW_LOOKS = 1_000
 """Looks over all replays up to which the recursion takes less time in NumPy than compiled code takes to load."""
 REPLAY_S, ROW_S = 2.5e-3, 1e-7  # seconds that the bound of a replay takes, and seconds that each canary adds
+FURTHER_SHARE = 0.5  # share of the error of all further orders of `SharedOrders`
 MAX_DELTA = 0.1  # largest canaries times delta at which an order learned from coins, or a stated one, is followed
 FULLEST = 8  # number of trainings with the most right guesses whose counts are tallied
-NO_PRIOR = (0.0, 0.0, 0.0)
-"""Log-odds of a right guess of fair coins, for each order of guesses: both tails, members alone, non-members alone."""
 
 
 class Guesses(Protocol):
@@ -92,8 +92,8 @@ class Guesses(Protocol):
     def right(self) -> Ints: ...
 
     @property
-    def sides(self) -> SideGuesses | None:
-        """Guesses of one side alone, which share the error with these; None if there are none."""
+    def further(self) -> FurtherGuesses | None:
+        """Guesses of further orders, which share the error with these; None if there are none."""
 
 
 def guess_looks(canaries: int) -> Ints:
@@ -193,13 +193,12 @@ def cached_epsilon(
 
 def _orders(tally: Guesses) -> list[tuple[Ints, Ints, float]]:
     """Return right guesses, looks and share of the error of each order of guesses."""
-    if tally.sides is None:
+    if (further := tally.further) is None:
         return [(tally.right, tally.looks, 1.0)]
-    alone = zip(tally.sides.right, tally.sides.share.tolist(), strict=True)
-    main_share = 1 - float(tally.sides.share.sum())
+    orders = zip(further.right, further.guess_counts, further.share.tolist(), strict=True)
     return [
-        (tally.right, tally.looks, main_share),
-        *((right, tally.sides.guess_counts, share) for right, share in alone),
+        (tally.right, tally.looks, 1 - float(further.share.sum())),
+        *((right[looks > 0], looks[looks > 0], share) for right, looks, share in orders if looks.any()),
     ]
 
 
@@ -209,8 +208,8 @@ def guess_bounds(
     significance: float,
     *,
     replays: int = 1,
-    prior_log_odds: Sequence[float] = NO_PRIOR,
-    orders: Sequence[int] = (0, 1, 2),
+    prior_log_odds: Sequence[float] = (),
+    orders: Sequence[int] | None = None,
 ) -> Floats:
     """Return a replay's `guess_band_epsilon` by each order of guesses, at its share of the error; shape (orders,).
 
@@ -219,8 +218,8 @@ def guess_bounds(
         delta_allowance: Right guesses that delta may add.
         significance: Probability that any of the bounds exceeds the true epsilon, in (0, 1).
         replays: Number of all replays, for which compiled code may be worth loading.
-        prior_log_odds: Log-odds of a right guess without any leak, for each order of guesses.
-        orders: The orders wanted: both tails, members alone, non-members alone.
+        prior_log_odds: Log-odds of a right guess without any leak, for each order of guesses; () for fair coins.
+        orders: Places of the orders wanted, the main one first; None for all.
     """
     all_orders = _orders(tally)
     in_numpy = replays * sum(guess_counts.size for _, guess_counts, _ in all_orders) <= FEW_LOOKS
@@ -232,10 +231,10 @@ def guess_bounds(
                 significance=share * significance,
                 delta_allowance=delta_allowance,
                 in_numpy=in_numpy,
-                prior_log_odds=prior_log_odds[order],
+                prior_log_odds=prior_log_odds[order] if prior_log_odds else 0.0,
             )
             for order, (right, guess_counts, share) in enumerate(all_orders)
-            if order in orders
+            if orders is None or order in orders
         ],
         np.float64,
     )
@@ -248,10 +247,12 @@ def _strength(tally: Guesses, order: int) -> float:
     return float(np.max(rate - 3 * np.sqrt(np.maximum(rate * (1 - rate), 0.5 / guess_counts) / guess_counts)))
 
 
-def selection_in_words(guess: GuessRule) -> str:
-    """Return what is looked at simultaneously."""
-    sides = ", for both tails and for each side alone" if guess == "any-tail" else ""
-    return f"all numbers of guesses at once{sides}"
+def selection_in_words(guess: GuessRule, further: FurtherGuesses | None = None) -> str:
+    """Return what is looked at simultaneously, by the rule of guesses and the further orders."""
+    orders = ", for both tails and for each side alone" if guess == "any-tail" else ""
+    if guess == "signed" and further is not None:
+        orders = f", for {1 + len(further.share)} orders that share the error"
+    return f"all numbers of guesses at once{orders}"
 
 
 def deciding_counts(replays: Replays[Any], *, of: str) -> tuple[tuple[str, int], ...]:
@@ -344,7 +345,7 @@ def _largest_p_value(
     return float(crossing_compared(guess_counts, limits, fast, negligible, later, *decided))
 
 
-def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | None:
+def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> FurtherGuesses | None:
     """Return the right guesses of each side alone for the shares of `guess_orders`; None if there are none."""
     if not shares.size:
         return None
@@ -353,7 +354,16 @@ def side_guesses(scores: Scores, ranks: Ints, shares: Floats) -> SideGuesses | N
         right_guesses(scores.score, scores.truth, ranks, side, guess_counts)
         for side in ("member-only", "non-member-only")
     ]
-    return SideGuesses(guess_counts, np.stack(right), shares)
+    return FurtherGuesses(np.stack([guess_counts] * len(right)), np.stack(right), shares)
+
+
+def further_guesses(scores: Scores, ranks: Ints) -> FurtherGuesses | None:
+    """Return the right guesses of the further orders of `SharedOrders`; None if there are none."""
+    further = getattr(scores, "further", None)
+    if further is None or not further.shape[1]:
+        return None
+    guess_counts, right = guesses_of_orders(further, scores.truth, ranks, guess_looks)
+    return FurtherGuesses(guess_counts, right, np.full(len(right), FURTHER_SHARE / len(right)))
 
 
 def _check_counts(right: Ints, guess_counts: Ints) -> None:
@@ -384,7 +394,7 @@ class GuessTally(OneRunTally):
     right: Ints  # right guesses among them, shape (all looks,)
     # right guesses in the 1, 2, ... trainings with the most of them, shape (trainings, all looks); (0, 0) if unknown
     fullest: Ints
-    sides: SideGuesses | None = None  # guesses of one side alone, which share the error; None if there are none
+    further: FurtherGuesses | None = None  # guesses of further orders, which share the error; None if there are none
 
 
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
@@ -429,7 +439,11 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
         """Count the right guesses of one replay at looks that depend only on its size and its ties."""
         count, ranks = scores.score.size, scores.tie_ranks()
         score, guess, side_shares = guess_orders(scores.score, self.guess, fixed_shares=self.delta > 0)
-        look_counts = informative_looks(guess_looks(count), score, guess)
+        further = further_guesses(scores, ranks) if self.guess == "signed" else None
+        guessed = (
+            count if further is None else max(1, int(np.count_nonzero(score)))
+        )  # a canary of value 0 is not guessed
+        look_counts = informative_looks(guess_looks(guessed), score, guess)
         count_lists = look_counts, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         all_counts = np.unique(np.concatenate(count_lists))  # one pass over the scores for all of them
         right_counts = right_guesses(score, scores.truth, ranks, guess, all_counts)
@@ -437,7 +451,7 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
             right_counts[np.searchsorted(all_counts, guess_counts)] for guess_counts in count_lists
         )
         fullest = np.zeros((0, 0), np.int64)
-        if self.sharing is not None and self.delta > 0 and self.guess == "signed":
+        if self.sharing is not None and self.delta > 0 and self.guess == "signed" and further is None:
             fullest = right_in_fullest(
                 scores.score, scores.truth, ranks, scores.canary // self.sharing, look_counts, FULLEST
             )
@@ -453,24 +467,28 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
             look_counts,
             right,
             fullest,
-            side_guesses(scores, ranks, side_shares),
+            further or side_guesses(scores, ranks, side_shares),
         )
 
     def lower(self, tally: GuessTally, error: float) -> Floats:
         """Return the bound by each order of guesses; tests/twins/guess_band_twin.py is the slow form."""
-        return self._by_orders(tally, error, replays=1, orders=(0, 1, 2))
+        return self._by_orders(tally, error, replays=1)
 
     def best(self, tallies: Sequence[GuessTally], replays: int, *, alone: bool = False) -> tuple[Floats, Ints]:
         """Return the largest `lower` of each replay; compiled code computes many replays."""
         error = 1 - (self.confidence if alone else per_replay_confidence(self.confidence, replays))
-        best = [self._by_orders(tally, error, replays=replays, orders=(0, 1, 2)).max() for tally in tallies]
+        best = [self._by_orders(tally, error, replays=replays).max() for tally in tallies]
         return np.array(best, np.float64), np.zeros(len(tallies), np.int64)
 
-    def _by_orders(self, tally: GuessTally, error: float, *, replays: int, orders: Sequence[int]) -> Floats:
+    def _by_orders(
+        self, tally: GuessTally, error: float, *, replays: int, orders: Sequence[int] | None = None
+    ) -> Floats:
         # Log-odds of a right guess without any leak, by order; equal numbers of both guesses are as fair coins.
         members, others = max(0.0, self.member_log_odds), max(0.0, -self.member_log_odds)
         alone = {"signed": members + others, "member-only": members, "non-member-only": others}
-        prior = alone.get(self.guess, 0.0), members, others
+        prior: tuple[float, ...] = (alone.get(self.guess, 0.0), members, others)
+        if self.guess == "signed":
+            prior = prior[:1] * len(_orders(tally))
         allowance = self._delta_allowance(tally)
         return guess_bounds(tally, allowance, error, replays=replays, prior_log_odds=prior, orders=orders)
 
@@ -483,7 +501,7 @@ class SimultaneousGuessCount(Estimator[Scores, GuessTally]):
     def details(self, replays: Replays[GuessTally]) -> dict[str, Any]:
         """Return the counts of the middle replay at its deciding look, and the spread of the replays."""
         return {
-            "selection": selection_in_words(self.guess),
+            "selection": selection_in_words(self.guess, replays.middle[0].further),
             "counts": deciding_counts(replays, of="canaries"),
             "notes": replay_note(replays.alone, self.confidence),
         }

@@ -70,12 +70,15 @@ class OneRunTally:
 
 
 @dataclass(frozen=True, eq=False)
-class SideGuesses:
-    """Right guesses of members alone and of non-members alone, in addition to the main order of "any-tail"."""
+class FurtherGuesses:
+    """Right guesses of further orders, in addition to the main one.
 
-    guess_counts: Ints  # numbers of guesses, ascending, at most half of the canaries, shape (counts,)
-    right: Ints  # right guesses among them: of members alone, of non-members alone; shape (2, counts)
-    share: Floats  # shares of the error, shape (2,); the main order has the rest
+    They are members alone and non-members alone for "any-tail", or those of `SharedOrders`.
+    """
+
+    guess_counts: Ints  # numbers of guesses, ascending, then 0 where an order has fewer of them; shape (orders, counts)
+    right: Ints  # right guesses among them, shape (orders, counts)
+    share: Floats  # shares of the error, shape (orders,); the main order has the rest
 
 
 def guess_orders(score: Floats, guess: GuessRule, *, fixed_shares: bool) -> tuple[Floats, OneOrder, Floats]:
@@ -133,6 +136,32 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: O
         return right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses)
     highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
     return highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2)
+
+
+def guesses_of_orders(
+    orders: Floats, truth: NDArray[np.bool_], ranks: Ints, looks: Callable[[int], Ints]
+) -> tuple[Ints, Ints]:
+    """Return the numbers of guesses that are looked at and the right guesses among them, shapes (orders, counts).
+
+    A canary of value 0 is not guessed. Orders with fewer looks than others have zeros at the end.
+
+    Args:
+        orders: Signed scores, shape (n, orders).
+        looks: Function from the number of guesses of an order to the numbers that are looked at.
+    """
+    rows = []
+    for score in orders.T:
+        guessed = np.flatnonzero(score)
+        if guessed.size == 0:
+            rows.append(np.zeros((2, 0), np.int64))
+            continue
+        counts = informative_looks(looks(guessed.size), score[guessed], "signed")
+        dense = np.argsort(np.argsort(ranks[guessed]))
+        rows.append(np.stack([counts, right_guesses(score[guessed], truth[guessed], dense, "signed", counts)]))
+    most = max((row.shape[1] for row in rows), default=0)
+    padded = [np.pad(row, ((0, 0), (0, most - row.shape[1]))) for row in rows]
+    both = np.stack(padded, axis=1) if padded else np.zeros((2, 0, 0), np.int64)
+    return both[0], both[1]
 
 
 def right_in_fullest(

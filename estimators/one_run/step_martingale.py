@@ -37,7 +37,7 @@ class StepTally:
 
     looks: Ints  # numbers of steps at which guesses are counted, ascending; the last one is all steps; shape (looks,)
     right: Ints  # right guesses among those first steps, shape (looks,)
-    sides: ClassVar[None] = None  # the order of the steps is the only one
+    further: ClassVar[None] = None  # the order of the steps is the only one
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,8 @@ from dpaudit.estimators.one_run.guess_band import (
 )
 from dpaudit.estimators.one_run.right_guesses import (
     GUESS_RULES,
+    FurtherGuesses,
     GuessRule,
-    SideGuesses,
     guess_orders,
     informative_looks,
     right_guesses,
@@ -55,7 +55,7 @@ class FairCoinTally(TwoSampleTally):
 
     looks: Ints  # numbers of guesses, ascending, the last one all trials, shape (guess looks,)
     right: Ints  # right guesses among them, shape (guess looks,)
-    sides: SideGuesses | None = None  # guesses of one side alone, which share the error; None if there are none
+    further: FurtherGuesses | None = None  # guesses of further orders, which share the error; None if there are none
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class FairCoins(Estimator[Scores, FairCoinTally]):
             **vars(self.band.tally(scores)),
             looks=look_counts,
             right=right_guesses(score, trials.truth, ranks, guess, look_counts),
-            sides=side_guesses(trials, ranks, side_shares),
+            further=side_guesses(trials, ranks, side_shares),
         )
 
     def lower(self, tally: FairCoinTally, error: float) -> Floats:

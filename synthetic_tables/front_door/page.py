@@ -142,8 +142,8 @@ def deciding(audit: SyntheticAudit) -> GuessedPairs:
 
 
 def right_in_order(scores: Scores) -> NDArray[np.bool_]:
-    """Return True for each right guess, the first guess first."""
-    order = np.argsort(-np.abs(scores.score), kind="stable")
+    """Return True for each right guess of the learned order, the first guess first."""
+    order = np.argsort(-np.abs(scores.score), kind="stable")[: np.count_nonzero(scores.score)]
     right: NDArray[np.bool_] = ((scores.score > 0) == scores.truth)[order]
     return right
 

@@ -27,7 +27,7 @@ from scipy.stats import rankdata
 from dpaudit.engine.attacks.guess_order import order_of_attacks
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import SharedOrders
 from dpaudit.synthetic_tables.games.distances import nearest_real, scaled
 from dpaudit.synthetic_tables.games.view import KNOWN_HOLDOUT, KNOWN_TRAINING, MISSING, SECRET, MixedTable, TableView
 
@@ -221,31 +221,36 @@ class PairFeatures:
         opinions: How much more the first canary stands out than the second one, in each feature of the attacks, shape
             (pairs, features).
         summed: Columns of the scores that each attack gives by itself.
+        alone: Columns of `opinions` that guess in orders of their own, beside the learned order of all.
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
     opinions: Floats
     summed: tuple[int, ...]
+    alone: tuple[int, ...]
     learned: Floats
 
     @classmethod
-    def of(cls, paired: PairedTables, attacks: Sequence[Floats]) -> PairFeatures:
+    def of(cls, paired: PairedTables, attacks: Sequence[Floats], *, standard: int | None = None) -> PairFeatures:
         """Return the features of all pairs.
 
         Args:
             attacks: Features of the real rows by each attack, shapes (rows, k of the attack); the first column is the
                 attack's own score. Larger values mean that a row is more likely trained on. The first attack is
                 followed before any coin is revealed.
+            standard: Number of attacks, the first ones, whose own scores also guess alone and share half of the error
+                evenly; the others enter the learned order only, which has the other half. None for all attacks.
         """
         features = np.concatenate(attacks, axis=1)
         columns = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
         learned = differences(paired, tails(features))
         opinions = differences(paired, outliers(features))[:, : features.shape[1]]
-        return cls(opinions, tuple(columns.tolist()), learned[:, learned.any(axis=0)])
+        own = tuple(columns.tolist())
+        return cls(opinions, own, own[:standard], learned[:, learned.any(axis=0)])
 
-    def order(self, coins: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> Scores:
-        """Return a predictable order of guesses of some pairs; the coins of the others are known."""
-        return order_of_attacks(self.opinions, self.summed, self.learned, coins, guessed=guessed)
+    def order(self, coins: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> SharedOrders:
+        """Return predictable orders of guesses of some pairs, which share the error; coins of the others are known."""
+        return order_of_attacks(self.opinions, self.summed, self.learned, coins, alone=self.alone, guessed=guessed)
 
 
 def differences(paired: PairedTables, row_values: Floats) -> Floats:

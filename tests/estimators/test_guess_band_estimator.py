@@ -268,8 +268,8 @@ def test_side_guesses_are_stored_and_read() -> None:
     tallies = [estimator.tally(scores), SimultaneousGuessCount().tally(replace(scores, replay=1))]
     decoded = decode(encode(tallies, GuessTally), GuessTally)
     assert estimator.bound(decoded) == estimator.bound(tallies)
-    assert decoded[0].sides is not None
-    assert decoded[1].sides is None
+    assert decoded[0].further is not None
+    assert decoded[1].further is None
     assert "each side alone" in estimator.bound(decoded).selection
 
 
@@ -277,9 +277,9 @@ def test_each_order_of_guesses_and_each_test_has_its_share_of_the_error_and_no_m
     """A side decides the bound of these scores; the shares of all orders, and of all tests, sum to 1."""
     scores, error = standing_out(np.random.default_rng(3), 1_000, side=False, law="ranks"), 0.05
     tally = SimultaneousGuessCount(guess="any-tail").tally(scores)
-    assert tally.sides is not None
-    shares = [1 - tally.sides.share.sum(), *tally.sides.share]
-    right, guess_counts = [tally.right, *tally.sides.right], [tally.looks, *[tally.sides.guess_counts] * 2]
+    assert tally.further is not None
+    shares = [1 - tally.further.share.sum(), *tally.further.share]
+    right, guess_counts = [tally.right, *tally.further.right], [tally.looks, *tally.further.guess_counts]
     expected = [
         guess_band_epsilon(*counts, significance=share * error)
         for *counts, share in zip(right, guess_counts, shares, strict=True)
