@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dpaudit.actors.unit import ResourceRequest as ResourceRequest
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
+    from dpaudit.claims.step_noise import CorrelatedNoise as CorrelatedNoise
+    from dpaudit.claims.step_noise import GaussianNoise as GaussianNoise
+    from dpaudit.claims.step_noise import LaplaceNoise as LaplaceNoise
     from dpaudit.engine.answer.result import AuditResult as AuditResult
     from dpaudit.engine.answer.run_report import Report as Report
     from dpaudit.engine.answer.verdict import Verdict as Verdict
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
+    from dpaudit.engine.observer.training_audit import TrainingAudit as TrainingAudit
+    from dpaudit.engine.observer.training_audit import TrainingResult as TrainingResult
     from dpaudit.engine.request.audit_spec import Audit as Audit
     from dpaudit.engine.request.audit_spec import AuditSpec as AuditSpec
     from dpaudit.engine.request.audit_spec import RunOptions as RunOptions
@@ -73,9 +78,12 @@ _HOMES = {
     "Bound": "dpaudit.estimators.bound",
     "Canaries": "dpaudit.language_models.canary_texts.canaries",
     "Claim": "dpaudit.claims",
+    "CorrelatedNoise": "dpaudit.claims.step_noise",
     "EndpointLogProbabilities": "dpaudit.language_models.mechanisms.endpoint_log_probabilities",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
+    "GaussianNoise": "dpaudit.claims.step_noise",
+    "LaplaceNoise": "dpaudit.claims.step_noise",
     "LossRecord": "dpaudit.language_models.canary_texts.loss_record",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.answer.run_report",
@@ -85,6 +93,8 @@ _HOMES = {
     "SyntheticAudit": "dpaudit.synthetic_tables.front_door.result",
     "TextAudit": "dpaudit.language_models.front_door.text_audit",
     "TextEstimate": "dpaudit.language_models.front_door.estimating",
+    "TrainingAudit": "dpaudit.engine.observer.training_audit",
+    "TrainingResult": "dpaudit.engine.observer.training_audit",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.answer.verdict",
     "audit": "dpaudit.engine.run.driver",

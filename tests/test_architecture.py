@@ -119,6 +119,7 @@ ENGINE = Rooms(
         "run",
         "sweep",
         "estimate",
+        "observer",
         "cli",
     ),
 )

@@ -31,6 +31,7 @@ _AGAIN = {
     Verb.ESTIMATE: "train again with new coins and estimate from the new scores",
     Verb.SYNTHETIC: "split the records again, fit the generator again and audit its table",
     Verb.TEXTS: "train again with new canaries and estimate from the new model",
+    Verb.TRAINING: "audit another training with another `seed`",
 }
 """Ways to repeat a test with fresh randomness."""
 _MORE = {
@@ -39,6 +40,7 @@ _MORE = {
     Verb.ESTIMATE: "score more rows",
     Verb.SYNTHETIC: "use more rows in both files",
     Verb.TEXTS: "plant more canaries (`n`)",
+    Verb.TRAINING: "more steps, or more `coins`",
 }
 """Ways to detect smaller leaks, unless the test knows a better one."""
 _CLAIM = {
@@ -47,6 +49,7 @@ _CLAIM = {
     Verb.ESTIMATE: "`dpaudit estimate --claim 1`",
     Verb.SYNTHETIC: "`dpaudit synthetic --claim 1`",
     Verb.TEXTS: "`claim=1`",
+    Verb.TRAINING: "`noise`",
 }
 """Ways to state a claim."""
 _NEXT_BY_RULE = {

@@ -31,6 +31,7 @@ class Verb(StrEnum):
     ESTIMATE = "estimate"
     SYNTHETIC = "synthetic"
     TEXTS = "texts"
+    TRAINING = "training"
 
 
 class Confirmation(Enum):

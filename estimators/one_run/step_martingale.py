@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -39,12 +39,23 @@ class StepTally:
     right: Ints  # right guesses among those first steps, shape (looks,)
     further: ClassVar[None] = None  # the order of the steps is the only one
 
+    def p_value(self, claimed: float) -> float:
+        """Return a p-value of the claim that the total variation of each step is at most `claimed`, in [0, 1)."""
+        return guess_band_p_value(2 * math.atanh(claimed), self.right, self.looks)
+
+
+class GuessesOfSteps(Protocol):
+    """Right guesses about steps, whatever the number of coins in a step."""
+
+    def p_value(self, claimed: float, /) -> float:
+        """Return a p-value of the claim that the total variation of each step is at most `claimed`, in [0, 1)."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepAccuracy:
-    """Evidence against a claim's total variation: right guesses about the steps so far, at every look."""
+    """Evidence against a claim's total variation: right guesses about the steps so far."""
 
-    tally: StepTally
+    tally: GuessesOfSteps
     odds: float  # lower limit on the log-odds of a right guess, in nats, >= 0
 
     @property
@@ -57,7 +68,7 @@ class StepAccuracy:
     def p_value(self, curve: PrivacyCurve, /) -> float:
         """Return a p-value of the claim: at most u with probability <= u if the claim holds."""
         claimed = curve.delta(0.0)
-        return guess_band_p_value(2 * math.atanh(claimed), self.tally.right, self.tally.looks) if claimed < 1 else 1.0
+        return self.tally.p_value(claimed) if claimed < 1 else 1.0
 
 
 @register(
@@ -96,7 +107,7 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         (odds,) = guess_bounds(tally, IndependentTrials(int(tally.looks[-1])), 1 - self.confidence).tolist()
         steps, right = deciding_look(tally, odds)
         return Bound(
-            lower=_epsilon(odds, self.delta),
+            lower=epsilon_of_odds(odds, self.delta),
             delta=self.delta,
             confidence=self.confidence,
             method="step-martingale",
@@ -112,7 +123,7 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         )
 
 
-def _epsilon(odds: float, delta: float) -> float:
+def epsilon_of_odds(odds: float, delta: float) -> float:
     """Return log((1 - delta) (1 + e^odds) - 1), at least 0 and rounded down."""
     factor = (1 - delta) - delta * math.exp(-odds)
     return max(0.0, (odds + math.log(factor)) * (1 - 1e-12)) if factor > 0 else 0.0

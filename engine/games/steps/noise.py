@@ -166,6 +166,7 @@ class NoiseForm:
 
     p_values: NDArray[np.float64]  # p-value of each of `LOOKS` over all trainings; NaN if not tested
     noise: float  # claimed noise multiplier
+    decoded: bool = False  # True if the noise of a step was decoded by that of earlier ones, as the claim says
 
     @property
     def odd(self) -> tuple[str, ...]:
@@ -188,6 +189,7 @@ class NoiseForm:
         if np.isnan(self.p_values).all():
             return ""
         stated = f"independent Gaussian noise with noise multiplier {self.noise:g}"
+        stated += " once decoded" if self.decoded else ""
         if self.odd:
             return (
                 f"the noise of the training steps is not the stated {stated}: {', '.join(self.odd)}. "

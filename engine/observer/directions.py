@@ -1,0 +1,78 @@
+"""Directions in which the canaries of a training push: sparse, orthogonal, spread over all tensors of the model.
+
+Every direction is a unit vector on few weights of its own. So canaries of different coins share no weight, a step costs
+the same few thousand numbers for a model of any size, and each tensor's noise is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SETS = 2
+"""Sets of directions that take turns, so that the step after a canary has other canaries on other weights."""
+WEIGHTS = 256
+"""Number of weights of a direction; more if the model has more tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Sets of orthogonal unit vectors; arrays of shape (sets, coins, weights of a direction).
+
+    Attributes:
+        place: Places of the weights in the concatenated tensors of the model.
+        sign: Signs 1 or -1; a direction is its signs over the square root of their number.
+        tensor: Numbers of the tensors that hold the weights.
+    """
+
+    place: Ints
+    sign: Floats
+    tensor: Ints
+
+    @classmethod
+    def draw(
+        cls, sizes: Sequence[int], coins: int, rng: np.random.Generator, *, weights: int | None = None
+    ) -> Directions:
+        """Draw directions for a model whose tensors have these numbers of weights.
+
+        Every tensor with enough weights gives the same number to each direction, and one with fewer gives what it has.
+        `weights` is the number of weights of a direction, >= 1; None for as many as are useful.
+
+        Raises: InputError if the model has fewer weights than directions.
+        """
+        total, wanted = sum(sizes), SETS * coins
+        require(
+            total >= wanted,
+            f"a model must have at least {wanted} weights for {coins} coins a step",
+            do="choose fewer `coins`",
+            weights=total,
+        )
+        each = min(total // wanted, weights or max(WEIGHTS, 2 * len(sizes)))
+        order = np.argsort(sizes, kind="stable")
+        taken, left, firsts = [], each * wanted, np.concatenate([[0], np.cumsum(sizes)])
+        for rank, tensor in enumerate(order.tolist()):  # the smallest tensors first, so that larger ones fill the rest
+            count = min(sizes[tensor], -(-left // (len(sizes) - rank)))
+            taken.append(firsts[tensor] + rng.choice(sizes[tensor], size=count, replace=False))
+            left -= count
+        # Dealt in turn, so that each direction has its share of every tensor.
+        place = np.concatenate(taken).reshape(each, wanted).T.reshape(SETS, coins, each)
+        sign = np.where(rng.random(place.shape) < 0.5, 1.0, -1.0)
+        return cls(place, sign, np.searchsorted(firsts, place, side="right") - 1)
+
+    @property
+    def coins(self) -> int:
+        """Number of directions in a set."""
+        return int(self.place.shape[1])
+
+    @property
+    def length(self) -> float:
+        """Euclidean norm of a row of signs."""
+        return float(np.sqrt(self.place.shape[2]))

@@ -1,0 +1,428 @@
+"""An audit that accompanies one training with differential privacy: the class `dpaudit.TrainingAudit`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
+from dpaudit.claims.composition import SubsampledGaussian
+from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
+from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
+from dpaudit.engine.answer.verdict import Answered
+from dpaudit.engine.games.steps.noise import NoiseForm, form_of
+from dpaudit.engine.observer.directions import Directions
+from dpaudit.engine.observer.guesses import NoiseModel
+from dpaudit.engine.observer.leaves import Places, leaves, sizes_of
+from dpaudit.errors import InputError, require
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.one_run.coin_averages import CoinAverages, CoinTally
+from dpaudit.estimators.scores import StepScores
+from dpaudit.field_checks import checked_methods
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+COINS = 20
+"""Coins of a step: with as many, half of the claimed noise shows within some fifty steps."""
+BEYOND_CLIP = 10.0
+"""Norm of a canary that is clipped by the training, in clips, so that it shows whether the training clips."""
+CONFIDENCE, SURE = 0.95, 0.999
+"""Confidence of the printed bound, and of a violation."""
+MOST_SCALED, SIMULATED, POWER = 8.0, 200, 0.9
+"""Largest factor of smaller noise that is tried, simulated trainings for each, and share of them that must reject."""
+CANARIED = (
+    "{joined:,} canaries joined its steps, each with at most one clip: the trained model was changed by the audit"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult(Answered):
+    """Result of an audit that accompanied a training.
+
+    Attributes:
+        name: Name of the audit.
+        test: The test of what the claim allows each step.
+        scores: Score and truth of each coin of the finished steps.
+        notes: What was observed and assumed, in sentences.
+    """
+
+    name: str
+    test: Test
+    scores: StepScores
+    notes: tuple[str, ...]
+
+    @property
+    def record(self) -> Record:
+        """Record from which the answer is decided."""
+        return Record(self.name, (self.test,), verb=Verb.TRAINING)
+
+    @property
+    def bound(self) -> Bound:
+        """Lower bound on the privacy loss of a step."""
+        assert isinstance(self.test.finding, Bound)
+        return self.test.finding
+
+    @property
+    def p_value(self) -> float:
+        """p-value of the claim."""
+        assert self.test.p_value is not None
+        return self.test.p_value
+
+    @cached_property
+    def share_right(self) -> float:
+        """Share of the coins that were guessed right."""
+        return float(((self.scores.score > 0) == self.scores.truth).mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "verdict": self.verdict.value,
+            "answer": self.answer.to_dict(),
+            "bound": self.bound.to_dict(),
+            "p_value": self.p_value,
+            "share_right": self.share_right,
+            "notes": list(self.notes),
+        }
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the verdict with labelled lines below it; `verbose` adds details."""
+        return self.answer.text([("note", note) for note in self.notes], verbose=verbose)
+
+
+@checked_methods
+class TrainingAudit:
+    """An audit of the steps of one training that is running anyway: canaries join its steps, and coins decide which.
+
+        audit = dpaudit.TrainingAudit(dpaudit.GaussianNoise(1.1), clip=1.0)
+        for step in range(steps):
+            total = audit.join(sum_of_clipped_gradients)
+            noisy = total + noise
+            audit.observe(noisy)
+        print(audit.result)
+
+    Each step has some coins, and each coin has a canary of one clip in a direction of its own. Given all earlier
+    releases, a step is a mechanism, so the result holds however the training adapts. What is tested is the claim that
+    the stated noise gives each step. The canaries are part of the training: with k coins, some k / 2 clips are
+    added to each sum, in directions orthogonal to each other. Use a replica if the model must not change.
+
+    Processes of a distributed training each create the audit with the same `seed`; the one whose gradients include the
+    canaries calls `join`, with the sum over all processes.
+    """
+
+    def __init__(
+        self,
+        noise: StepNoise | float,
+        *,
+        clip: float = 1.0,
+        divisor: float = 1.0,
+        claim: Claim | float | tuple[float, float] | str | None = None,
+        coins: int = COINS,
+        sampling_rate: float | None = None,
+        steps: int | None = None,
+        name: str = "training",
+        seed: int | None = None,
+    ) -> None:
+        """Prepare the audit.
+
+        Args:
+            noise: The claimed noise of the steps, or the multiplier of independent Gaussian noise.
+            clip: Largest norm of one record's contribution to the sum, > 0.
+            divisor: Divisor of the noisy sum that is observed, > 0, such as the expected batch size.
+            claim: Claim of the whole training, which the answer mentions: a `Claim`, epsilon, (epsilon, delta), ...
+            coins: Number of coins of a step, >= 1; fewer in a model with fewer than 2 weights for each.
+            sampling_rate: Rate of Poisson sampling of the training, in (0, 1], for the cost that the answer mentions.
+            steps: Number of steps of the training, >= 1, likewise.
+            name: Name of the audit in its answer.
+            seed: Seed of directions and coins, the same in all processes of a training; None draws one.
+        """
+        self.noise: StepNoise = GaussianNoise(float(noise)) if isinstance(noise, int | float) else noise
+        for number, value in (("clip", clip), ("divisor", divisor)):
+            require(0 < value < math.inf, f"{number} must be > 0 and finite", given=value)
+        require(coins >= 1, "coins must be >= 1", coins=coins)
+        self.clip, self.divisor, self.name = clip, divisor, name
+        self._whole = _WholeTraining.of(claim, sampling_rate, steps)
+        self._coins = coins
+        self._directions_rng, self._coins_rng = np.random.default_rng(seed).spawn(2)
+        self._directions: Directions | None = None
+        self._model: NoiseModel | None = None
+        self._current = np.zeros(0)  # noise and canaries of the last step, as released
+        self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
+        self._joined: _JoinedStep | None = None
+        self._waiting: tuple[int, Floats, Flags] | None = None
+        self._scores: list[Floats] = []
+        self._truths: list[Flags] = []
+        self.step = 0
+        """Number of observed steps."""
+
+    def participates(self) -> Flags:
+        """Return the coins of the step that comes next: True for each canary that joins, shape (coins,).
+
+        Raises: InputError before the first `join`, which knows how large the model is.
+        """
+        if self._joined is None:
+            require(self._directions is not None, "the coins of the first step are tossed when it joins its canaries")
+            self._toss()
+        assert self._joined is not None
+        return self._joined.coins
+
+    def join(self, gradients: Any, *, in_place: bool = False) -> Any:
+        """Return the gradients of a step with its canaries; call once for each step.
+
+        Args:
+            gradients: The sum of the clipped gradients: an array or tensor of any shape but a matrix with one row for
+                each example, or a list or mapping of tensors. Or the gradients before the clip, one row for each
+                example, shape (batch, weights), to which rows are appended.
+            in_place: True to change the tensors of a sum themselves.
+        Raises: InputError if the last step was not observed, or for gradients of another size.
+        """
+        require(
+            self._joined is None or self._joined.base is None,
+            f"step {self.step} must be observed before the next one joins its canaries",
+        )
+        whole = leaves(gradients)
+        is_rows = len(whole) == 1 and whole[0].ndim == 2
+        self._prepare([int(whole[0].shape[1])] if is_rows else sizes_of(gradients))
+        if self._joined is None:
+            self._toss()
+        assert self._joined is not None
+        if is_rows:
+            self._joined = replace(self._joined, base=self._clipped_sum(whole[0]))
+            return self._with_rows(whole[0])
+        self._joined = replace(self._joined, base=self._places.read(gradients) / self.clip)
+        return self._places.add(gradients, self.clip * self._effects(self._joined.coins), in_place=in_place)
+
+    def observe(self, noisy: Any) -> None:
+        """Record the noisy sum of a step, divided by the divisor; the same shape as a sum in `join`, or one vector.
+
+        Raises: InputError if the step has not joined its canaries, or for another size.
+        """
+        joined = self._joined
+        if joined is None or joined.base is None:
+            raise InputError(f"step {self.step} must join its canaries before it is observed, once")
+        sizes = sizes_of(noisy)
+        require(
+            sum(sizes) == self._weights,
+            "an observed sum must have all weights",
+            weights=sum(sizes),
+            expected=self._weights,
+        )
+        places = self._places if sizes == self._sizes else Places(sizes, self._directions_of_model.place)
+        residual = self._decoded(places.read(noisy) * (self.divisor / self.clip) - joined.base)
+        self._finish(residual)
+        self._waiting = self.step % len(self._directions_of_model.place), residual, joined.coins
+        self._joined = None
+        self.step += 1
+        if not self._is_independent:
+            self._finish(None)
+
+    @property
+    def result(self) -> TrainingResult:
+        """The answer from all steps so far, as often as wanted. Raises: InputError before the first step."""
+        require(self.step > 0, "the answer exists once a step was observed")
+        scores = [*self._scores]
+        truths = [*self._truths]
+        assert self._model is not None
+        if self._waiting is not None:
+            turn, residual, coins = self._waiting
+            scores.append(self._model.scores(turn, residual, None)[0])
+            truths.append(coins)
+        finite = [np.nan_to_num(row, nan=0.0) for row in scores]
+        evidence = StepScores.in_single_precision(np.concatenate(truths), np.concatenate(finite))
+        return self._answer(evidence)
+
+    @property
+    def _is_independent(self) -> bool:
+        return isinstance(self.noise, GaussianNoise | LaplaceNoise)
+
+    @property
+    def _directions_of_model(self) -> Directions:
+        assert self._directions is not None
+        return self._directions
+
+    @property
+    def _weights(self) -> int:
+        return sum(self._sizes)
+
+    def _prepare(self, sizes: list[int]) -> None:
+        """Draw the directions in the first step, and check the size in later ones."""
+        if self._directions is None:
+            coins = max(1, min(self._coins, sum(sizes) // 2))
+            weights = (
+                1 if isinstance(self.noise, LaplaceNoise) else None
+            )  # a clip in the 1-norm: one weight reveals most
+            self._sizes = sizes
+            self._directions = Directions.draw(sizes, coins, self._directions_rng, weights=weights)
+            self._places = Places(sizes, self._directions.place)
+            effect = float(self.noise.weights(0)[0])
+            self._model = NoiseModel(
+                self._directions, self.noise.deviation, effect, is_independent=self._is_independent
+            )
+        require(sizes == self._sizes, "gradients must have the same sizes in each step", sizes=sizes[:5])
+
+    def _toss(self) -> None:
+        coins = self._coins_rng.random(self._directions_of_model.coins) < 0.5
+        self._joined = _JoinedStep(coins)
+
+    def _effects(self, coins: Flags) -> Floats:
+        """Return what the canaries of the step add by the claim, in clips, in the shape of the places."""
+        directions = self._directions_of_model
+        effects = np.zeros(directions.place.shape)
+        turn = self.step % len(effects)
+        effects[turn] = coins[:, None] * directions.sign[turn] / directions.length
+        return effects
+
+    def _clipped_sum(self, rows: Any) -> Floats:
+        """Return the sum of rows clipped to norm 1 at the places of the directions, in clips."""
+        order = 1 if isinstance(self.noise, LaplaceNoise) else 2
+        place = self._directions_of_model.place.ravel()
+        if isinstance(rows, np.ndarray):
+            norms = np.linalg.norm(rows, ord=order, axis=1).astype(np.float64) / self.clip
+            taken = rows[:, place].astype(np.float64)
+        else:
+            import torch
+
+            norms = torch.linalg.vector_norm(rows.detach().float(), ord=order, dim=1).cpu().double().numpy() / self.clip
+            taken = rows.detach()[:, torch.from_numpy(place).to(rows.device)].cpu().double().numpy()
+        summed = (taken / (self.clip * np.maximum(norms, 1)[:, None])).sum(0)
+        return np.asarray(summed.reshape(self._directions_of_model.place.shape))
+
+    def _with_rows(self, rows: Any) -> Any:
+        """Return the rows with one far beyond the clip for each canary that joined."""
+        assert self._joined is not None
+        directions, turn = self._directions_of_model, self.step % len(self._directions_of_model.place)
+        joined = np.flatnonzero(self._joined.coins)
+        added = np.zeros((len(joined), self._weights))
+        scale = BEYOND_CLIP * self.clip / directions.length
+        np.put_along_axis(added, directions.place[turn][joined], scale * directions.sign[turn][joined], axis=1)
+        if isinstance(rows, np.ndarray):
+            return np.concatenate([rows, added.astype(rows.dtype)])
+        import torch
+
+        return torch.cat([rows, torch.from_numpy(added).to(rows)])
+
+    def _decoded(self, released: Floats) -> Floats:
+        """Return the white noise of a step with its canaries, by the noise of earlier steps."""
+        now, *before = self.noise.weights(self.step)
+        self._released = self._released[-len(before) :] if before else []
+        self._current = released
+        return np.asarray(
+            now * released + sum(w * noise for w, noise in zip(before, reversed(self._released), strict=False))
+        )
+
+    def _finish(self, following: Floats | None) -> None:
+        """Guess the coins of the step that waits, then learn from them."""
+        if self._waiting is None:
+            return
+        assert self._model is not None
+        turn, residual, coins = self._waiting
+        self._waiting = None
+        chosen, *both = self._model.scores(turn, residual, following)
+        self._scores.append(chosen)
+        self._truths.append(coins)
+        self._model.add(turn, residual, following, coins, (both[0], both[1]))
+        if not self._is_independent:
+            directions = self._directions_of_model
+            noise = self._current.copy()
+            noise[turn] -= coins[:, None] * directions.sign[turn] / directions.length * self._model.effect
+            self._released.append(noise)
+
+    def _answer(self, evidence: StepScores) -> TrainingResult:
+        coins = self._directions_of_model.coins
+        curve = self.noise.curve(0)
+        delta = 1e-5 if self._whole.claim is None else self._whole.claim.delta
+        claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
+        estimator = CoinAverages(coins=coins, delta=delta, confidence=CONFIDENCE)
+        tally = estimator.tally(evidence)
+        bound = estimator.find([tally])
+        claimed = curve.delta(0.0)
+        everything = estimator.find([CoinTally(np.ones(tally.share.size))])
+        factor = detectable_noise(claimed, coins, tally.share.size)
+        assert self._model is not None
+        form = NoiseForm(
+            form_of(self._model.noise, self.noise.deviation), self.noise.deviation, decoded=not self._is_independent
+        )
+        test = Test(
+            name=self.name,
+            claimed=claim,
+            compared=ConvertedClaim(claim),
+            finding=bound,
+            p_value=tally.p_value(claimed),
+            sensitivity=Sensitivity(factor=factor, maximum=everything, helps="more steps, or more `coins`"),
+            noise=None if isinstance(self.noise, LaplaceNoise) else form,
+            meaning_for_whole=self._whole.sentences(self.noise),
+        )
+        test = test.at_confidence_of(replace(estimator, confidence=SURE).find([tally]))
+        joined = int(evidence.truth.sum())
+        return TrainingResult(self.name, test, evidence, (CANARIED.format(joined=joined),))
+
+
+def detectable_noise(claimed: float, coins: int, steps: int) -> float:
+    """Return the factor by which Gaussian noise must be smaller for 90 % of such trainings to reject the claim.
+
+    Args:
+        claimed: Total variation that the claim allows each coin, in (0, 1).
+        coins: Coins of a step.
+        steps: Number of steps.
+    Returns: A factor in [1, 8]; inf if one of 8 is not detected.
+    """
+    rng, mu = np.random.default_rng(0), 2 * float(ndtri((1 + claimed) / 2))
+
+    def is_detected(factor: float) -> bool:
+        shares = rng.binomial(coins, float(ndtr(factor * mu / 2)), size=(SIMULATED, steps)) / coins
+        return float(np.mean([CoinTally(share).p_value(claimed) <= 1 - SURE for share in shares])) >= POWER
+
+    if not is_detected(MOST_SCALED):
+        return math.inf
+    low, high = 1.0, MOST_SCALED
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_detected(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True)
+class _JoinedStep:
+    """A step whose coins are tossed."""
+
+    coins: Flags
+    base: Floats | None = None  # sum without canaries at the places of the directions, in clips; None before the join
+
+
+@dataclass(frozen=True)
+class _WholeTraining:
+    """What is claimed of the whole training."""
+
+    claim: Claim | None
+    sampling_rate: float | None
+    steps: int | None
+
+    @classmethod
+    def of(cls, claim: object, sampling_rate: float | None, steps: int | None) -> _WholeTraining:
+        rate_fits = sampling_rate is None or 0 < sampling_rate <= 1
+        require(rate_fits, "sampling_rate must be in (0, 1]", sampling_rate=sampling_rate)
+        require(steps is None or steps >= 1, "steps must be >= 1", steps=steps)
+        return cls(None if claim is None else parse_claim(claim, Relation.ADD_REMOVE), sampling_rate, steps)
+
+    def sentences(self, noise: StepNoise) -> tuple[str, ...]:
+        """Return what the steps mean for the training: its claim, and what they spend by the accountant."""
+        claim = self.claim
+        first = f"claimed {noise} in each step"
+        if claim is not None:
+            first = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}, with {noise} in each step"
+        spent: tuple[str, ...] = ()
+        if isinstance(noise, GaussianNoise) and self.steps is not None and self.sampling_rate is not None:
+            delta = 1e-5 if claim is None else claim.delta
+            epsilon = SubsampledGaussian(noise.multiplier, self.sampling_rate, self.steps).epsilon(delta)
+            spent = (
+                f"by the accountant, {self.steps:,} such steps at rate {self.sampling_rate:g} spend epsilon "
+                f"{epsilon:.3g} at delta={delta:g}",
+            )
+        tested = "tested: noise and clipping of the steps; not the accountant nor the data pipeline"
+        return (first, *spent, tested)

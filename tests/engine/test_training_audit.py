@@ -1,0 +1,258 @@
+"""Audits that accompany a training: honest loops keep the stated error, and planted defects are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpaudit
+from dpaudit import CorrelatedNoise, GaussianNoise, LaplaceNoise, TrainingAudit, Verdict
+from dpaudit.engine.observer import training_audit
+from dpaudit.engine.observer.directions import SETS, Directions
+from dpaudit.engine.observer.guesses import NoiseModel
+from dpaudit.engine.observer.leaves import Places
+from dpaudit.errors import InputError
+
+WEIGHTS, STEPS, CLIP, BATCH = 600, 60, 2.0, 10.0
+LAYERS = slice(0, 200)
+X = np.random.default_rng(5).normal(size=(80, WEIGHTS)) / 8
+Y = (X[:, 0] > 0).astype(float)
+Noise = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def independent(rng: np.random.Generator, step: int, *, scale: float = 1.0) -> np.ndarray:
+    return scale * rng.standard_normal(WEIGHTS)
+
+
+def some_steps_bare(rng: np.random.Generator, step: int, *, every: int) -> np.ndarray:
+    return independent(rng, step) * (step % every > 0)
+
+
+def bare_layer(rng: np.random.Generator, step: int) -> np.ndarray:
+    noise = independent(rng, step)
+    noise[LAYERS] = 0
+    return noise
+
+
+def repeated(rng: np.random.Generator, step: int, *, period: int) -> np.ndarray:
+    return np.random.default_rng(step % period).standard_normal(WEIGHTS)
+
+
+def differences(rng: np.random.Generator, step: int) -> np.ndarray:
+    """Return z_t - z_(t-1) of the claimed deviation."""
+    fresh, before = (np.random.default_rng([8, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
+    return (fresh - before) / np.sqrt(2)
+
+
+def each_clipped(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True) / CLIP)).sum(0)
+
+
+def not_clipped(rows: np.ndarray) -> np.ndarray:
+    return rows.sum(0)
+
+
+def clipped_too_far(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True) / (2 * CLIP))).sum(0)
+
+
+def train(
+    audit: TrainingAudit,
+    noise: Noise = independent,
+    clip: Callable[[np.ndarray], np.ndarray] = each_clipped,
+    *,
+    joins_rows: bool = True,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> TrainingAudit:
+    """Train a linear model; the noise of a step is that of `noise` times the clip."""
+    rng, weights = np.random.default_rng(seed), np.zeros(WEIGHTS)
+    for step in range(steps):
+        batch = rng.random(len(X)) < BATCH / len(X)
+        rows = X[batch] * (1 / (1 + np.exp(-X[batch] @ weights)) - Y[batch])[:, None]
+        total = clip(audit.join(rows)) if joins_rows else audit.join(clip(rows))
+        noisy = (total + CLIP * noise(rng, step)) / BATCH
+        audit.observe(noisy)
+        weights -= 0.5 * noisy
+    return audit
+
+
+def audit_of(noise: Any = 1.0, **options: Any) -> TrainingAudit:
+    return TrainingAudit(noise, **{"clip": CLIP, "divisor": BATCH, "seed": 0} | options)
+
+
+@pytest.mark.parametrize("joins_rows", [True, False], ids=["rows before the clip", "sum after the clip"])
+def test_honest_trainings_keep_the_stated_error(joins_rows: bool) -> None:
+    p_values = [
+        train(audit_of(seed=seed), joins_rows=joins_rows, steps=30, seed=seed).result.p_value for seed in range(60)
+    ]
+    assert stats.binom.sf(np.sum(np.array(p_values) <= 0.05) - 1, len(p_values), 0.05) > 1e-3
+    result = train(audit_of(claim=(8.0, 1e-5), sampling_rate=0.125, steps=STEPS)).result
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert "epsilon 8 at delta=1e-05, with Gaussian noise of multiplier 1 in each step" in str(result)
+    assert result.test.noise is not None
+    assert not result.test.noise.odd
+
+
+DEFECTS: Mapping[str, dict[str, Any]] = {
+    "half of the noise": {"noise": partial(independent, scale=0.5)},
+    "none": {"noise": partial(independent, scale=0.0)},
+    "none in every fourth step": {"noise": partial(some_steps_bare, every=4), "steps": 120},
+    "none on one layer": {"noise": bare_layer},
+    "the same noise again": {"noise": partial(repeated, period=1)},
+    "five noises in turn": {"noise": partial(repeated, period=5)},
+    "twenty noises in turn": {"noise": partial(repeated, period=20)},
+    "differences of neighbouring noise": {"noise": differences, "steps": 120},
+    "no clip": {"clip": not_clipped},
+    "a clip twice as large": {"clip": clipped_too_far},
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_planted_defects_are_found(defect: str) -> None:
+    result = train(audit_of(seed=1), **DEFECTS[defect]).result
+    assert result.verdict is Verdict.VIOLATION, str(result)
+    assert result.p_value <= 1e-3
+
+
+def correlated(rng: np.random.Generator, step: int, *, deviation: float) -> np.ndarray:
+    """Return z_t - 0.9 z_(t-1) with white noise z of this deviation."""
+    fresh, before = (np.random.default_rng([9, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
+    return deviation * (fresh - 0.9 * before * (step > 0))
+
+
+def test_correlated_noise_is_decoded() -> None:
+    claimed = CorrelatedNoise.with_factor(0.9, 1.0, steps=STEPS)
+    right = train(audit_of(claimed), partial(correlated, deviation=claimed.sensitivity)).result
+    assert right.verdict is Verdict.NO_VIOLATION
+    assert right.test.noise is not None
+    assert not right.test.noise.odd
+    forgotten = train(audit_of(claimed), partial(correlated, deviation=1.0)).result
+    assert forgotten.verdict is Verdict.VIOLATION
+    # Without a description, right and wrong noise are not the independent noise that is assumed.
+    assert train(audit_of(1.0), partial(correlated, deviation=claimed.sensitivity)).result.verdict is Verdict.UNDECIDED
+
+
+def test_laplace_noise() -> None:
+    def noise(rng: np.random.Generator, step: int, *, scale: float) -> np.ndarray:
+        return rng.laplace(scale=scale, size=WEIGHTS)
+
+    def in_the_one_norm(rows: np.ndarray) -> np.ndarray:
+        return (rows / np.maximum(1, np.abs(rows).sum(1, keepdims=True) / CLIP)).sum(0)
+
+    right = train(audit_of(LaplaceNoise(1.0)), partial(noise, scale=1.0), in_the_one_norm).result
+    assert right.verdict is Verdict.NO_VIOLATION
+    wrong = train(audit_of(LaplaceNoise(1.0)), partial(noise, scale=0.3), in_the_one_norm).result
+    assert wrong.verdict is Verdict.VIOLATION
+
+
+def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the coins of the step are learned before they are guessed."""
+    scores = NoiseModel.scores
+
+    def peeks(self: NoiseModel, turn: int, residual: Any, following: Any) -> Any:
+        sign = self._directions.sign[turn] / self._directions.length
+        told = self._peeked[:, None] * sign * 0.6
+        residual = residual.copy()
+        residual[turn] += told
+        return scores(self, turn, residual, following)
+
+    observe = TrainingAudit._finish
+
+    def telling(self: TrainingAudit, following: Any) -> None:
+        if self._waiting is not None:
+            assert self._model is not None
+            self._model._peeked = self._waiting[2]  # type: ignore[attr-defined]
+        observe(self, following)
+
+    monkeypatch.setattr(NoiseModel, "scores", peeks)
+    monkeypatch.setattr(TrainingAudit, "_finish", telling)
+    p_values = [train(audit_of(seed=seed), steps=60, seed=seed).result.p_value for seed in range(20)]
+    assert stats.binom.sf(np.sum(np.array(p_values) <= 0.05) - 1, len(p_values), 0.05) < 1e-3
+
+
+def test_result_at_any_time_and_its_values() -> None:
+    audit = train(audit_of(), partial(independent, scale=0.5), steps=20)
+    early = audit.result
+    assert audit.result.p_value == early.p_value
+    assert early.bound.counts[0] == ("steps", 20)
+    assert early.scores.score.size == 400
+    values = early.to_dict()
+    assert values["verdict"] == early.verdict.value
+    assert 0.5 < values["share_right"] < 1
+    assert "canaries joined its steps" in str(early)
+    assert training_audit.detectable_noise(0.383, 20, 60) == pytest.approx(1.75, rel=0.2)
+    assert training_audit.detectable_noise(0.383, 1, 5) == np.inf
+
+
+def test_tensors_lists_and_mappings_get_the_same_canaries() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=WEIGHTS)
+
+    def shapes(vector: np.ndarray) -> dict[str, np.ndarray]:
+        return {"first": vector[:500].reshape(50, 10), "second": vector[500:]}
+
+    forms: dict[str, Callable[[np.ndarray], Any]] = {
+        "mapping": shapes,
+        "list": lambda vector: list(shapes(vector).values()),
+        "tensors": lambda vector: {name: torch.from_numpy(part.copy()) for name, part in shapes(vector).items()},
+    }
+    joined = {}
+    for name, form in forms.items():
+        audit = audit_of(seed=3)
+        total = audit.join(form(flat))
+        parts = list(total.values()) if isinstance(total, dict) else total
+        joined[name] = np.concatenate([np.asarray(part).ravel() for part in parts])
+        audit.observe(total)
+        assert audit.result.bound.counts[0] == ("steps", 1)
+    np.testing.assert_allclose(joined["list"], joined["mapping"])
+    np.testing.assert_allclose(joined["tensors"], joined["mapping"])
+    added = np.linalg.norm(joined["list"] - flat)
+    audit = audit_of(seed=3)
+    audit.join(shapes(flat))
+    assert added == pytest.approx(CLIP * np.sqrt(audit.participates().sum()))
+
+    in_place = {name: torch.from_numpy(part.copy()) for name, part in shapes(flat).items()}
+    audit_of(seed=3).join(in_place, in_place=True)
+    np.testing.assert_allclose(np.concatenate([part.numpy().ravel() for part in in_place.values()]), joined["list"])
+
+
+def test_directions_are_orthogonal_and_touch_every_tensor() -> None:
+    directions = Directions.draw([4, 4000, 30, 9000], 20, np.random.default_rng(0))
+    assert np.unique(directions.place).size == directions.place.size
+    assert set(np.unique(directions.tensor)) == {0, 1, 2, 3}
+    assert directions.place.shape[:2] == (SETS, 20)
+    vector = np.arange(13034.0)
+    taken = Places([4, 4000, 30, 9000], directions.place).read(
+        [vector[:4], vector[4:4004], vector[4004:4034], vector[4034:]]
+    )
+    np.testing.assert_array_equal(taken, directions.place)
+
+
+def test_wrong_use_is_refused_in_a_sentence() -> None:
+    with pytest.raises(InputError, match="clip must be > 0"):
+        audit_of(clip=0.0)
+    with pytest.raises(InputError, match="must join its canaries before"):
+        audit_of().observe(np.zeros(WEIGHTS))
+    with pytest.raises(InputError, match="exists once a step was observed"):
+        _ = audit_of().result
+    with pytest.raises(InputError, match="noise"):
+        audit_of("large")
+    audit = audit_of()
+    audit.join(np.zeros(WEIGHTS))
+    with pytest.raises(InputError, match="must be observed before the next one"):
+        audit.join(np.zeros(WEIGHTS))
+    with pytest.raises(InputError, match="must have all weights"):
+        audit.observe(np.zeros(WEIGHTS + 1))
+    audit.observe(np.zeros(WEIGHTS))
+    with pytest.raises(InputError, match="same sizes in each step"):
+        audit.join(np.zeros(WEIGHTS + 1))
+    with pytest.raises(InputError, match="at least"):
+        dpaudit.TrainingAudit(1.0).join(np.zeros(1))
+    assert isinstance(audit.noise, GaussianNoise)
