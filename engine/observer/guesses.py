@@ -61,38 +61,34 @@ class NoiseModel:
         self._lead = -SWITCH_COINS
         self._factors: Floats = np.zeros(LAGS + 1)
 
-    def guesses(self, turn: int, residual: Floats, following: Floats | None) -> tuple[Floats, Floats]:
-        """Return scores of the coins of a step by the claimed noise and by the learned one, both of shape (coins,).
+    def scores(self, turn: int, residual: Floats, following: Floats | None) -> Floats:
+        """Return scores of the coins of a step by the claimed noise and by the learned one, shape (2, coins).
 
         Args:
             turn: Number of the set of directions of the step.
             residual: Residual of the step on all weights, shape (sets, coins, weights).
             following: Residual of the next step; None if there is none.
         """
-        own, sign = residual[turn], self._directions.sign[turn]
-        effect = self.effect * sign / self._directions.length
-        by_claim = ((own - effect / 2) * effect).sum(1) / self._claimed
+        own, effect = residual[turn], self.effect * self._directions.sign[turn] / self._directions.length
         left = self._without_explained(turn, residual, following)
-        variance = self._variances(turn)
-        learned = ((left - effect / 2) * effect / variance).sum(1)
-        return by_claim, learned
+        by_claim = ((own - effect / 2) * effect).sum(1) / self._claimed
+        learned = ((left - effect / 2) * effect / self._variances(turn)).sum(1)
+        return np.array([by_claim, learned])
 
-    def scores(self, turn: int, residual: Floats, following: Floats | None) -> tuple[Floats, Floats, Floats]:
-        """Return the scores that count, and both of `guesses`."""
-        both = self.guesses(turn, residual, following)
-        return both[int(self._lead > 0)], *both
+    @property
+    def prefers_learned(self) -> bool:
+        """True if the learned noise guessed clearly better than the claimed one so far."""
+        return self._lead > 0
 
-    def add(
-        self, turn: int, residual: Floats, following: Floats | None, coins: Flags, scores: tuple[Floats, Floats]
-    ) -> None:
+    def add(self, turn: int, residual: Floats, following: Floats | None, coins: Flags, scores: Floats) -> None:
         """Learn from a step whose coins are known.
 
         Args:
-            turn: As in `guesses`.
-            residual: As in `guesses`.
-            following: As in `guesses`.
+            turn: As in `scores`.
+            residual: As in `scores`.
+            following: As in `scores`.
             coins: True for each canary that joined, shape (coins,).
-            scores: What `guesses` returned.
+            scores: What `scores` returned, over all processes.
         """
         right = [int(((score > 0) == coins).sum()) for score in scores]
         self._lead += right[1] - right[0]
@@ -178,4 +174,4 @@ class NoiseModel:
         if not self._is_independent:
             powers[1, :], powers[:, 1] = 0, 0
             powers[1, 1] = 1
-        self._factors = np.linalg.solve(powers[1:, 1:], powers[1:, 0])
+        self._factors = np.asarray(np.linalg.solve(powers[1:, 1:], powers[1:, 0]), np.float64)

@@ -22,7 +22,7 @@ def leaves(values: Any) -> list[Any]:
     Raises: InputError for anything else.
     """
     if hasattr(values, "shape") and hasattr(values, "dtype"):
-        return [values]
+        return [values.to_local() if hasattr(values, "to_local") else values]  # of a tensor in shards, this one's
     if isinstance(values, Mapping):
         values = values.values()
     elif isinstance(values, str | bytes) or not isinstance(values, Iterable):

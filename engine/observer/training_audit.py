@@ -20,6 +20,7 @@ from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer.directions import Directions
 from dpaudit.engine.observer.guesses import NoiseModel
 from dpaudit.engine.observer.leaves import Places, leaves, sizes_of
+from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages, CoinTally
@@ -112,8 +113,8 @@ class TrainingAudit:
     the stated noise gives each step. The canaries are part of the training: with k coins, some k / 2 clips are
     added to each sum, in directions orthogonal to each other. Use a replica if the model must not change.
 
-    Processes of a distributed training each create the audit with the same `seed`; the one whose gradients include the
-    canaries calls `join`, with the sum over all processes.
+    Each process of a distributed training creates the audit with the same `seed` and makes the same calls: `join` with
+    its own gradients, `observe` with what all of them got.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class TrainingAudit:
         coins: int = COINS,
         sampling_rate: float | None = None,
         steps: int | None = None,
+        distributed: Share | None = None,
         name: str = "training",
         seed: int | None = None,
     ) -> None:
@@ -139,6 +141,8 @@ class TrainingAudit:
             coins: Number of coins of a step, >= 1; fewer in a model with fewer than 2 weights for each.
             sampling_rate: Rate of Poisson sampling of the training, in (0, 1], for the cost that the answer mentions.
             steps: Number of steps of the training, >= 1, likewise.
+            distributed: "records" if the gradients of several processes are added up before the noise (DDP); "weights"
+                if each has a shard of them (FSDP); None in one process.
             name: Name of the audit in its answer.
             seed: Seed of directions and coins, the same in all processes of a training; None draws one.
         """
@@ -149,7 +153,14 @@ class TrainingAudit:
         self.clip, self.divisor, self.name = clip, divisor, name
         self._whole = _WholeTraining.of(claim, sampling_rate, steps)
         self._coins = coins
-        self._directions_rng, self._coins_rng = np.random.default_rng(seed).spawn(2)
+        self._processes = Processes.of(distributed)
+        require(
+            distributed is None or seed is not None, "a distributed training needs a `seed` that all processes state"
+        )
+        directions_seed, coins_seed = np.random.SeedSequence(seed).spawn(2)
+        if distributed == "weights":
+            directions_seed = directions_seed.spawn(self._processes.count)[self._processes.rank]
+        self._directions_rng, self._coins_rng = map(np.random.default_rng, (directions_seed, coins_seed))
         self._directions: Directions | None = None
         self._model: NoiseModel | None = None
         self._current = np.zeros(0)  # noise and canaries of the last step, as released
@@ -159,7 +170,47 @@ class TrainingAudit:
         self._scores: list[Floats] = []
         self._truths: list[Flags] = []
         self.step = 0
-        """Number of observed steps."""
+        """Number of steps so far."""
+        self.skipped = 0
+        """Number of those that were not observed."""
+
+    @classmethod
+    def of_opacus(cls, optimizer: Any, **options: Any) -> TrainingAudit:
+        """Return an audit of all further steps of an optimizer of Opacus; the training needs no other change.
+
+            module, optimizer, loader = PrivacyEngine().make_private(...)
+            audit = dpaudit.TrainingAudit.of_opacus(optimizer, claim=(3, 1e-5))
+            ...                                                    # the training as it is
+            print(audit.result)
+
+        The canaries join between clipping and noise. Each way of clipping, ghost clipping, virtual steps and several
+        processes work alike; for these, state `seed`.
+
+        Args:
+            optimizer: The optimizer that `make_private` returned.
+            options: Further arguments of the class, such as `claim` and `coins`.
+        Raises: InputError for another optimizer, or one without noise.
+        """
+        from dpaudit.engine.observer.opacus import attach, stated_by
+
+        audit = cls(**stated_by(optimizer) | options)
+        attach(audit, optimizer)
+        return audit
+
+    @property
+    def awaits_observation(self) -> bool:
+        """True if a step has joined its canaries and was not observed yet."""
+        return self._joined is not None and self._joined.base is not None
+
+    def skip(self) -> None:
+        """Give up a step that joined its canaries and is never observed; its coins count as guessed wrong."""
+        if not self.awaits_observation:
+            return
+        assert self._joined is not None
+        self._finish(None)
+        self._scores.append(np.zeros(self._joined.coins.size))
+        self._truths.append(self._joined.coins)
+        self._joined, self.step, self.skipped = None, self.step + 1, self.skipped + 1
 
     def participates(self) -> Flags:
         """Return the coins of the step that comes next: True for each canary that joins, shape (coins,).
@@ -183,19 +234,23 @@ class TrainingAudit:
         Raises: InputError if the last step was not observed, or for gradients of another size.
         """
         require(
-            self._joined is None or self._joined.base is None,
-            f"step {self.step} must be observed before the next one joins its canaries",
+            not self.awaits_observation, f"step {self.step} must be observed before the next one joins its canaries"
         )
         whole = leaves(gradients)
         is_rows = len(whole) == 1 and whole[0].ndim == 2
+        if is_rows and self._processes.share == "weights":
+            raise InputError("rows of single examples have all weights: give the shard of the sum of clipped gradients")
         self._prepare([int(whole[0].shape[1])] if is_rows else sizes_of(gradients))
         if self._joined is None:
             self._toss()
         assert self._joined is not None
         if is_rows:
-            self._joined = replace(self._joined, base=self._clipped_sum(whole[0]))
-            return self._with_rows(whole[0])
-        self._joined = replace(self._joined, base=self._places.read(gradients) / self.clip)
+            self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(whole[0])))
+            return self._with_rows(whole[0]) if self._processes.adds_canaries else gradients
+        base = self._places.read(gradients) / self.clip
+        self._joined = replace(self._joined, base=self._of_all_records(base))
+        if not self._processes.adds_canaries:
+            return gradients
         return self._places.add(gradients, self.clip * self._effects(self._joined.coins), in_place=in_place)
 
     def observe(self, noisy: Any) -> None:
@@ -231,7 +286,7 @@ class TrainingAudit:
         assert self._model is not None
         if self._waiting is not None:
             turn, residual, coins = self._waiting
-            scores.append(self._model.scores(turn, residual, None)[0])
+            scores.append(self._guessed(turn, residual, None)[0])
             truths.append(coins)
         finite = [np.nan_to_num(row, nan=0.0) for row in scores]
         evidence = StepScores.in_single_precision(np.concatenate(truths), np.concatenate(finite))
@@ -260,7 +315,9 @@ class TrainingAudit:
             self._sizes = sizes
             self._directions = Directions.draw(sizes, coins, self._directions_rng, weights=weights)
             self._places = Places(sizes, self._directions.place)
-            effect = float(self.noise.weights(0)[0])
+            shards = self._processes.count if self._processes.share == "weights" else 1
+            self._length = self._directions.length * math.sqrt(shards)  # a canary has one clip over all shards
+            effect = float(self.noise.weights(0)[0]) / math.sqrt(shards)
             self._model = NoiseModel(
                 self._directions, self.noise.deviation, effect, is_independent=self._is_independent
             )
@@ -275,7 +332,7 @@ class TrainingAudit:
         directions = self._directions_of_model
         effects = np.zeros(directions.place.shape)
         turn = self.step % len(effects)
-        effects[turn] = coins[:, None] * directions.sign[turn] / directions.length
+        effects[turn] = coins[:, None] * directions.sign[turn] / self._length
         return effects
 
     def _clipped_sum(self, rows: Any) -> Floats:
@@ -316,6 +373,17 @@ class TrainingAudit:
             now * released + sum(w * noise for w, noise in zip(before, reversed(self._released), strict=False))
         )
 
+    def _of_all_records(self, base: Floats) -> Floats:
+        return self._processes.summed(base) if self._processes.share == "records" else base
+
+    def _guessed(self, turn: int, residual: Floats, following: Floats | None) -> tuple[Floats, Floats]:
+        """Return the scores of the coins of a step, and those by the claimed and by the learned noise."""
+        assert self._model is not None
+        both = self._model.scores(turn, residual, following)
+        if self._processes.share == "weights":
+            both = self._processes.summed(both)
+        return both[int(self._model.prefers_learned)], both
+
     def _finish(self, following: Floats | None) -> None:
         """Guess the coins of the step that waits, then learn from them."""
         if self._waiting is None:
@@ -323,14 +391,15 @@ class TrainingAudit:
         assert self._model is not None
         turn, residual, coins = self._waiting
         self._waiting = None
-        chosen, *both = self._model.scores(turn, residual, following)
+        chosen, both = self._guessed(turn, residual, following)
         self._scores.append(chosen)
         self._truths.append(coins)
-        self._model.add(turn, residual, following, coins, (both[0], both[1]))
+        self._model.add(turn, residual, following, coins, both)
         if not self._is_independent:
             directions = self._directions_of_model
             noise = self._current.copy()
-            noise[turn] -= coins[:, None] * directions.sign[turn] / directions.length * self._model.effect
+            effect = self._model.effect / self.noise.weights(0)[0]  # as released, not decoded
+            noise[turn] -= coins[:, None] * directions.sign[turn] / directions.length * effect
             self._released.append(noise)
 
     def _answer(self, evidence: StepScores) -> TrainingResult:
@@ -360,7 +429,12 @@ class TrainingAudit:
         )
         test = test.at_confidence_of(replace(estimator, confidence=SURE).find([tally]))
         joined = int(evidence.truth.sum())
-        return TrainingResult(self.name, test, evidence, (CANARIED.format(joined=joined),))
+        notes = [CANARIED.format(joined=joined)]
+        if self.skipped:
+            notes.append(
+                f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"
+            )
+        return TrainingResult(self.name, test, evidence, tuple(notes))
 
 
 def detectable_noise(claimed: float, coins: int, steps: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from dpaudit.engine.observer import training_audit
 from dpaudit.engine.observer.directions import SETS, Directions
 from dpaudit.engine.observer.guesses import NoiseModel
 from dpaudit.engine.observer.leaves import Places
+from dpaudit.engine.observer.processes import Processes
 from dpaudit.errors import InputError
 
 WEIGHTS, STEPS, CLIP, BATCH = 600, 60, 2.0, 10.0
@@ -256,3 +259,95 @@ def test_wrong_use_is_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match="at least"):
         dpaudit.TrainingAudit(1.0).join(np.zeros(1))
     assert isinstance(audit.noise, GaussianNoise)
+
+
+@pytest.mark.parametrize("mode", ["flat", "per_layer", "ghost", "virtual steps"])
+def test_opacus_needs_one_line(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    opacus = pytest.importorskip("opacus")
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def result_of(tampered: bool) -> dpaudit.TrainingResult:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2))
+        data = TensorDataset(torch.randn(120, 20), torch.randint(2, (120,)))
+        options: dict[str, Any] = {}
+        if mode == "per_layer":
+            options = {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}
+        if mode == "ghost":
+            options = {"grad_sample_mode": "ghost", "criterion": torch.nn.CrossEntropyLoss()}
+        made = opacus.PrivacyEngine().make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.3),
+            data_loader=DataLoader(data, batch_size=40),
+            **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options,
+        )
+        private, optimizer, *criterion, loader = made
+        audit = TrainingAudit.of_opacus(optimizer, claim=(5, 1e-5), seed=1)
+        if tampered:  # planted: half of the noise that is stated
+            optimizer.noise_multiplier = 0.5
+        loss = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
+
+        def epoch(batches: Any) -> None:
+            for features, labels in batches:
+                optimizer.zero_grad()
+                loss(private(features), labels).backward()
+                optimizer.step()
+
+        for _ in range(20):
+            if mode == "virtual steps":
+                with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer) as parts:
+                    epoch(parts)
+            else:
+                epoch(loader)
+        assert audit.step == 60
+        return audit.result
+
+    honest = result_of(tampered=False)
+    assert honest.verdict is Verdict.NO_VIOLATION, str(honest)
+    assert result_of(tampered=True).verdict is Verdict.VIOLATION
+
+
+def test_a_step_that_is_never_observed_counts_as_wrong_guesses() -> None:
+    audit = train(audit_of(), steps=10)
+    audit.join(np.zeros(WEIGHTS))
+    audit.skip()
+    result = train(audit, steps=10).result
+    assert dict(result.bound.counts)["steps"] == 21
+    assert "1 of 21 steps were not observed" in str(result)
+    assert (result.scores.score.reshape(21, -1)[10] == 0).all()
+
+
+def in_a_process(rank: int, folder: str) -> None:
+    """Train in one of two processes, four times: each has half of the records, or half of the weights."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    mine = slice(0, 400) if rank == 0 else slice(400, WEIGHTS)
+    for share, scale in itertools.product(("records", "weights"), (1.0, 0.5)):
+        audit = TrainingAudit(1.0, clip=CLIP, distributed=share, seed=4)  # type: ignore[arg-type]
+        data, noise = np.random.default_rng(rank), np.random.default_rng(9)
+        for step in range(STEPS):
+            added = CLIP * independent(noise, step, scale=scale)
+            if share == "records":
+                total = audit.join(data.normal(size=WEIGHTS))
+                audit.observe(Processes("records", rank, 2).summed(total) + added)
+            else:
+                shard = audit.join(np.random.default_rng(step).normal(size=WEIGHTS)[mine])
+                audit.observe(shard + added[mine])
+        result = audit.result
+        Path(folder, f"{share}-{scale}-{rank}.txt").write_text(f"{result.verdict} {result.p_value:.6g}")
+    dist.destroy_process_group()
+
+
+def test_processes_that_divide_records_or_weights(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.multiprocessing.spawn(in_a_process, args=(str(tmp_path),), nprocs=2)
+    for share in ("records", "weights"):
+        for scale, verdict in ((1.0, Verdict.NO_VIOLATION), (0.5, Verdict.VIOLATION)):
+            first, second = ((tmp_path / f"{share}-{scale}-{rank}.txt").read_text() for rank in (0, 1))
+            assert first == second
+            assert first.startswith(verdict.value), (share, scale, first)
+    with pytest.raises(InputError, match="needs a process group"):
+        TrainingAudit(1.0, distributed="records", seed=0)
