@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ WEIGHTS, STEPS, CLIP, BATCH = 600, 60, 2.0, 10.0
 LAYERS = slice(0, 200)
 X = np.random.default_rng(5).normal(size=(80, WEIGHTS)) / 8
 Y = (X[:, 0] > 0).astype(float)
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 
 
@@ -351,3 +353,12 @@ def test_processes_that_divide_records_or_weights(tmp_path: Path) -> None:
             assert first.startswith(verdict.value), (share, scale, first)
     with pytest.raises(InputError, match="needs a process group"):
         TrainingAudit(1.0, distributed="records", seed=0)
+
+
+def test_the_example_of_the_guide_prints_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    (code, output), *others = re.findall(
+        r"```python\n(.*?)```\n.*?\n\n((?:    [^\n]*\n)+)", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert not others
+    exec(compile(code, str(PAGE), "exec"), {})
+    assert capsys.readouterr().out.rstrip().splitlines() == [line[4:] for line in output.rstrip().splitlines()]
