@@ -3,7 +3,7 @@
 All sizes are in clips, the largest norm of one record's contribution to a step.
 
 A matrix mechanism releases y = x + C^-1 z for the sums x of the steps, white noise z and a lower-triangular matrix C,
-the strategy. The product u = C y = C x + z is white noise beside C x, so it is decoded step by step. A record in the
+the strategy. The product u = C y = C x + z is white noise plus C x, so it is decoded step by step. A record in the
 steps P moves u by the sum of the columns of C in P. The norm of that sum, at most the sensitivity, over the deviation
 of z is the mu of the record.
 Source: Denisov et al. (2022), arXiv:2202.08312; Choquette-Choo et al. (2023), arXiv:2306.08153.
@@ -171,5 +171,5 @@ class CorrelatedNoise(StepNoise):
         return np.asarray(self.coefficients[: step + 1])
 
     def curve(self, step: int) -> PrivacyCurve:
-        """Return the claim of one step: beside earlier releases, a release tells of a record by C[t, t] / deviation."""
+        """Return the claim of one step: given earlier releases, a release tells of a record by C[t, t] / deviation."""
         return GaussianDP(self.coefficients[0] / self.deviation)

@@ -57,13 +57,13 @@ class Directions:
         )
         each = min(total // wanted, weights or max(WEIGHTS, 2 * len(sizes)))
         order = np.argsort(sizes, kind="stable")
-        taken, left, firsts = [], each * wanted, np.concatenate([[0], np.cumsum(sizes)])
+        chosen, missing, firsts = [], each * wanted, np.concatenate([[0], np.cumsum(sizes)])
         for rank, tensor in enumerate(order.tolist()):  # the smallest tensors first, so that larger ones fill the rest
-            count = min(sizes[tensor], -(-left // (len(sizes) - rank)))
-            taken.append(firsts[tensor] + rng.choice(sizes[tensor], size=count, replace=False))
-            left -= count
+            count = min(sizes[tensor], -(-missing // (len(sizes) - rank)))
+            chosen.append(firsts[tensor] + rng.choice(sizes[tensor], size=count, replace=False))
+            missing -= count
         # Dealt in turn, so that each direction has its share of every tensor.
-        place = np.concatenate(taken).reshape(each, wanted).T.reshape(SETS, coins, each)
+        place = np.concatenate(chosen).reshape(each, wanted).T.reshape(SETS, coins, each)
         sign = np.where(rng.random(place.shape) < 0.5, 1.0, -1.0)
         return cls(place, sign, np.searchsorted(firsts, place, side="right") - 1)
 

@@ -23,9 +23,9 @@ LAGS = 8
 STORED_NUMBERS = 4_000_000
 """Largest number of residuals that are stored to find noise that repeats."""
 PRIOR_NUMBERS = 50.0
-"""Weight of the claimed variance, in numbers, beside those observed of a tensor."""
+"""Weight of the claimed variance, in numbers, next to those observed of a tensor."""
 PRIOR_COINS = 4.0
-"""Weight of the claimed effect of a canary, in coins, beside those observed."""
+"""Weight of the claimed effect of a canary, in coins, next to those observed."""
 LIKENESS = 0.6
 """Correlation of a step's noise with that of an earlier one from which it counts as repeated."""
 RIDGE = 1e-3
@@ -69,10 +69,10 @@ class NoiseModel:
             residual: Residual of the step on all weights, shape (sets, coins, weights).
             following: Residual of the next step; None if there is none.
         """
-        own, effect = residual[turn], self.effect * self._directions.sign[turn] / self._directions.length
-        left = self._without_explained(turn, residual, following)
-        by_claim = ((own - effect / 2) * effect).sum(1) / self._claimed
-        learned = ((left - effect / 2) * effect / self._variances(turn)).sum(1)
+        own_noise, effect = residual[turn], self.effect * self._directions.sign[turn] / self._directions.length
+        unexplained = self._without_explained(turn, residual, following)
+        by_claim = ((own_noise - effect / 2) * effect).sum(1) / self._claimed
+        learned = ((unexplained - effect / 2) * effect / self._variances(turn)).sum(1)
         return np.array([by_claim, learned])
 
     @property
@@ -97,11 +97,11 @@ class NoiseModel:
         if coins.any() and np.isfinite(along).all():
             self._effect_sum += float(along[coins].sum())
             self._effect_count += int(coins.sum())
-        left = self._without_explained(turn, residual, following) - coins[:, None] * sign * self.effect
-        if not np.isfinite(left).all():
+        unexplained = self._without_explained(turn, residual, following) - coins[:, None] * sign * self.effect
+        if not np.isfinite(unexplained).all():
             return
         tensor = self._directions.tensor[turn].ravel()
-        np.add.at(self._squares, tensor, (left**2).ravel())
+        np.add.at(self._squares, tensor, (unexplained**2).ravel())
         np.add.at(self._numbers, tensor, 1.0)
         self._remember(turn, residual, following, coins)
 
@@ -112,7 +112,7 @@ class NoiseModel:
 
     @property
     def effect(self) -> float:
-        """What a canary adds along its direction, in clips: as claimed at first, then as observed."""
+        """Effect of a canary along its direction, in clips: as claimed at first, then as observed."""
         return self._effect_sum / self._effect_count
 
     def _variances(self, turn: int) -> Floats:
@@ -124,8 +124,8 @@ class NoiseModel:
         of_tensors = (self._squares + prior * self._claimed) / (self._numbers + prior)
         variance = of_tensors[self._directions.tensor[turn]]
         if self._count >= STEPS_OF_BARE:
-            own = self._of_weights[turn] / self._count
-            variance = np.where(own < BARE_SHARE * variance, own, variance)
+            mean_square = self._of_weights[turn] / self._count
+            variance = np.where(mean_square < BARE_SHARE * variance, mean_square, variance)
         return np.asarray(np.maximum(variance, LEAST_SHARE * self._claimed), np.float64)
 
     def _earlier(self, turn: int) -> Floats:
@@ -137,22 +137,26 @@ class NoiseModel:
 
     def _without_explained(self, turn: int, residual: Floats, following: Floats | None) -> Floats:
         """Return the residual of a step without what other steps explain of it, shape (coins, weights)."""
-        left = residual[turn] - np.tensordot(self._factors[1:], self._earlier(turn), 1)
+        unexplained = residual[turn] - np.tensordot(self._factors[1:], self._earlier(turn), 1)
         if following is not None and self._is_independent and np.isfinite(following[turn]).all():
-            left = left - self._factors[0] * following[turn]
-        return np.asarray(left - self._repeated(turn, left), np.float64)
+            unexplained = unexplained - self._factors[0] * following[turn]
+        return np.asarray(unexplained - self._repeated(turn, unexplained), np.float64)
 
-    def _repeated(self, turn: int, left: Floats) -> Floats:
+    def _repeated(self, turn: int, unexplained: Floats) -> Floats:
         """Return the multiple of an earlier step's noise that repeats in this step, 0 if none does."""
-        known = self._stored[: self._count].reshape(-1, *self._directions.place.shape)[:, turn].reshape(-1, left.size)
-        if not len(known):
-            return np.zeros_like(left)
-        flat = left.ravel().astype(np.float32)
-        products, powers = known @ flat, np.einsum("ij,ij->i", known, known) + np.float32(1e-30)
+        stored = (
+            self._stored[: self._count]
+            .reshape(-1, *self._directions.place.shape)[:, turn]
+            .reshape(-1, unexplained.size)
+        )
+        if not len(stored):
+            return np.zeros_like(unexplained)
+        flat = unexplained.ravel().astype(np.float32)
+        products, powers = stored @ flat, np.einsum("ij,ij->i", stored, stored) + np.float32(1e-30)
         best = int(np.argmax(products**2 / powers))
         if products[best] ** 2 < LIKENESS**2 * powers[best] * float(flat @ flat):
-            return np.zeros_like(left)
-        return np.asarray(products[best] / powers[best] * known[best].reshape(left.shape), np.float64)
+            return np.zeros_like(unexplained)
+        return np.asarray(products[best] / powers[best] * stored[best].reshape(unexplained.shape), np.float64)
 
     def _remember(self, turn: int, residual: Floats, following: Floats | None, coins: Flags) -> None:
         sign = self._directions.sign[turn] / self._directions.length

@@ -70,17 +70,17 @@ class Places:
         ]
         self._on_device: dict[tuple[int, str], Any] = {}
 
-    def read(self, values: Any) -> Floats:
+    def at(self, values: Any) -> Floats:
         """Return the numbers at the places, float64."""
-        whole, taken = leaves(values), np.empty(int(np.prod(self._shape)))
+        whole, numbers = leaves(values), np.empty(int(np.prod(self._shape)))
         for leaf, which, local in self._parts:
             flat = whole[leaf].reshape(-1)
             if hasattr(flat, "index_select"):
                 flat = flat.detach().index_select(0, self._tensor(leaf, local, flat.device))
-                taken[which] = numpy_of(flat)
+                numbers[which] = numpy_of(flat)
             else:
-                taken[which] = np.asarray(flat[local])
-        return taken.reshape(self._shape)
+                numbers[which] = np.asarray(flat[local])
+        return numbers.reshape(self._shape)
 
     def add(self, values: Any, numbers: Floats, *, in_place: bool) -> Any:
         """Return the gradients with numbers added at the places; `in_place` changes arrays and tensors themselves."""

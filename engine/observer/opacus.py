@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpaudit.errors import InputError, require
 
-if TYPE_CHECKING:
-    from dpaudit.engine.observer.training_audit import TrainingAudit
+
+class Audit(Protocol):
+    """Methods of an audit that the optimizer calls."""
+
+    divisor: float
+
+    @property
+    def awaits_observation(self) -> bool: ...
+
+    def join(self, gradients: Any, *, in_place: bool = False) -> Any: ...
+
+    def observe(self, noisy: Any) -> None: ...
+
+    def skip(self) -> None: ...
 
 
 def stated_by(optimizer: Any) -> dict[str, Any]:
@@ -33,7 +45,7 @@ def stated_by(optimizer: Any) -> dict[str, Any]:
     }
 
 
-def attach(audit: TrainingAudit, optimizer: Any) -> None:
+def attach(audit: Audit, optimizer: Any) -> None:
     """Let the audit join each step between clipping and noise, and observe what the inner optimizer gets."""
     add_noise, weights = optimizer.add_noise, optimizer.params
 

@@ -13,7 +13,7 @@ from dpaudit.errors import require
 Floats = NDArray[np.float64]
 
 Share = Literal["records", "weights"]
-"""What the processes of a training divide: each has gradients of other records, or of other weights."""
+"""Division of a training: each process has the gradients of other records, or of other weights."""
 
 
 @dataclass(frozen=True)

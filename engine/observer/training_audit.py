@@ -247,7 +247,7 @@ class TrainingAudit:
         if is_rows:
             self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(whole[0])))
             return self._with_rows(whole[0]) if self._processes.adds_canaries else gradients
-        base = self._places.read(gradients) / self.clip
+        base = self._places.at(gradients) / self.clip
         self._joined = replace(self._joined, base=self._of_all_records(base))
         if not self._processes.adds_canaries:
             return gradients
@@ -269,7 +269,7 @@ class TrainingAudit:
             expected=self._weights,
         )
         places = self._places if sizes == self._sizes else Places(sizes, self._directions_of_model.place)
-        residual = self._decoded(places.read(noisy) * (self.divisor / self.clip) - joined.base)
+        residual = self._decoded(places.at(noisy) * (self.divisor / self.clip) - joined.base)
         self._finish(residual)
         self._waiting = self.step % len(self._directions_of_model.place), residual, joined.coins
         self._joined = None
@@ -341,13 +341,13 @@ class TrainingAudit:
         place = self._directions_of_model.place.ravel()
         if isinstance(rows, np.ndarray):
             norms = np.linalg.norm(rows, ord=order, axis=1).astype(np.float64) / self.clip
-            taken = rows[:, place].astype(np.float64)
+            entries = rows[:, place].astype(np.float64)
         else:
             import torch
 
             norms = torch.linalg.vector_norm(rows.detach().float(), ord=order, dim=1).cpu().double().numpy() / self.clip
-            taken = rows.detach()[:, torch.from_numpy(place).to(rows.device)].cpu().double().numpy()
-        summed = (taken / (self.clip * np.maximum(norms, 1)[:, None])).sum(0)
+            entries = rows.detach()[:, torch.from_numpy(place).to(rows.device)].cpu().double().numpy()
+        summed = (entries / (self.clip * np.maximum(norms, 1)[:, None])).sum(0)
         return np.asarray(summed.reshape(self._directions_of_model.place.shape))
 
     def _with_rows(self, rows: Any) -> Any:
@@ -471,7 +471,7 @@ class _JoinedStep:
 
 @dataclass(frozen=True)
 class _WholeTraining:
-    """What is claimed of the whole training."""
+    """Claim of the whole training."""
 
     claim: Claim | None
     sampling_rate: float | None

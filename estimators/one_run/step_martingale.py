@@ -45,7 +45,7 @@ class StepTally:
 
 
 class GuessesOfSteps(Protocol):
-    """Right guesses about steps, whatever the number of coins in a step."""
+    """Right guesses about steps, for any number of coins in a step."""
 
     def p_value(self, claimed: float, /) -> float:
         """Return a p-value of the claim that the total variation of each step is at most `claimed`, in [0, 1)."""

@@ -121,6 +121,7 @@ UNDIVIDED = {
     "band-family",
     "bayesian-posterior",
     "betting",
+    "coin-averages",
     "fair-coins",
     "discoverable-extraction",
     "exposure",

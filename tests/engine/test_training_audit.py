@@ -162,9 +162,9 @@ def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pyte
 
     def peeks(self: NoiseModel, turn: int, residual: Any, following: Any) -> Any:
         sign = self._directions.sign[turn] / self._directions.length
-        told = self._peeked[:, None] * sign * 0.6
+        shown = self._peeked[:, None] * sign * 0.6
         residual = residual.copy()
-        residual[turn] += told
+        residual[turn] += shown
         return scores(self, turn, residual, following)
 
     observe = TrainingAudit._finish
@@ -234,10 +234,10 @@ def test_directions_are_orthogonal_and_touch_every_tensor() -> None:
     assert set(np.unique(directions.tensor)) == {0, 1, 2, 3}
     assert directions.place.shape[:2] == (SETS, 20)
     vector = np.arange(13034.0)
-    taken = Places([4, 4000, 30, 9000], directions.place).read(
+    numbers = Places([4, 4000, 30, 9000], directions.place).read(
         [vector[:4], vector[4:4004], vector[4004:4034], vector[4034:]]
     )
-    np.testing.assert_array_equal(taken, directions.place)
+    np.testing.assert_array_equal(numbers, directions.place)
 
 
 def test_wrong_use_is_refused_in_a_sentence() -> None:
@@ -279,13 +279,13 @@ def test_opacus_needs_one_line(mode: str) -> None:
             options = {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}
         if mode == "ghost":
             options = {"grad_sample_mode": "ghost", "criterion": torch.nn.CrossEntropyLoss()}
-        made = opacus.PrivacyEngine().make_private(
+        private_parts = opacus.PrivacyEngine().make_private(
             module=module,
             optimizer=torch.optim.SGD(module.parameters(), lr=0.3),
             data_loader=DataLoader(data, batch_size=40),
             **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options,
         )
-        private, optimizer, *criterion, loader = made
+        private, optimizer, *criterion, loader = private_parts
         audit = TrainingAudit.of_opacus(optimizer, claim=(5, 1e-5), seed=1)
         if tampered:  # planted: half of the noise that is stated
             optimizer.noise_multiplier = 0.5

@@ -41,8 +41,8 @@ def test_wealth_is_that_of_the_slow_twin() -> None:
 def test_bound_is_the_largest_rejected_accuracy() -> None:
     tally = CoinTally(np.random.default_rng(1).binomial(20, 0.85, 100) / 20)
     odds = tally.odds(0.05)
-    rejected, kept = 1 / (1 + math.exp(-odds)), 1 / (1 + math.exp(-odds - 1e-6))
-    assert tally.log_wealth(rejected) >= math.log(20) > tally.log_wealth(kept)
+    rejected, not_rejected = 1 / (1 + math.exp(-odds)), 1 / (1 + math.exp(-odds - 1e-6))
+    assert tally.log_wealth(rejected) >= math.log(20) > tally.log_wealth(not_rejected)
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["independent", "all right or all wrong"])
@@ -62,13 +62,13 @@ def test_error_at_the_truth_whatever_the_coins_have_in_common(together: bool) ->
 
 def test_twenty_coins_show_half_of_the_noise_in_forty_eight_steps() -> None:
     rng = np.random.default_rng(3)
-    found = [
+    twenty_coins = [
         CoinTally(rng.binomial(20, stats.norm.cdf(1.0), 48) / 20).p_value(2 * ACCURACY - 1) <= 1e-3 for _ in range(100)
     ]
-    one = [
+    one_coin = [
         CoinTally(rng.binomial(1, stats.norm.cdf(1.0), 48) / 1.0).p_value(2 * ACCURACY - 1) <= 1e-3 for _ in range(100)
     ]
-    assert np.mean(found) > 0.6 > 0.2 > np.mean(one)
+    assert np.mean(twenty_coins) > 0.6 > 0.2 > np.mean(one_coin)
 
 
 def test_estimator_counts_coins_by_step() -> None:
