@@ -162,9 +162,9 @@ def test_a_learner_that_sees_its_coins_breaks_the_stated_error(monkeypatch: pyte
 
     def peeks(self: NoiseModel, turn: int, residual: Any, following: Any) -> Any:
         sign = self._directions.sign[turn] / self._directions.length
-        shown = self._peeked[:, None] * sign * 0.6
+        peeked = self._peeked[:, None] * sign * 0.6
         residual = residual.copy()
-        residual[turn] += shown
+        residual[turn] += peeked
         return scores(self, turn, residual, following)
 
     observe = TrainingAudit._finish
@@ -234,7 +234,7 @@ def test_directions_are_orthogonal_and_touch_every_tensor() -> None:
     assert set(np.unique(directions.tensor)) == {0, 1, 2, 3}
     assert directions.place.shape[:2] == (SETS, 20)
     vector = np.arange(13034.0)
-    numbers = Places([4, 4000, 30, 9000], directions.place).read(
+    numbers = Places([4, 4000, 30, 9000], directions.place).at(
         [vector[:4], vector[4:4004], vector[4004:4034], vector[4034:]]
     )
     np.testing.assert_array_equal(numbers, directions.place)
