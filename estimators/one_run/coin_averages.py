@@ -33,8 +33,10 @@ from dpaudit.estimators.one_run.step_martingale import StepAccuracy, epsilon_of_
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
-BETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+BETS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 """Shares w of the capital that are bet on the guesses of a step."""
+START = (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)
+"""Parts of the capital that begin with each share: with many coins a step, the whole capital is safe and wins most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class CoinTally:
         bets = np.array(BETS)[:, None]
         with np.errstate(divide="ignore"):  # all that was bet is lost if every guess of a step is wrong
             gains = np.log1p(bets * (self.share / accuracy - 1))
-        wealth = logsumexp(np.cumsum(gains, axis=1), axis=0) - math.log(len(BETS))
+        wealth = logsumexp(np.cumsum(gains, axis=1) + np.log(START)[:, None], axis=0)
         return max(0.0, float(wealth.max()))
 
     def p_value(self, claimed: float) -> float:

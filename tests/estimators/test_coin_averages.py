@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpaudit.claims.curve import GaussianDP
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.coin_averages import BETS, CoinAverages, CoinTally
+from dpaudit.estimators.one_run.coin_averages import BETS, START, CoinAverages, CoinTally
 from dpaudit.estimators.scores import StepScores
 
 MU = 1.0
@@ -20,12 +20,12 @@ ACCURACY = float(stats.norm.cdf(MU / 2))
 def slow_wealth(right: list[list[bool]], accuracy: float) -> float:
     """Return the largest wealth: each coin of a step is bet on with an equal part of the capital."""
     largest = 1.0
-    capital = dict.fromkeys(BETS, 1.0)
+    capital = dict(zip(BETS, START, strict=True))
     for step in right:
         for bet in BETS:
             paid = [(1 - bet) + (bet / accuracy if guess else 0.0) for guess in step]
             capital[bet] *= sum(paid) / len(paid)
-        largest = max(largest, sum(capital.values()) / len(BETS))
+        largest = max(largest, sum(capital.values()))
     return largest
 
 
@@ -75,7 +75,7 @@ def test_estimator_counts_coins_by_step() -> None:
     rng = np.random.default_rng(4)
     truth = rng.random(60) < 0.5
     score = np.where(truth, 1.0, -1.0)
-    score[:3] = 0  # no guess is a wrong guess
+    score[-3:] = 0  # no guess is a wrong guess
     order = rng.permutation(60)
     bound = CoinAverages(coins=3, delta=1e-5).bound(
         [CoinAverages(coins=3).tally(StepScores(score[order], truth[order], canary=order))]

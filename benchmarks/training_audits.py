@@ -1,0 +1,318 @@
+"""Audits that accompany a training: planted defects that are found in one run, and honest trainings that are accused.
+
+    python -m benchmarks.training_audits RUNS.jsonl [--only TEXT ...] [--seeds 20] [--write]
+
+Trainers: a loop in NumPy that joins rows before the clip or sums after it, a loop of tensors in torch, and Opacus. All
+train small models for 60 to 120 steps; the claim is that of the stated noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.campaign import campaign
+from dpaudit import CorrelatedNoise, LaplaceNoise, TrainingAudit, Verdict
+
+WEIGHTS, STEPS, CLIP, BATCH, ROWS = 600, 60, 2.0, 10.0, 80
+FACTOR = 0.9
+"""Factor of correlated noise."""
+Array = np.ndarray[Any, Any]
+Noise = Callable[[np.random.Generator, int], Array]
+Clip = Callable[[Array], Array]
+
+
+def fresh(rng: np.random.Generator, step: int, *, scale: float = 1.0) -> Array:
+    return scale * rng.standard_normal(WEIGHTS)
+
+
+def part_without(rng: np.random.Generator, step: int, *, every: int = 0, first: int = 0, scale: float = 0.0) -> Array:
+    """Return noise that is scaled down in every n-th step, or on the first weights."""
+    noise = fresh(rng, step)
+    if every and step % every == 0:
+        noise *= scale
+    noise[:first] *= scale
+    return noise
+
+
+def repeated(rng: np.random.Generator, step: int, *, period: int) -> Array:
+    return np.random.default_rng(step % period).standard_normal(WEIGHTS)
+
+
+def of_pairs(rng: np.random.Generator, step: int) -> Array:
+    """Return noise that is equal in neighbouring weights."""
+    return np.repeat(rng.standard_normal(WEIGHTS // 2), 2)
+
+
+def differences(seed: int, step: int, *, factor: float, deviation: float) -> Array:
+    """Return z_t - factor z_(t-1) with white noise z of a deviation."""
+    now, before = (np.random.default_rng([seed, number]).standard_normal(WEIGHTS) for number in (step + 1, step))
+    return deviation * (now - factor * before * (step > 0))
+
+
+def each_clipped(rows: Array, *, clip: float = CLIP, order: int = 2) -> Array:
+    norms = np.linalg.norm(rows, ord=order, axis=1, keepdims=True)
+    return np.asarray((rows / np.maximum(1, norms / clip)).sum(0))
+
+
+def average_clipped(rows: Array) -> Array:
+    total = rows.sum(0)
+    return np.asarray(total / max(1.0, np.linalg.norm(total) / len(rows) / CLIP))
+
+
+def unclipped(rows: Array) -> Array:
+    return np.asarray(rows.sum(0))
+
+
+def clipped_in_each_weight(rows: Array) -> Array:
+    return np.asarray(np.clip(rows, -CLIP, CLIP).sum(0))
+
+
+def numpy_loop(
+    audit: TrainingAudit, seed: int, noise: Noise = fresh, clip: Clip = each_clipped, *, rows: bool, steps: int = STEPS
+) -> None:
+    rng, weights = np.random.default_rng(seed), np.zeros(WEIGHTS)
+    features = rng.normal(size=(ROWS, WEIGHTS)) / 8
+    labels = features[:, 0] > 0
+    for step in range(steps):
+        batch = rng.random(ROWS) < BATCH / ROWS
+        gradients = features[batch] * (1 / (1 + np.exp(-features[batch] @ weights)) - labels[batch])[:, None]
+        total = clip(audit.join(gradients)) if rows else audit.join(clip(gradients))
+        noisy = (total + CLIP * noise(rng, step)) / BATCH
+        audit.observe(noisy)
+        weights -= 0.5 * noisy
+
+
+def torch_loop(audit: TrainingAudit, seed: int, scale_of: Callable[[int, str], float] = lambda step, name: 1.0) -> None:
+    """Train a network by sums of clipped gradients, in tensors by name; `scale_of` a step and tensor is the noise's."""
+    import torch
+    from torch.func import functional_call, grad, vmap
+
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2))
+    features, labels = torch.randn(ROWS, 20), torch.randint(2, (ROWS,))
+
+    def loss(parameters: Any, row: Any, label: Any) -> Any:
+        return torch.nn.functional.cross_entropy(functional_call(module, parameters, (row[None],)), label[None])
+
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    for step in range(STEPS):
+        batch = torch.rand(ROWS) < BATCH / ROWS
+        if not batch.any():
+            batch[0] = True
+        each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, features[batch], labels[batch])
+        norms = torch.stack([value.flatten(1).norm(dim=1) for value in each.values()]).norm(dim=0)
+        factors = 1 / (norms / CLIP).clamp(min=1)
+        total = {name: torch.einsum("b,b...->...", factors, value) for name, value in each.items()}
+        total = audit.join(total)
+        noisy = {
+            name: (value + CLIP * scale_of(step, name) * torch.randn_like(value)) / BATCH
+            for name, value in total.items()
+        }
+        audit.observe(noisy)
+        parameters = {name: value - 0.5 * noisy[name] for name, value in parameters.items()}
+
+
+def opacus_run(seed: int, spoil: Callable[[Any], None] = lambda optimizer: None, *, mode: str) -> TrainingAudit:
+    """Train by Opacus; `spoil` plants a defect into the optimizer after the audit has read what it states."""
+    import opacus
+    import torch
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2))
+    options: Mapping[str, Any] = {
+        "per layer": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4},
+        "ghost": {"grad_sample_mode": "ghost", "criterion": torch.nn.CrossEntropyLoss()},
+    }.get(mode, {})
+    private, optimizer, *criterion, loader = opacus.PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.3),
+        data_loader=DataLoader(TensorDataset(torch.randn(120, 20), torch.randint(2, (120,))), batch_size=40),
+        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | options,
+    )
+    audit = TrainingAudit.of_opacus(optimizer, seed=seed)
+    spoil(optimizer)
+    loss = criterion[0] if criterion else torch.nn.CrossEntropyLoss()
+
+    def epoch(batches: Any) -> None:
+        for features, labels in batches:
+            optimizer.zero_grad()
+            loss(private(features), labels).backward()
+            optimizer.step()
+
+    for _ in range(STEPS // 3):
+        if mode == "virtual steps":
+            with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer) as parts:
+                epoch(parts)
+        else:
+            epoch(loader)
+    return audit
+
+
+def half_noise(optimizer: Any) -> None:
+    optimizer.noise_multiplier = 0.5
+
+
+def seeded_in_each_step(optimizer: Any) -> None:
+    import torch
+
+    add_noise = optimizer.add_noise
+
+    def adding() -> None:
+        state = torch.get_rng_state()
+        torch.manual_seed(5)
+        add_noise()
+        torch.set_rng_state(state)
+
+    optimizer.add_noise = adding
+
+
+def one_tensor_bare(optimizer: Any) -> None:
+    add_noise = optimizer.add_noise
+
+    def adding() -> None:
+        add_noise()
+        optimizer.params[0].grad = optimizer.params[0].summed_grad.clone()
+
+    optimizer.add_noise = adding
+
+
+def denoised(optimizer: Any) -> None:
+    """Average the gradients with those of the step before, which is no defect, and drop the noise of every third."""
+    add_noise, steps = optimizer.add_noise, iter(range(10**6))
+
+    def adding() -> None:
+        add_noise()
+        if next(steps) % 3 == 0:
+            for each in optimizer.params:
+                each.grad = each.summed_grad.clone().view_as(each)
+
+    optimizer.add_noise = adding
+
+
+def with_numpy(seed: int, *, claimed: Any = 1.0, rows: bool, **defect: Any) -> TrainingAudit:
+    audit = TrainingAudit(claimed, clip=CLIP, divisor=BATCH, seed=seed)
+    numpy_loop(audit, seed, rows=rows, **defect)
+    return audit
+
+
+def with_torch(seed: int, **defect: Any) -> TrainingAudit:
+    audit = TrainingAudit(1.0, clip=CLIP, divisor=BATCH, seed=seed)
+    torch_loop(audit, seed, **defect)
+    return audit
+
+
+def with_correlated(seed: int, *, deviation: float | None = None) -> TrainingAudit:
+    claimed = CorrelatedNoise.with_factor(FACTOR, 1.0, steps=2 * STEPS)
+    size = claimed.sensitivity if deviation is None else deviation
+
+    def noise(rng: np.random.Generator, step: int) -> Array:
+        return differences(seed, step, factor=FACTOR, deviation=size)
+
+    return with_numpy(seed, claimed=claimed, rows=False, noise=noise, steps=2 * STEPS)
+
+
+def with_laplace(seed: int, *, scale: float = 1.0, order: int = 1) -> TrainingAudit:
+    def noise(rng: np.random.Generator, step: int) -> Array:
+        return rng.laplace(scale=scale, size=WEIGHTS)
+
+    clip = partial(each_clipped, order=order)
+    return with_numpy(seed, claimed=LaplaceNoise(1.0), rows=True, noise=noise, clip=clip)
+
+
+def neighbours_subtracted(seed: int) -> TrainingAudit:
+    def noise(rng: np.random.Generator, step: int) -> Array:
+        return differences(seed, step, factor=1.0, deviation=1 / np.sqrt(2))
+
+    return with_numpy(seed, rows=False, noise=noise, steps=2 * STEPS)
+
+
+BEFORE, AFTER = partial(with_numpy, rows=True), partial(with_numpy, rows=False)
+MODES = ("flat", "per layer", "ghost", "virtual steps")
+OPACUS_DEFECTS = {
+    "half of the noise": half_noise,
+    "the same noise in each step": seeded_in_each_step,
+    "no noise on one tensor": one_tensor_bare,
+    "no noise in every third step": denoised,
+}
+HONEST: Mapping[str, Callable[[int], TrainingAudit]] = {
+    "NumPy, rows before the clip": BEFORE,
+    "NumPy, sums after the clip": AFTER,
+    "torch, tensors by name": with_torch,
+    "correlated noise": with_correlated,
+    "Laplace noise": with_laplace,
+    **{f"Opacus, {mode}": partial(opacus_run, mode=mode) for mode in MODES},
+}
+DEFECTS: Mapping[str, Callable[[int], TrainingAudit]] = {
+    "NumPy, rows before the clip: half of the noise": partial(BEFORE, noise=partial(fresh, scale=0.5)),
+    "NumPy, rows before the clip: no clip": partial(BEFORE, clip=unclipped),
+    "NumPy, rows before the clip: the average is clipped": partial(BEFORE, clip=average_clipped),
+    "NumPy, rows before the clip: a clip twice as large": partial(BEFORE, clip=partial(each_clipped, clip=2 * CLIP)),
+    "NumPy, rows before the clip: each weight is clipped": partial(BEFORE, clip=clipped_in_each_weight),
+    "NumPy, sums after the clip: no noise": partial(AFTER, noise=partial(fresh, scale=0.0)),
+    "NumPy, sums after the clip: no noise in every fourth step": partial(
+        AFTER, noise=partial(part_without, every=4), steps=2 * STEPS
+    ),
+    "NumPy, sums after the clip: no noise on a third of the weights": partial(
+        AFTER, noise=partial(part_without, first=200)
+    ),
+    "NumPy, sums after the clip: a tenth of the noise on a third": partial(
+        AFTER, noise=partial(part_without, first=200, scale=0.1)
+    ),
+    "NumPy, sums after the clip: the same noise in each step": partial(AFTER, noise=partial(repeated, period=1)),
+    "NumPy, sums after the clip: twenty noises in turn": partial(AFTER, noise=partial(repeated, period=20)),
+    "NumPy, sums after the clip: equal noise in neighbouring weights": partial(AFTER, noise=of_pairs),
+    "NumPy, sums after the clip: z_t - z_(t-1) as independent noise": neighbours_subtracted,
+    "torch, tensors by name: half of the noise": partial(with_torch, scale_of=lambda step, name: 0.5),
+    "torch, tensors by name: no noise on a bias": partial(
+        with_torch, scale_of=lambda step, name: float(name != "0.bias")
+    ),
+    "torch, tensors by name: no noise in the first 20 steps": partial(
+        with_torch, scale_of=lambda step, name: float(step >= 20)
+    ),
+    "torch, tensors by name: noise that falls to a quarter": partial(
+        with_torch, scale_of=lambda step, name: 1 - 0.75 * step / STEPS
+    ),
+    "correlated noise: sensitivity of C forgotten": partial(with_correlated, deviation=1.0),
+    "correlated noise: half of the noise": partial(with_correlated, deviation=1.15),
+    "Laplace noise: a third of the scale": partial(with_laplace, scale=1 / 3),
+    "Laplace noise: a clip in the 2-norm": partial(with_laplace, order=2),
+    **{
+        f"Opacus, {mode}: {name}": partial(opacus_run, mode=mode, spoil=spoil)
+        for mode in MODES
+        for name, spoil in OPACUS_DEFECTS.items()
+    },
+}
+
+
+def cases(seeds: int) -> Iterator[Mapping[str, Any]]:
+    """Yield one run of each defect, and honest runs with every seed."""
+    yield from ({"case": name, "is": "defect", "seed": 0} for name in DEFECTS)
+    yield from ({"case": name, "is": "honest", "seed": seed} for seed in range(seeds) for name in HONEST)
+
+
+def run(case: str, seed: int, **kind: str) -> dict[str, Any]:
+    result = {**DEFECTS, **HONEST}[case](seed).result
+    return {"verdict": result.verdict.value, "p": result.p_value, "right": result.share_right}
+
+
+def columns(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    of_verdict = {verdict: sum(line["verdict"] == verdict for line in lines) for verdict in Verdict}
+    if lines[0]["is"] == "defect":
+        return {"verdict": lines[0]["verdict"], "p": f"{lines[0]['p']:.1g}", "right": f"{lines[0]['right']:.2f}"}
+    return {
+        "VIOLATION": str(of_verdict[Verdict.VIOLATION]),
+        "UNDECIDED": str(of_verdict[Verdict.UNDECIDED]),
+        "p <= 0.05": str(sum(line["p"] <= 0.05 for line in lines)),
+    }
+
+
+if __name__ == "__main__":
+    campaign(
+        cases, run, columns, groups=lambda line: [({name: str(line[name]) for name in ("is", "case")}, line)], seeds=34
+    )
