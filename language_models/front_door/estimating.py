@@ -40,6 +40,13 @@ from dpaudit.language_models.canary_texts.loss_record import LossRecord
 from dpaudit.language_models.canary_texts.rates import CONVICTING, FAIR, canaries_needed
 from dpaudit.language_models.canary_texts.view import TextView, attack_scores, order_of_all
 from dpaudit.language_models.front_door.memorization import Exposures, exposures, extraction_measures
+from dpaudit.language_models.front_door.released_texts import (
+    Release,
+    ReleaseScores,
+    copied_measures,
+    release_scores,
+    texts_of,
+)
 from dpaudit.language_models.mechanisms.fine_tuning.records import TrainingText
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import (
     UpdateProducts,
@@ -82,6 +89,7 @@ NOT_LEARNED = (
     f"<= {MAX_DELTA}. Slices that meet both have it"
 )
 NO_RELATION = "texts have no labels: the claim is read as one about adding or removing a record"
+RELEASED = "{:,} released texts; the canaries must have been among the private texts that the release was made from"
 USERS = "a canary is a user: {} record(s) with copies; the claim is about all records of a user at once"
 
 
@@ -97,7 +105,8 @@ class TextEstimate(Estimate):
         slices: Bounds of the slices by name, such as "repeat=4"; the reason in words for a slice without a bound.
         exposures: Ranks of the planted secrets among those that were never planted.
         scores: Table with one row for each canary, from which `dpaudit estimate` computes the same bounds.
-        texts: Table with the log-probability of each text, for the estimator `discoverable-extraction`.
+        texts: Table with the log-probability of each text, for the estimator `discoverable-extraction`; empty for a
+            release.
         by: Values of canaries by which slices were made.
     """
 
@@ -139,7 +148,10 @@ class TextEstimate(Estimate):
         """Write the files of `save` to an existing folder."""
         from dpaudit.engine.estimate.results import to_json, write_page  # slow to import
 
-        for name, table in {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}.items():
+        tables = {"scores": self.scores, "texts": self.texts, "exposure": self.exposures.table}
+        for name, table in tables.items():
+            if table.num_columns == 0:
+                continue
             write_atomically(folder / f"{name}.parquet", partial(pq.write_table, table))
         texts = {
             "answer.txt": f"{self.text(verbose=True)}\n\n{self.commands}\n",
@@ -164,7 +176,7 @@ class TextEstimate(Estimate):
             if self.slices:
                 of_slices = 1 - len(self.slices) * (1 - bound.confidence)
                 lines.append(f"{first} --confidence {of_slices!r} --by {','.join(self.by)}")
-        return "\n".join([*lines, "dpaudit estimate texts.parquet"])
+        return "\n".join([*lines, *(["dpaudit estimate texts.parquet"] if self.texts.num_columns else [])])
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; `verbose` adds the bounds and measures of all slices."""
@@ -203,10 +215,11 @@ def text_statistics(
 
 
 def estimate_text(
-    model: Any,
-    base: Any,
-    canaries: Canaries,
+    model: Any = None,
+    base: Any = None,
+    canaries: Canaries | None = None,
     *,
+    release: Release | None = None,
     claim: Claim | float | tuple[float, float] | str | None = None,
     training: LossRecord | None = None,
     reference: Any = None,
@@ -218,15 +231,19 @@ def estimate_text(
     confidence: float = 0.95,
     batch_tokens: int = BATCH_TOKENS,
 ) -> TextEstimate:
-    """Return a lower bound on epsilon from one training of a language model with canaries.
+    """Return a lower bound on epsilon from one training of a language model with canaries, or from a release of texts.
 
     Args:
         model: The trained model: a torch module such as one of transformers; a function of a list of tokens that
             returns log-probabilities, shape (tokens,) or (tokens, vocabulary); an object with
             `token_log_probabilities`; or the result of `text_statistics`.
         base: The model before training, in the same forms; None if `model` is a PEFT model, whose adapter is switched
-            off, or if no attack needs it.
+            off, or if no attack needs it. With `release`: other texts of the same domain, in the same forms, that no
+            canary was near; or None.
         canaries: The canaries, as they were planted.
+        release: In place of `model`: texts that were made from the private texts, or the path of a file of them (JSON
+            lines, Parquet or lines of text). A model counted from these texts scores the canaries, so the bound is one
+            on the epsilon of the release. A model that you train on the release goes to `model` instead.
         claim: Claim to compare with: a `Claim`; epsilon at `delta`; (epsilon, delta); or "mu=1", "rho=0.5". It is about
             adding or removing a record, or with the unit "user" all records of a user.
         training: Record of the loss that canaries received in training. The audit is INCONCLUSIVE if a planted canary
@@ -250,6 +267,14 @@ def estimate_text(
     Raises: InputError for an argument out of range, SpecError for an unknown attack or a claim about something else.
     """
     delta = checked_argument("delta", delta, float | None)
+    if canaries is None:
+        raise InputError("`canaries` must be the canaries that were planted, got None")
+    released = None
+    if release is not None:
+        require(model is None, "pass either the trained `model` or a `release` of texts")
+        released = release_scores(texts_of(release, "release"), canaries)
+        model = released.statistics
+        base = None if base is None else release_scores(texts_of(base, "base"), canaries).statistics
     columns = (by,) if isinstance(by, str) else tuple(by)
     unknown = [name for name in columns if name not in BY]
     require(not unknown, f"`by` must be among {', '.join(BY)}", by=", ".join(unknown))
@@ -299,7 +324,7 @@ def estimate_text(
     blind, without_noise = ("", "") if training is None else (training.blind_to(model), training.without_noise)
     changed_base = _trained_base(model, base)
     helps = PASS_BASE if changed_base else ""
-    audit = _TextAudit(canaries, view, blind, without_noise, helps, order != LEARNED)
+    audit = _TextAudit(canaries, view, blind, without_noise, helps, order != LEARNED, released)
     of_slices = {
         name: audit.finished(bound, audit.rows_of(rows), ()) if isinstance(bound, Estimate) else str(bound)
         for (name, bound), rows in zip(slices.items(), table.slices(columns).values() if columns else (), strict=True)
@@ -308,7 +333,10 @@ def estimate_text(
     details += [] if training is None else [training.summary]
     notes += [*changed_base, *details]
     notes += [NOT_LEARNED] if guessed_by != order else []
-    notes += [UNCHECKED] if training is None else training.remarks_on(model)
+    if training is None:
+        notes += [UNCHECKED if released is None else RELEASED.format(released.texts)]
+    else:
+        notes += training.remarks_on(model)
     finished = audit.finished(whole, np.ones(len(canaries), np.bool_), notes)
     values = {part.name: getattr(finished, part.name) for part in fields(Estimate) if part.init}
     return TextEstimate(
@@ -332,6 +360,7 @@ class _TextAudit:
     without_noise: str
     helps: str
     one_attack: bool
+    released: ReleaseScores | None = None
 
     @cached_property
     def exposures(self) -> Exposures:
@@ -349,7 +378,9 @@ class _TextAudit:
 
     @cached_property
     def texts(self) -> pa.Table:
-        """One row for each text: log-probability, planted, and the columns of slices."""
+        """One row for each text: log-probability, planted, and the columns of slices; no rows for a release."""
+        if self.released is not None:
+            return pa.table({})
         columns = {"log_probability": self._log_probability, "planted": self.canaries.planted[self._owner]}
         by = {name: values[self._owner] for name, values in _slice_columns(self.canaries).items()}
         return pa.table({**columns, "canary": self._owner, **by})
@@ -366,12 +397,13 @@ class _TextAudit:
         values["without_noise"] = "" if self.blind else self.without_noise
         usual = bound.measures if measured.all() else ()
         texts = measured[self._owner]
-        extracted = extraction_measures(
-            self._log_probability[texts],
-            self.canaries.planted[self._owner][texts],
-            rule=_rule_in_words(self.view.trained.sampling),
-            confidence=bound.confidence,
-        )
+        planted = self.canaries.planted[self._owner][texts]
+        if self.released is not None:
+            extracted = copied_measures(self.released.copied[texts], planted, confidence=bound.confidence)
+        else:
+            rule = _rule_in_words(self.view.trained.sampling)
+            by_text = self._log_probability[texts]
+            extracted = extraction_measures(by_text, planted, rule=rule, confidence=bound.confidence)
         exposed = self.exposures.measures(self.canaries, measured, bound.confidence)
         values["measures"] = (*usual, *exposed, *extracted)
         if self.blind:

@@ -177,7 +177,7 @@ def good_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "estimate_text": (
             dpaudit.estimate_text,
             {"model": statistics(), "base": statistics(1), "canaries": secrets(), "training": _record()}
-            | {"reference": None, "sampling": None, "delta": 0.0, "batch_tokens": 64, **claims},
+            | {"reference": None, "sampling": None, "delta": 0.0, "batch_tokens": 64, "release": None, **claims},
         ),
         "TextAudit": (
             dpaudit.TextAudit,

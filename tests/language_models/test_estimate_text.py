@@ -22,7 +22,7 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.view import TextView, attack_scores
 from dpaudit.language_models.front_door.estimating import ATTACKS
-from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
+from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics, sampled_tokens
 from tests.language_models.small_language_models import collated, domain_texts, small_model, small_tokenizer, trained
 from tests.loops import Cases
 
@@ -169,7 +169,7 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sections = page.read_text(encoding="utf-8").split("\n## ")
     own_loop = [text for text in sections if not text.startswith(("In a trainer", "Chat templates"))]
     blocks = [part.partition("```")[0] for text in own_loop for part in text.split("```python\n")[1:]]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     model = small_model(TOKENIZER, hidden=64, layers=2)
 
@@ -184,13 +184,21 @@ def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 model(**batch).loss.backward()
                 optimizer.step()
 
-    names = {"tokenizer": TOKENIZER, "model": model, "train": train, "loader": batches}
+    def generate(model: Any, count: int) -> list[str]:
+        context = TOKENIZER.encode("the")
+        ordinary = range(2, len(TOKENIZER))
+        tokens = sampled_tokens(model, [context] * count, 12, temperature=1.0, seed=0, allowed=ordinary)
+        return [TOKENIZER.decode([*context, *sample]) for sample in tokens]
+
+    names = {"tokenizer": TOKENIZER, "model": model, "train": train, "loader": batches, "generate": generate}
     names |= {"train_texts": domain_texts(40), "other_texts": domain_texts(60, seed=1)}
     exec(compile("\n".join(blocks), str(page), "exec"), names)
     assert names["record"].problems == []
     assert names["result"].verdict is Verdict.VIOLATION
     assert names["slower"].lower > 0
     assert names["changed"].lower > 0
+    assert names["released"].lower > 0.5
+    assert "copied" in [measure.name for measure in names["released"].measures]
     assert list(names["sliced"].slices) == ["repeat=1, kind=rare-suffix"]
     assert (tmp_path / "audit" / "scores.parquet").exists()
 
@@ -308,6 +316,11 @@ def test_wrong_arguments_are_explained() -> None:
             ("those of the texts of these canaries", InputError, {"canaries": many}),
             ("some canaries must be planted and some not", InputError, {"canaries": alone}),
             ("must be the trained model, got None", InputError, {"model": None}),
+            ("must be the canaries that were planted", InputError, {"canaries": None}),
+            ("either the trained `model` or a `release`", InputError, {"release": ["a text"]}),
+            ("`release` must be a list of texts", InputError, {"model": None, "release": [b"a text"]}),
+            ("`release` must hold at least one text", InputError, {"model": None, "release": [" "]}),
+            ("`base` must be a list of texts", InputError, {"model": None, "release": ["a text"], "base": [3]}),
             ("`base` must be the model before training", InputError, {"model": base}),
         ]:
             with cases.case(message), pytest.raises(error, match=message):
