@@ -29,7 +29,7 @@ Release = str | Path | Collection[str]
 
 @dataclass(frozen=True, eq=False)
 class ReleaseScores:
-    """What a release says about the texts of canaries.
+    """Scores of the texts of canaries by a release.
 
     Attributes:
         statistics: Log-probabilities of the words of the secrets under a model counted from the release.
@@ -58,7 +58,7 @@ def texts_of(release: Release, name: str) -> tuple[str, ...]:
 
 
 def release_scores(texts: tuple[str, ...], canaries: Canaries) -> ReleaseScores:
-    """Return what these texts say about the texts of all canaries, planted or not."""
+    """Return the scores of the texts of all canaries, planted or not, by these texts."""
     model = WordSequences(texts)
     divided = [(words_of(text.context), _secret(text.secret)) for _, text in canaries.all_texts]
     rows = [model.log_probabilities(context, secret) for context, secret in divided]
