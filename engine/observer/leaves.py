@@ -50,6 +50,16 @@ def sizes_of(values: Any) -> list[int]:
     return [int(np.prod(leaf.shape)) for leaf in leaves(values)]
 
 
+def with_examples(leaf: Any, added: Floats) -> Any:
+    """Return gradients of examples, shape (examples, ...), with further ones, shape (further examples, weights)."""
+    shape = (len(added), *leaf.shape[1:])
+    if hasattr(leaf, "index_select"):
+        import torch
+
+        return torch.cat([leaf, torch.from_numpy(added).reshape(shape).to(leaf)])
+    return np.concatenate([leaf, added.reshape(shape).astype(np.dtype(leaf.dtype))])
+
+
 class Places:
     """Some places among the concatenated leaves of gradients, found once, at which numbers are read and added.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,13 +20,14 @@ from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer.directions import Directions
 from dpaudit.engine.observer.guesses import NoiseModel
-from dpaudit.engine.observer.leaves import Places, leaves, sizes_of
+from dpaudit.engine.observer.leaves import Places, leaves, like, sizes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.coin_averages import CoinAverages, CoinTally
 from dpaudit.estimators.scores import StepScores
 from dpaudit.field_checks import checked_methods
+from dpaudit.tensors import numpy_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -165,7 +167,7 @@ class TrainingAudit:
         self._model: NoiseModel | None = None
         self._current = np.zeros(0)  # noise and canaries of the last step, as released
         self._released: list[Floats] = []  # noise of earlier steps, as released, that later ones are decoded with
-        self._joined: _JoinedStep | None = None
+        self._joined: Any = None  # `_JoinedStep` from its coins to its observation
         self._waiting: tuple[int, Floats, Flags] | None = None
         self._scores: list[Floats] = []
         self._truths: list[Flags] = []
@@ -206,7 +208,6 @@ class TrainingAudit:
         """Give up a step that joined its canaries and is never observed; its coins count as guessed wrong."""
         if not self.awaits_observation:
             return
-        assert self._joined is not None
         self._finish(None)
         self._scores.append(np.zeros(self._joined.coins.size))
         self._truths.append(self._joined.coins)
@@ -217,19 +218,20 @@ class TrainingAudit:
 
         Raises: InputError before the first `join`, which knows how large the model is.
         """
+        require(self._directions is not None, "the coins of the first step are tossed when it joins its canaries")
         if self._joined is None:
-            require(self._directions is not None, "the coins of the first step are tossed when it joins its canaries")
-            self._toss()
-        assert self._joined is not None
-        return self._joined.coins
+            self._joined = _JoinedStep(self._coins_rng.random(self._directions_of_model.coins) < 0.5)
+        coins: Flags = self._joined.coins
+        return coins
 
-    def join(self, gradients: Any, *, in_place: bool = False) -> Any:
+    def join(self, gradients: Any, *, per_example: bool = False, in_place: bool = False) -> Any:
         """Return the gradients of a step with its canaries; call once for each step.
 
         Args:
-            gradients: The sum of the clipped gradients: an array or tensor of any shape but a matrix with one row for
-                each example, or a list or mapping of tensors. Or the gradients before the clip, one row for each
-                example, shape (batch, weights), to which rows are appended.
+            gradients: The sum of the clipped gradients: one vector, or a list or mapping of tensors. Or the gradients
+                before the clip: one matrix of shape (batch, weights), or tensors as `per_example` says.
+            per_example: True for a list or mapping of tensors whose first axis is the example. In each step, as many
+                examples as there are coins are appended, those of absent canaries with zeros, so sizes tell nothing.
             in_place: True to change the tensors of a sum themselves.
         Raises: InputError if the last step was not observed, or for gradients of another size.
         """
@@ -237,25 +239,20 @@ class TrainingAudit:
             not self.awaits_observation, f"step {self.step} must be observed before the next one joins its canaries"
         )
         whole = leaves(gradients)
-        is_rows = len(whole) == 1 and whole[0].ndim == 2
-        if is_rows and self._processes.share == "weights":
-            raise InputError("rows of single examples have all weights: give the shard of the sum of clipped gradients")
-        self._prepare([int(whole[0].shape[1])] if is_rows else sizes_of(gradients))
-        if self._joined is None:
-            self._toss()
-        assert self._joined is not None
-        if is_rows:
-            self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(whole[0])))
-            return self._with_rows(whole[0]) if self._processes.adds_canaries else gradients
-        base = self._places.at(gradients) / self.clip
-        self._joined = replace(self._joined, base=self._of_all_records(base))
+        if per_example or (len(whole) == 1 and whole[0].ndim == 2):
+            return self._join_examples(gradients)
+        self._begin(sizes_of(gradients))
+        self._joined = replace(self._joined, base=self._of_all_records(self._places.at(gradients) / self.clip))
         if not self._processes.adds_canaries:
             return gradients
         return self._places.add(gradients, self.clip * self._effects(self._joined.coins), in_place=in_place)
 
-    def observe(self, noisy: Any) -> None:
-        """Record the noisy sum of a step, divided by the divisor; the same shape as a sum in `join`, or one vector.
+    def observe(self, noisy: Any, *, divisor: float | None = None) -> None:
+        """Record the noisy sum of a step.
 
+        Args:
+            noisy: The noisy sum after its division: the same shape as a sum in `join`, or one vector.
+            divisor: The divisor of this step, > 0; None for that of the audit.
         Raises: InputError if the step has not joined its canaries, or for another size.
         """
         joined = self._joined
@@ -269,7 +266,7 @@ class TrainingAudit:
             expected=self._weights,
         )
         places = self._places if sizes == self._sizes else Places(sizes, self._directions_of_model.place)
-        residual = self._decoded(places.at(noisy) * (self.divisor / self.clip) - joined.base)
+        residual = self._decoded(places.at(noisy) * ((divisor or self.divisor) / self.clip) - joined.base)
         self._finish(residual)
         self._waiting = self.step % len(self._directions_of_model.place), residual, joined.coins
         self._joined = None
@@ -305,8 +302,8 @@ class TrainingAudit:
     def _weights(self) -> int:
         return sum(self._sizes)
 
-    def _prepare(self, sizes: list[int]) -> None:
-        """Draw the directions in the first step, and check the size in later ones."""
+    def _begin(self, sizes: list[int]) -> None:
+        """Draw the directions in the first step, check the size in later ones, and toss the coins of the step."""
         if self._directions is None:
             coins = max(1, min(self._coins, sum(sizes) // 2))
             weights = (
@@ -322,10 +319,7 @@ class TrainingAudit:
                 self._directions, self.noise.deviation, effect, is_independent=self._is_independent
             )
         require(sizes == self._sizes, "gradients must have the same sizes in each step", sizes=sizes[:5])
-
-    def _toss(self) -> None:
-        coins = self._coins_rng.random(self._directions_of_model.coins) < 0.5
-        self._joined = _JoinedStep(coins)
+        self.participates()
 
     def _effects(self, coins: Flags) -> Floats:
         """Return what the canaries of the step add by the claim, in clips, in the shape of the places."""
@@ -335,34 +329,36 @@ class TrainingAudit:
         effects[turn] = coins[:, None] * directions.sign[turn] / self._length
         return effects
 
-    def _clipped_sum(self, rows: Any) -> Floats:
-        """Return the sum of rows clipped to norm 1 at the places of the directions, in clips."""
-        order = 1 if isinstance(self.noise, LaplaceNoise) else 2
-        place = self._directions_of_model.place.ravel()
-        if isinstance(rows, np.ndarray):
-            norms = np.linalg.norm(rows, ord=order, axis=1).astype(np.float64) / self.clip
-            entries = rows[:, place].astype(np.float64)
-        else:
-            import torch
+    def _join_examples(self, gradients: Any) -> Any:
+        """Append an example for each canary, far beyond the clip if its coin lets it in."""
+        if self._processes.share == "weights":
+            raise InputError("gradients of examples have all weights: give the shard of the sum of clipped gradients")
+        whole = leaves(gradients)
+        count = int(whole[0].shape[0])
+        self._begin([int(np.prod(leaf.shape[1:])) for leaf in whole])
+        matrix = [leaf.reshape(count, -1) for leaf in whole]
+        self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(matrix)))
+        if not self._processes.adds_canaries:
+            return gradients
+        directions, turn = self._directions_of_model, self.step % len(self._directions_of_model.place)
+        added = np.zeros((directions.coins, self._weights))
+        far = BEYOND_CLIP * self.clip / directions.length * self._joined.coins[:, None]
+        np.put_along_axis(added, directions.place[turn], far * directions.sign[turn], axis=1)
+        parts = np.split(added, np.cumsum(self._sizes)[:-1], axis=1)
+        return like(gradients, [with_examples(leaf, part) for leaf, part in zip(whole, parts, strict=True)])
 
-            norms = torch.linalg.vector_norm(rows.detach().float(), ord=order, dim=1).cpu().double().numpy() / self.clip
-            entries = rows.detach()[:, torch.from_numpy(place).to(rows.device)].cpu().double().numpy()
+    def _clipped_sum(self, matrix: Sequence[Any]) -> Floats:
+        """Return the sum of examples clipped to norm 1 at the places of the directions, in clips.
+
+        Args:
+            matrix: Gradients of the leaves, shapes (examples, weights of the leaf).
+        """
+        order = 1 if isinstance(self.noise, LaplaceNoise) else 2
+        rows = np.concatenate([numpy_of(leaf) for leaf in matrix], axis=1)
+        norms = np.linalg.norm(rows, ord=order, axis=1).astype(np.float64) / self.clip
+        entries = rows[:, self._directions_of_model.place.ravel()].astype(np.float64)
         summed = (entries / (self.clip * np.maximum(norms, 1)[:, None])).sum(0)
         return np.asarray(summed.reshape(self._directions_of_model.place.shape))
-
-    def _with_rows(self, rows: Any) -> Any:
-        """Return the rows with one far beyond the clip for each canary that joined."""
-        assert self._joined is not None
-        directions, turn = self._directions_of_model, self.step % len(self._directions_of_model.place)
-        joined = np.flatnonzero(self._joined.coins)
-        added = np.zeros((len(joined), self._weights))
-        scale = BEYOND_CLIP * self.clip / directions.length
-        np.put_along_axis(added, directions.place[turn][joined], scale * directions.sign[turn][joined], axis=1)
-        if isinstance(rows, np.ndarray):
-            return np.concatenate([rows, added.astype(rows.dtype)])
-        import torch
-
-        return torch.cat([rows, torch.from_numpy(added).to(rows)])
 
     def _decoded(self, released: Floats) -> Floats:
         """Return the white noise of a step with its canaries, by the noise of earlier steps."""
