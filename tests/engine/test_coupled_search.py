@@ -21,6 +21,7 @@ from dpaudit.engine.games.functions.coupled_search import (
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from tests.bank import hidden_pairs as hidden
+from tests.bank import rarer_pairs as rarer
 
 CALLS = 1_300
 """Calls of a search in `dpaudit check` with the effort "standard"."""
@@ -38,7 +39,7 @@ def search(
 
 
 def added(pair: ProposedPair) -> dict[str, Any]:
-    """Return the row that D' has in addition."""
+    """Return the row that D' has in addition, at its end."""
     assert pair.d_prime.slice(0, len(pair.d)).equals(pair.d)
     (row,) = pair.d_prime.slice(len(pair.d)).to_pylist()
     return dict(row)
@@ -106,6 +107,37 @@ def test_a_row_that_changes_the_order_is_proposed(name: str) -> None:
 
     proposed = search(case.defect, case.schema).pairs(8)
     assert any(order(pair.d.to_pandas()) != order(pair.d_prime.to_pandas()) for pair in proposed)
+
+
+PLACES = ["rows-10-to-50", "changes-of-word", "longest-streak", "distances-from-first-row"]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_row_stands_first_or_amid_the_others_where_the_order_matters(name: str) -> None:
+    case = rarer.BANK[name]
+    best = search(case.defect(), case.schema).pairs(12)[:3]
+    assert any(not pair.d_prime.slice(0, len(pair.d)).equals(pair.d) for pair in best)
+
+
+@pytest.mark.parametrize("name", ["brackets", "marginals_of_old"])
+def test_rows_are_last_where_their_order_does_not_matter(name: str) -> None:
+    case = hidden.CASES[name]
+    assert all(added(pair) for pair in search(case.defect, case.schema).pairs(12))
+
+
+def test_rows_of_which_a_part_shares_the_noise_come_first() -> None:
+    """Ages 31 to 33 are in one or two of three nested counts, whose differences are exact."""
+    case = rarer.BANK["three-nested-counts"]
+    assert 31 <= added(search(case.defect(), case.schema).pairs(12)[0])["age"] <= 33
+
+
+def test_walks_end_with_rows_high_in_a_part_of_the_columns() -> None:
+    walks = search(rarer.above_without_stop, rarer.ITEMS)
+    low, high = (dict.fromkeys(rarer.ITEMS, cell) for cell in (0, 1))
+    mixed = walks._mixed_rows([low, high])
+    assert len(mixed) == 8
+    assert {sum(row.values()) for row in mixed} == {8, 1}
+    assert search(hidden.brackets, hidden.AGES)._mixed_rows([{"age": 0}, {"age": 100}]) == []
 
 
 @pytest.mark.parametrize("name", ["brackets", "marginals_of_old", "sparse_vector_6", "reached"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
+from dpaudit.engine.games.joint_noise import MAX_MOVE, MORE_RUNS, JointNoise
 from dpaudit.engine.games.search import pattern_distance
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
@@ -28,8 +29,8 @@ Vector = NDArray[np.float64]
 Mask = tuple[str, bytes]
 """Ending of a call, and which of its numbers a row moves."""
 
-SPREAD_SEEDS = 16
-"""Calls on a base table that measure the spread of each number."""
+SPREAD_SEEDS, MAX_SPREAD_SEEDS = 16, 48
+"""Calls on a base table that measure the noise: a few more than the result has numbers, within these limits."""
 WALK_LENGTH = 100
 """Rows that a walk adds."""
 GRID = 9
@@ -40,16 +41,20 @@ RANDOM_ROWS = 24
 """Ordinary rows that are tried."""
 MAX_CONTEXTS = 6
 """Rows whose other cells surround a value that is tried."""
+MAX_MIXED = 8
+"""Rows with some columns high and the others low that are added at the end of a walk."""
 MAX_KINDS = 10
 """Rows of which walks are made."""
-MAX_MOVE = 50.0
-"""Largest move of one number, in spreads."""
 OTHER_FORM = 5.0
 """Move that another form of the result counts as, in spreads."""
 COMPARED_SEEDS = 8
 """Seeds with which a proposed pair is compared."""
-MAX_COMPARED = 36
-"""Largest number of proposed pairs that are compared."""
+MAX_COMPARED = 64
+"""Largest number of proposed pairs that are compared; pairs with one table in common share its calls."""
+ROWS_BY_PLACE = 8
+"""Ordinary rows that are also tried at other places than the last, where the order of rows matters."""
+SAME_NUMBER = 1e-9
+"""Difference of two results of the same rows in another order that rounding explains, as a share of their size."""
 PER_BASE = 2
 """Largest number of chosen pairs that share a base table, before pairs of other bases had their turn."""
 
@@ -73,6 +78,11 @@ class Result:
 
     def equals(self, other: Result) -> bool:
         return self.ending == other.ending and np.array_equal(self.numbers, other.numbers)
+
+    def is_close(self, other: Result) -> bool:
+        """True if the results are equal but for rounding."""
+        size = SAME_NUMBER * np.abs(self.numbers).max(initial=0.0)
+        return self.ending == other.ending and np.allclose(self.numbers, other.numbers, 0, size)
 
 
 class _OutOfCalls(Exception):
@@ -100,11 +110,11 @@ class CoupledSearch:
     calls: int
     rng: np.random.Generator
     _proposed: list[ProposedPair] = field(default_factory=list)
-    _spreads: dict[str, Vector] = field(default_factory=dict)  # of the numbers, by the ending of the calls
+    _noises: dict[str, JointNoise] = field(default_factory=dict)  # of the numbers, by the ending of the calls
 
     def pairs(self, count: int) -> list[ProposedPair]:
         """Return at most `count` pairs, the most promising first; none if calls with one seed differ."""
-        compared_calls = min(self.calls // 2, 2 * COMPARED_SEEDS * MAX_COMPARED)
+        compared_calls = self.calls // 2
         total, self.calls = self.calls, self.calls - compared_calls
         try:
             seed, usual = self._seed(), self.ordinary.slice(0, len(self.ordinary) - (0 if self._adds else self.group))
@@ -113,6 +123,7 @@ class CoupledSearch:
             rows = self._moving_rows("ordinary rows", usual)
             kinds = self._kinds(rows)
             self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
+            self._rows_by_place(usual, kinds, seed)
             for turn in range(2):
                 for kind, others in itertools.product(kinds, self._starts(kinds)):
                     self._walk(kind, others, kinds, self._seed() if turn else 0)
@@ -153,23 +164,26 @@ class CoupledSearch:
     def _copies(self, row: Row, count: int) -> pa.Table:
         return self.schema.table([row]).take(pa.array(np.zeros(count, np.int64)))
 
-    def _with(self, base: pa.Table, row: Row) -> pa.Table:
-        return pa.concat_tables([base, self._copies(row, self.group)], promote_options="permissive")
+    def _with(self, base: pa.Table, row: Row, place: int | None = None) -> pa.Table:
+        """Return the table with `group` further rows before the one at `place`, or at the end."""
+        place = len(base) if place is None else place
+        parts = [base.slice(0, place), self._copies(row, self.group), base.slice(place)]
+        return pa.concat_tables(parts, promote_options="permissive")
 
     # Rows that move much
 
-    def _moving_rows(self, name: str, base: pa.Table, kinds: Sequence[Row] = ()) -> list[Row]:
+    def _moving_rows(self, name: str, base: pa.Table, kinds: Sequence[Row] = (), place: int | None = None) -> list[Row]:
         """Propose the rows that move the numbers of a table most; return rows of different effect, the best first."""
-        spread, plain = self._spread(base), self._seed()
+        noise, plain = self._noise(base), self._seed()
         without = self._result(base, plain)
-        effects: dict[Mask, tuple[float, Row, Vector]] = {}
+        effects: dict[Mask, tuple[float, Row, Result]] = {}
 
         def mask(row: Row) -> Mask:
-            result = self._result(self._with(base, row), plain)
-            move = _move(without, result, spread)
-            which = (result.ending, np.flatnonzero(move).tobytes())
-            if which not in effects or move.sum() > effects[which][0]:
-                effects[which] = (float(move.sum()), row, move)
+            result = self._result(self._with(base, row, place), plain)
+            size, moved = _effect(without, result, noise)
+            which = (result.ending, np.flatnonzero(moved).tobytes())
+            if which not in effects or size > effects[which][0]:
+                effects[which] = (size, row, result)
             return which
 
         try:
@@ -181,21 +195,49 @@ class CoupledSearch:
         best = sorted(effects.values(), key=lambda effect: -effect[0])
         if self._adds:
             for _, row, _ in best[: 2 * PER_BASE]:
-                self._add(f"{name}, {self._words(row)}", name, base, self._with(base, row))
+                self._add(f"{name}, {self._words(row)}", name, base, self._with(base, row, place))
         else:
-            far = sorted(itertools.combinations(best[:12], 2), key=lambda two: -_effect_distance(*two))
+            pairs = itertools.combinations(best[:12], 2)
+            far = sorted(pairs, key=lambda two: -_effect(two[0][2], two[1][2], noise)[0])
             for (_, old, _), (_, new, _) in far[: 2 * PER_BASE]:
                 words = f"{name}, {self._words(new)} for {self._cells(old)}"
-                self._add(words, name, self._with(base, old), self._with(base, new))
+                self._add(words, name, self._with(base, old, place), self._with(base, new, place))
         return [row for _, row, _ in best]
 
-    def _spread(self, base: pa.Table) -> Vector:
-        """Return the mean absolute deviation of each number of the most common form of the result."""
-        results = [self._result(base, self._seed()) for _ in range(SPREAD_SEEDS)]
+    def _noise(self, base: pa.Table) -> JointNoise:
+        """Return the noise of the most common form of the result."""
+        results = [self._result(base, self._seed())]
+        if results[0].ending in self._noises:
+            return self._noises[results[0].ending]
+        seeds = min(max(SPREAD_SEEDS, len(results[0].numbers) + MORE_RUNS), MAX_SPREAD_SEEDS)
+        results += [self._result(base, self._seed()) for _ in range(seeds - 1)]
         endings = [result.ending for result in results]
         usual = max(endings, key=endings.count)
-        numbers = [result.numbers for result in results if result.ending == usual]
-        return self._spreads.setdefault(usual, _deviation(numbers))
+        numbers = np.array([result.numbers for result in results if result.ending == usual])
+        return self._noises.setdefault(usual, JointNoise.of(numbers))
+
+    def _order_matters(self, table: pa.Table, in_turn: pa.Table, seed: int) -> bool:
+        """True if a call with the same seed gives another result for the rows of a table in another order.
+
+        Code that draws noise row by row seems to depend on the order too, which costs proposals only.
+        """
+        shuffled = self.rng.permutation(len(table))
+        in_halves = np.argsort(np.arange(len(in_turn)) % 2, kind="stable")
+        return any(
+            not self._result(rows, seed).is_close(self._result(rows.take(pa.array(order)), seed))
+            for rows, order in ((table, shuffled), (in_turn, in_halves))
+        )
+
+    def _rows_by_place(self, usual: pa.Table, kinds: Sequence[Row], seed: int) -> None:
+        """Propose rows that move the result far from the first or a middle place, if the order of rows matters."""
+        low, high, *_ = kinds
+        in_turn = self.schema.table([(low, high)[place % 2] for place in range(len(usual))])
+        if not self._order_matters(usual, in_turn, seed):
+            return
+        rows = [*kinds, *self.ordinary.slice(0, ROWS_BY_PLACE).to_pylist()]
+        bases = (("ordinary rows", usual), ("equal rows", self._copies(low, len(usual))), ("rows in turn", in_turn))
+        for (name, base), (where, place) in itertools.product(bases, (("first", 0), ("amid", len(usual) // 2))):
+            self._moving_rows(f"{name}, {where}", base, rows, place)
 
     def _tried_rows(self, mask: Callable[[Row], Mask]) -> Iterator[Row]:
         """Yield rows to try; values of a column are halved towards where their effect changes."""
@@ -287,8 +329,20 @@ class CoupledSearch:
             self._add(f"{base}, one more", base, table(first), table(last))
             return
         at = table(first)
-        for row in [kind, *(each for each in kinds if each != kind)]:
+        for row in [kind, *self._mixed_rows(kinds), *(each for each in kinds if each != kind)]:
             self._add(f"{base}, {self._words(row)}", base, at, self._with(at, row))
+
+    def _mixed_rows(self, kinds: Sequence[Row]) -> list[Row]:
+        """Return rows with some columns high and the others low: every other one, a half of them, and single ones.
+
+        Of answers that share a noise, a row moves a part only.
+        """
+        low, high, *_ = kinds
+        names = list(self.schema.columns)
+        half, single = len(names) // 2, [[name] for name in names]
+        chosen = [names[::2], names[1::2], names[:half], names[half:], *single] if len(names) > 2 else single
+        rows = ({**low, **{name: high[name] for name in columns}} for columns in chosen if len(names) > 1)
+        return list(itertools.islice((row for row in rows if row not in kinds), MAX_MIXED))
 
     def _words(self, row: Row) -> str:
         rows = "a row" if self.group == 1 else f"{self.group} rows"
@@ -313,11 +367,15 @@ class CoupledSearch:
             ranked.append((turns[pair.base], pair))
         ranked.sort(key=lambda ranking: ranking[0])
         strengths: list[tuple[float, ProposedPair]] = []
+        seeds, on_base = [self._seed() for _ in range(COMPARED_SEEDS)], dict[str, list[Result]]()
         for _, pair in ranked[:MAX_COMPARED]:
             try:
-                strengths.append((self._strength(pair), pair))
+                if pair.base not in on_base or not self._adds:  # under `replace`, pairs of one base differ in D too
+                    on_base[pair.base] = [self._result(pair.d, seed) for seed in seeds]
+                on_d_prime = [self._result(pair.d_prime, seed) for seed in seeds]
             except _OutOfCalls:
                 break
+            strengths.append((self._strength(list(zip(on_base[pair.base], on_d_prime, strict=True))), pair))
         strengths.sort(key=lambda strength: -strength[0])
         chosen: list[ProposedPair] = []
         for most in (PER_BASE, len(strengths)):
@@ -326,10 +384,11 @@ class CoupledSearch:
                     chosen.append(pair)
         return chosen[:count]
 
-    def _strength(self, pair: ProposedPair) -> float:
-        """Return the mean move between the tables of a pair, in spreads; inf if every result has another form."""
-        seeds = [self._seed() for _ in range(COMPARED_SEEDS)]
-        results = [(self._result(pair.d, seed), self._result(pair.d_prime, seed)) for seed in seeds]
+    def _strength(self, results: Sequence[tuple[Result, Result]]) -> float:
+        """Return the mean move between results on D and on D' with the same seeds, in units of the noise.
+
+        It is inf if every result has another form.
+        """
         alike = [two for two in results if two[0].ending == two[1].ending]
         if not alike:
             return np.inf  # the form of the result tells the tables apart in every call
@@ -337,39 +396,39 @@ class CoupledSearch:
             by_pattern = pattern_distance(*(np.array([two[side].numbers for two in alike]) for side in (0, 1)))
             if by_pattern is not None:
                 return by_pattern
-        spreads = np.concatenate([np.empty(0), *self._spreads.values()])
+        spreads = np.concatenate([np.empty(0), *(noise.spread for noise in self._noises.values())])
         # The spread of a few calls may be too small: half of the median spread on base tables is its smallest value.
         usual = float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
         moves = [OTHER_FORM] * (len(results) - len(alike))
         for first, second in alike:
-            sides = ([two[side].numbers for two in alike if two[0].ending == first.ending] for side in (0, 1))
-            spread = self._spreads.get(first.ending)
-            if spread is None or not spread.any():
-                few = np.mean([_deviation(numbers) for numbers in sides], axis=0)
-                spread = np.where(few > 0, np.maximum(few, usual / 2), 0.0)
-            moves.append(float(_move(first, second, spread).sum()))
+            noise = self._noises.get(first.ending)
+            if noise is None or not noise.spread.any():
+                sides = [
+                    JointNoise.of(np.array([two[side].numbers for two in alike if two[0].ending == first.ending]))
+                    for side in (0, 1)
+                ]
+                few = (sides[0].spread + sides[1].spread) / 2
+                noise = replace(sides[0], spread=np.where(few > 0, np.maximum(few, usual / 2), 0.0))
+            moves.append(_effect(first, second, noise)[0])
         return float(np.mean(moves))
 
 
-def _deviation(numbers: Sequence[Vector]) -> Vector:
-    """Return the mean absolute deviation of each number from its median."""
-    values = np.array(numbers)
-    return np.asarray(np.abs(values - np.median(values, axis=0)).mean(axis=0))
-
-
-def _move(first: Result, second: Result, spread: Vector) -> Vector:
-    """Return how far each number moves, in spreads.
+def _effect(first: Result, second: Result, noise: JointNoise) -> tuple[float, Vector]:
+    """Return how far two results with one seed are apart, and how far each number is, both in units of the noise.
 
     Another form of the result is a single move of `OTHER_FORM`. So are all moves of numbers without spread together.
     """
-    if first.ending != second.ending or len(first.numbers) != len(spread):
-        return np.array([OTHER_FORM if first.ending != second.ending else 0.0])
-    move = np.abs(second.numbers - first.numbers)
-    move[move <= 1e-12 * np.maximum(np.abs(first.numbers), np.abs(second.numbers))] = 0.0
-    in_spreads = np.minimum(np.divide(move, spread, out=np.zeros_like(move), where=spread > 0), MAX_MOVE)
-    fixed = (spread == 0) & (move > 0)
+    if first.ending != second.ending or len(first.numbers) != len(noise.spread):
+        size = OTHER_FORM if first.ending != second.ending else 0.0
+        return size, np.array([size])
+    move = second.numbers - first.numbers
+    move[np.abs(move) <= 1e-12 * np.maximum(np.abs(first.numbers), np.abs(second.numbers))] = 0.0
+    spread = noise.spread
+    in_spreads = np.minimum(np.divide(np.abs(move), spread, out=np.zeros_like(move), where=spread > 0), MAX_MOVE)
+    fixed = (spread == 0) & (move != 0)
     in_spreads[fixed] = OTHER_FORM / max(1, int(np.count_nonzero(fixed)))
-    return in_spreads
+    joint = noise.length_of_move(np.where(fixed, 0.0, move)) if noise.shows_directions else 0.0
+    return max(float(in_spreads.sum()), joint), in_spreads
 
 
 def _change(first: Result, second: Result, steps: int) -> Vector | None:
@@ -385,14 +444,6 @@ def _uneven(before: Vector | None, after: Vector | None) -> tuple[float, float]:
     both = before + after
     share = np.divide(before, both, out=np.full_like(both, 0.5), where=both > 0)
     return float(share.max(initial=0.0)), float((1 - share).max(initial=0.0))
-
-
-def _effect_distance(first: tuple[float, Row, Vector], second: tuple[float, Row, Vector]) -> float:
-    """Return the distance between the effects of two rows."""
-    moves = first[2], second[2]
-    if len(moves[0]) != len(moves[1]):
-        return OTHER_FORM
-    return float(np.where((moves[0] > 0) & (moves[1] > 0), 0.0, moves[0] + moves[1]).sum())
 
 
 def _share(column: Number, share: float) -> float:

@@ -42,6 +42,7 @@ from dpaudit.engine.games.functions.recorded_law import (
 )
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, as_test, where_it_leaks
+from dpaudit.engine.games.joint_noise import exact_moves
 from dpaudit.engine.games.outcomes import Outcomes, Runs, alike_note
 from dpaudit.engine.games.protocol import Capability, CheckTest, Played, Setting
 from dpaudit.engine.games.search import Strength, Tried, bounds_in_words, promising, steady_move, strength
@@ -67,7 +68,7 @@ WEIGHING_SHARE = 0.2
 """Share of the search calls that weigh rare forms of the result, under a claim with delta."""
 COUPLED_SHARE = 0.15
 """Share of the search calls that look for pairs by calls with one seed."""
-FOUND_PAIRS = 8
+FOUND_PAIRS = 12
 """Largest number of pairs that the coupled search proposes."""
 WEIGHED_PROPOSALS = 3
 """Number of proposed pairs whose rare forms of the result are weighed under a claim with delta."""
@@ -364,11 +365,10 @@ class RowFunctionGame(TwoWorlds):
     def ranking(
         self, size: int, tried: Sequence[Tried], strengths: Sequence[Strength], *, by_scores: bool
     ) -> list[int]:
-        """Return the pairs that remain; one whose change lies between the steps of the noise stays."""
-        shares = between_steps([each.outcomes for each in tried])
-        strengths = [
-            replace(each, expected=max(each.expected, share)) for each, share in zip(strengths, shares, strict=True)
-        ]
+        """Return the pairs that remain; one whose change lies between steps or directions of the noise stays."""
+        outcomes = [each.outcomes for each in tried]
+        known = zip(strengths, between_steps(outcomes), exact_moves(outcomes), strict=True)
+        strengths = [replace(each, expected=max(each.expected, *shares)) for each, *shares in known]
         return promising(size, tried, strengths, by_scores=by_scores)
 
     def judged(self, chosen: Sequence[Tried], tried: Sequence[Tried], strengths: Sequence[Strength]) -> tuple[str, ...]:

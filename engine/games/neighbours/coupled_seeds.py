@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
+from dpaudit.engine.games.joint_noise import JointNoise
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows, shortened_rows
 from dpaudit.engine.games.outcomes import Outcomes, Runs, checked, failure, result_of
 from dpaudit.engine.games.trials import TrainingRun, train_runs
@@ -45,8 +46,6 @@ FAR_TRAININGS = 120
 """Trainings from which on far records are tried."""
 NEAR_SIDES, WIDE_SIDES = 10.0, 100.0
 """Distances, in sides of the box, at which code with narrow and with wide limits on records limits them already."""
-MAX_MOVE = 50.0
-"""Upper limit of the move of a number, in units of its noise."""
 MAX_UNCOUPLED = 0.5
 """Largest difference between the moves of two seeds, as a share of the noise, if the learner follows its seed."""
 MAX_FAILING = 3
@@ -409,7 +408,7 @@ class CoupledTrainings:
             or not tests_clipping
             or self._is_clipped(choice.data_set(place, farther=True), choice.points, usual, moves[place], base)
         ]
-        sizes, pairs = _Noise.of(base), list[PredictedPair]()
+        sizes, pairs = JointNoise.of(base), list[PredictedPair]()
         for both in choice.pairs:
             first, second = (moves[place] for place in both)
             if not set(both) <= set(usable) or (first is None and second is None):  # trainings on both fail
@@ -436,49 +435,6 @@ class CoupledTrainings:
 
 def _matrix(samples: Outcomes, usual: str) -> Floats:
     return np.asarray(samples.where(samples.ending == usual).summaries(), np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class _Noise:
-    """Size of the noise of each number, and of its principal directions."""
-
-    spread: Floats  # mean absolute deviation of each number, shape (d,)
-    directions: Floats  # principal directions of numbers in units of their spread, shape (k, d)
-    deviations: Floats  # standard deviation along each direction, shape (k,)
-
-    @classmethod
-    def of(cls, trainings: Floats) -> _Noise:
-        centred = trainings - np.median(trainings, 0)
-        spread = np.abs(centred).mean(0)
-        scaled = centred / np.where(spread > 0, spread, 1.0)
-        _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
-        return cls(spread, directions, sizes / np.sqrt(len(trainings)))
-
-    def sum_of_moves(self, move: Floats) -> float:
-        """Return the sum over numbers of move over noise."""
-        units = np.divide(np.abs(move), self.spread, out=np.full_like(move, MAX_MOVE), where=self.spread > 0)
-        smallest = 1e-6 * np.abs(move).max(initial=0.0)  # rounding errors of numbers without noise
-        return float(np.where(np.abs(move) > smallest, np.minimum(units, MAX_MOVE), 0.0).sum())
-
-    def length_of_move(self, move: Floats) -> float:
-        """Return the length of the move in standard deviations.
-
-        The noise in directions that these few trainings do not show is taken for that of independent numbers.
-        """
-        noisy = self.spread > 0
-        scaled = np.divide(move, self.spread, out=np.zeros_like(move), where=noisy)
-        along = self.directions @ scaled
-        noisy_directions = self.deviations > 1e-6
-        inside = along[noisy_directions] / np.maximum(
-            self.deviations[noisy_directions], np.median(self.deviations[noisy_directions]) / 3
-        )
-        beyond = scaled - self.directions[noisy_directions].T @ along[noisy_directions]
-        bare = MAX_MOVE * float(np.abs(move[~noisy]).max(initial=0.0) > 1e-6 * np.abs(move).max(initial=0.0))
-        dependent = bool(noisy_directions.sum() < min(len(self.deviations), NOISE_SEEDS - 1))  # some sums have no noise
-        rest = float(np.linalg.norm(beyond))
-        if dependent:
-            rest = MAX_MOVE * float(rest > 1e-3 * np.linalg.norm(scaled))
-        return float(np.sqrt((inside**2).sum() + min(rest, MAX_MOVE) ** 2 + bare**2))
 
 
 def _seed_dependence(moves: Sequence[Floats | None], base: Floats) -> float:
