@@ -119,5 +119,4 @@ def exact_moves(tried: Sequence[Outcomes]) -> list[float]:
     if not noise:
         return [0.0] * len(moves)
     joint = JointNoise.of(np.concatenate([np.zeros((1, noise[0].shape[1])), *noise]))
-    known = joint.shows_directions
-    return [float(known and len(move) > 0 and joint.is_exact(move)) for move in moves]
+    return [float(joint.shows_directions and len(move) > 0 and joint.is_exact(move)) for move in moves]

@@ -131,9 +131,9 @@ def count_with_even_noise(rows, rng):
 # One draw for several numbers
 
 
-def nested(rows, rng, one=True):
+def nested(rows, rng, same=True):
     counts = np.array([(whole(rows) > age).sum() for age in (30, 31, 33)])
-    return (counts + noise(rng, None if one else 3, 3.0)).tolist()
+    return (counts + noise(rng, None if same else 3, 3.0)).tolist()
 
 
 def histogram_and_total(rows, rng, again=True):
@@ -159,9 +159,9 @@ def sum_and_noisy_size(rows, rng):
     return [int(whole(rows).sum() + noise(rng, None, 200)), int(len(rows) + noise(rng, None, 2.0))]
 
 
-def moments_of_one_draw(rows, rng, one=True):
+def moments_of_one_draw(rows, rng, same=True):
     ages = whole(rows)
-    added = noise(rng, None if one else 2, 200)
+    added = noise(rng, None if same else 2, 200)
     return (np.array([ages.sum(), (ages**2 // 100).sum()]) + added).tolist()
 
 
@@ -334,8 +334,8 @@ def equal_pairs(rows, rng):
 
 def noise_by_groups(rows, rng):
     """Return sums by word; all words that are there share the noise of one."""
-    there = max(len(set(words(rows).tolist())), 1)
-    return (np.bincount(words(rows), whole(rows), 5).astype(int) + noise(rng, 5, 100 / there)).tolist()
+    groups = max(len(set(words(rows).tolist())), 1)
+    return (np.bincount(words(rows), whole(rows), 5).astype(int) + noise(rng, 5, 100 / groups)).tolist()
 
 
 def sums_by_word(rows, rng):
@@ -361,7 +361,7 @@ BANK: dict[str, Case] = {
     "other-currency": case(of(other_currency), of(other_currency, digits=0), MONEY),
     "seconds-noise-of-days": case(of(seconds_with_noise_of_days), of(seconds_with_noise_of_days, unit=DAY), TIMES),
     # joint noise
-    "three-nested-counts": case(of(nested), of(nested, one=False), PEOPLE),
+    "three-nested-counts": case(of(nested), of(nested, same=False), PEOPLE),
     "total-with-noise-again": case(of(histogram_and_total), of(histogram_and_total, again=False), PEOPLE),
     "balance-of-exact-count": case(of(balance), of(balance, exact=False), PEOPLE),
     "sum-and-mean": case(of(sum_and_mean), of(sum_and_noisy_size), PEOPLE),
@@ -381,8 +381,8 @@ BANK: dict[str, Case] = {
     "longest-streak": case(of(longest_streak), of(count), PEOPLE),
     "noise-in-tens": case(of(noise_in_tens), of(noise_in_tens, step=1), PEOPLE),
     "count-with-even-noise": case(of(count_with_even_noise), of(count), PEOPLE),
-    "moments-of-one-draw": case(of(moments_of_one_draw), of(moments_of_one_draw, one=False), PEOPLE),
-    "opposite-noise": case(of(opposite), of(nested, one=False), PEOPLE),
+    "moments-of-one-draw": case(of(moments_of_one_draw), of(moments_of_one_draw, same=False), PEOPLE),
+    "opposite-noise": case(of(opposite), of(nested, same=False), PEOPLE),
     "stump-by-exact-errors": case(of(stump), of(stump, fixed=50), LABELLED),
     "bins-by-cross-validation": case(of(bins_by_cross_validation), of(bins_by_cross_validation, fixed=8), LABELLED),
     "exact-significance": case(of(significance), of(significance, exact=False), LABELLED),

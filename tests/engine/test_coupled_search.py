@@ -155,9 +155,16 @@ def test_proposals_are_neighbours_within_the_schema_and_the_calls_are_kept(name:
         assert sum(a != b for a, b in zip(pair.d.to_pylist(), pair.d_prime.to_pylist(), strict=False)) <= 1
 
 
-def test_code_that_does_not_follow_its_seed_gets_no_proposals() -> None:
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
+def test_code_that_does_not_follow_its_seed_gets_rows_at_other_places_alone(relation: Relation) -> None:
     fresh = np.random.default_rng()
-    assert search(lambda rows, rng: len(rows) + fresh.laplace(), hidden.WORDS).pairs(8) == []
+    walks = search(lambda rows, rng: len(rows) + fresh.laplace(), hidden.WORDS, relation)
+    proposed = walks.pairs(8)
+    assert [pair.base for pair in proposed] == ["ordinary rows, first"] * 2 + ["equal rows, amid"]
+    for pair in proposed:
+        rows = [list(map(str, table.to_pylist())) for table in (pair.d, pair.d_prime)]
+        assert rows[0] != rows[1]
+        assert len(rows[1]) - len(rows[0]) == (1 if relation is Relation.ADD_REMOVE else 0)
 
 
 def test_half_of_a_walk_with_the_jump_has_the_larger_share() -> None:

@@ -53,8 +53,8 @@ def test_few_runs_and_answers_of_two_values_show_no_directions() -> None:
 def test_one_pair_with_an_exact_move_is_known_from_few_runs_of_all_pairs() -> None:
     """Two runs on each table of 20 pairs: the noise is learned from all of them."""
     rng = RNG(1)
-    together, apart = np.array([1.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0])
-    tried = [samples(apart if place == 7 else together, rng, shared=True) for place in range(20)]
+    together, single = np.array([1.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0])
+    tried = [samples(single if place == 7 else together, rng, shared=True) for place in range(20)]
     assert exact_moves(tried) == [float(place == 7) for place in range(20)]
-    assert exact_moves([samples(apart, rng, shared=False) for _ in range(20)]) == [0.0] * 20
+    assert exact_moves([samples(single, rng, shared=False) for _ in range(20)]) == [0.0] * 20
     assert exact_moves(tried[:1]) == [0.0]

@@ -113,13 +113,13 @@ class CoupledSearch:
     _noises: dict[str, JointNoise] = field(default_factory=dict)  # of the numbers, by the ending of the calls
 
     def pairs(self, count: int) -> list[ProposedPair]:
-        """Return at most `count` pairs, the most promising first; none if calls with one seed differ."""
+        """Return at most `count` pairs, the best first; if calls with one seed differ, rows at other places."""
         compared_calls = self.calls // 2
         total, self.calls = self.calls, self.calls - compared_calls
         try:
             seed, usual = self._seed(), self.ordinary.slice(0, len(self.ordinary) - (0 if self._adds else self.group))
             if not self._result(usual, seed).equals(self._result(usual, seed)):
-                return []
+                return self._rows_at_places(usual)[:count]
             rows = self._moving_rows("ordinary rows", usual)
             kinds = self._kinds(rows)
             self._moving_rows("no rows" if self._adds else "equal rows", self._copies(kinds[0], self._rest), kinds)
@@ -216,16 +216,29 @@ class CoupledSearch:
         numbers = np.array([result.numbers for result in results if result.ending == usual])
         return self._noises.setdefault(usual, JointNoise.of(numbers))
 
+    def _rows_at_places(self, usual: pa.Table) -> list[ProposedPair]:
+        """Return pairs in which a row stands first or amid the others, without any calls."""
+        low, high, *_ = self._kinds(())
+        alike, middle = self._copies(low, len(usual)), len(usual) // 2
+        for name, base, row, place in (
+            ("ordinary rows, first", usual, low, 0),
+            ("ordinary rows, first", usual, high, 0),
+            ("equal rows, amid", alike, high, middle),
+        ):
+            d = base if self._adds else self._with(base, low if row == high else high, place)
+            self._add(f"{name}, {self._words(row)}", name, d, self._with(base, row, place))
+        return self._proposed
+
     def _order_matters(self, table: pa.Table, in_turn: pa.Table, seed: int) -> bool:
         """True if a call with the same seed gives another result for the rows of a table in another order.
 
         Code that draws noise row by row seems to depend on the order too, which costs proposals only.
         """
-        shuffled = self.rng.permutation(len(table))
+        backwards, shuffled = np.arange(len(table))[::-1], self.rng.permutation(len(table))
         in_halves = np.argsort(np.arange(len(in_turn)) % 2, kind="stable")
         return any(
             not self._result(rows, seed).is_close(self._result(rows.take(pa.array(order)), seed))
-            for rows, order in ((table, shuffled), (in_turn, in_halves))
+            for rows, order in ((table, backwards), (table, shuffled), (in_turn, in_halves))
         )
 
     def _rows_by_place(self, usual: pa.Table, kinds: Sequence[Row], seed: int) -> None:

@@ -367,8 +367,8 @@ class RowFunctionGame(TwoWorlds):
     ) -> list[int]:
         """Return the pairs that remain; one whose change lies between steps or directions of the noise stays."""
         outcomes = [each.outcomes for each in tried]
-        known = zip(strengths, between_steps(outcomes), exact_moves(outcomes), strict=True)
-        strengths = [replace(each, expected=max(each.expected, *shares)) for each, *shares in known]
+        by_noise = zip(strengths, between_steps(outcomes), exact_moves(outcomes), strict=True)
+        strengths = [replace(each, expected=max(each.expected, *shares)) for each, *shares in by_noise]
         return promising(size, tried, strengths, by_scores=by_scores)
 
     def judged(self, chosen: Sequence[Tried], tried: Sequence[Tried], strengths: Sequence[Strength]) -> tuple[str, ...]:
