@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1311,
     "engine/figures": 587,
-    "engine/games": 16353,
+    "engine/games": 16495,
     "engine/observer": 1006,
     "engine/planning": 701,
     "engine/report": 867,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1079,
     "synthetic_tables/games": 2511,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 72834,
+    "tests": 73330,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
