@@ -126,7 +126,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "taught", "outcomes", "digits", "run_scores", "search"),
+        *("reference", "protocol", "trials", "taught", "outcomes", "digits", "joint_noise", "run_scores", "search"),
         *("two_worlds", "coins"),
         *(
             "proxies",
