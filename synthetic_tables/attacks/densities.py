@@ -21,6 +21,9 @@ from dpaudit.synthetic_tables.games.view import MixedTable, TableView
 CLAIMANTS = 6
 """Real rows that are looked at around a synthetic row, to find one of another pair."""
 
+CLOSE = 0.03
+"""Distance that counts as none, as a share of the median distance between nearest real rows."""
+
 
 @register("table-attack", "nearest-neighbour", source="Hilprecht et al. (2019); van Breugel et al. (2023), DOMIAS")
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class NearestNeighbour:
 
     Attributes:
         neighbours: Number of synthetic rows that are looked at around a real row, and of real rows for the density.
-        smallest: Added to distances, in units of a column's range, so that exact copies stay finite.
+        smallest: Added to distances, in units of a column's range, so that exact copies stay finite; less if real rows
+            are nearer to each other.
     """
 
     neighbours: int = 3
@@ -52,19 +56,25 @@ class NearestNeighbour:
     def _features(self, synthetic: Scaled, real: Scaled, pair: NDArray[np.int64]) -> NDArray[np.float64]:
         near = nearest(real, synthetic, min(self.neighbours, len(synthetic)))
         local = nearest_real(real, pair, 10).distances
+        smallest = self._smallest(local[:, 0])
         local = np.where(np.isinf(local), 2.0 * (1 + real.numbers.shape[1] + real.words.shape[1]), local)
         other = competing_distances(near, nearest(synthetic, real, CLAIMANTS), pair)
         other = np.minimum(other, near.distances + local[:, :1])  # triangle inequality
-        ratio = np.max((other + self.smallest) / (near.distances + self.smallest), axis=1)
-        distance = near.distances[:, 0] + self.smallest
+        ratio = np.max((other + smallest) / (near.distances + smallest), axis=1)
+        distance = near.distances[:, 0] + smallest
         return np.column_stack(
             [
                 np.log1p(ratio**2 / 10),
-                np.log1p(((local[:, 0] + self.smallest) / distance) ** 2 / 10),
-                np.log((local[:, -1] + self.smallest) / distance),
+                np.log1p(((local[:, 0] + smallest) / distance) ** 2 / 10),
+                np.log((local[:, -1] + smallest) / distance),
                 -np.log(distance),
             ]
         )
+
+    def _smallest(self, local: NDArray[np.float64]) -> float:
+        """Return what is added to distances, from the distance of each real row to its nearest one."""
+        apart = local[np.isfinite(local) & (local > 0)]
+        return min(self.smallest, CLOSE * float(np.median(apart))) if apart.size else self.smallest
 
 
 MAX_CATEGORIES = 250

@@ -27,9 +27,11 @@ from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
+from dpaudit.synthetic_tables.attacks.texts import shared_words
 from dpaudit.synthetic_tables.front_door.inputs import data_frame, sample_notes, sampled, surplus, synthetic_frames
 from dpaudit.synthetic_tables.front_door.result import AttackAlone, GuessedPairs, SyntheticAudit
 from dpaudit.synthetic_tables.games.columns import read_as
+from dpaudit.synthetic_tables.games.derived import Derived, derived_views
 from dpaudit.synthetic_tables.games.pairs import (
     Canaries,
     PairedTables,
@@ -58,6 +60,8 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names that an index gets when a table is written or read without one."""
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
+NARROW = (FOLLOWED_FIRST, "copies", "rare-values")
+"""Attacks on views of few columns."""
 MORE_ROWS = "more rows in both files"
 MOST_ROWS_ADVISED = 1_000_000
 """Number of rows up to which the number that could reject a claim is sought."""
@@ -201,6 +205,8 @@ def synthetic(
 
     control = timed("control", lambda: split_control(pairs, seed=seed))
     features, failures = attack_features(pairs, timed)
+    views = timed("further views", lambda: derived_views(pairs))
+    features |= timed("attacks on views", lambda: view_features(pairs, views))
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)
     stated_other = "the split was not random, as stated" if split == "other" else ""
@@ -221,7 +227,9 @@ def synthetic(
         name="synthetic table",
         tests=tuple(_record(each, reading, pairs.recognisable, exchanges) for each in guessed),
         guessed=guessed,
-        attacks=tuple(_alone(pairs, name, values, reading, seconds[name]) for name, values in features.items()),
+        attacks=tuple(
+            _alone(pairs, name, values, reading, seconds.get(name, 0.0)) for name, values in features.items()
+        ),
         measures=measures,
         utility=usefulness,
         control=control,
@@ -316,6 +324,22 @@ def attack_features(
     if not features:
         raise InputError("; ".join(failures) or "at least one table-attack must be registered, got none")
     return features, failures
+
+
+def view_features(pairs: PairedTables, views: Sequence[Derived]) -> dict[str, Floats]:
+    """Return the features of the real rows by the attacks on each view and on free text, by the name of the view.
+
+    The attack on near rows comes first. Views of few columns are not read by attacks on densities and marginals, which
+    look at all sets of few columns in the whole table.
+    """
+    features = {f"words of {name}": values for name, values in shared_words(pairs.view)}
+    for derived in views:
+        names = (
+            NARROW if derived.is_narrow else sorted(catalogue("table-attack"), key=lambda name: name != FOLLOWED_FIRST)
+        )
+        columns = [load("table-attack", name)().features(derived.view) for name in names]
+        features[derived.name] = derived.of_rows(np.concatenate(columns, axis=1))
+    return features
 
 
 def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Reading) -> tuple[GuessedPairs, ...]:
@@ -426,7 +450,8 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     right = np.where(ahead == 0, 0.5, ahead > 0)
     order = signed_tail_rank(PairFeatures.of(pairs, [features[:, :1]]).opinions)[:, 0]
     bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
-    summary = catalogue("table-attack")[name].summary
+    attack = catalogue("table-attack").get(name)
+    summary = "The attacks on these columns alone." if attack is None else attack.summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
 
 

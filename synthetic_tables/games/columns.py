@@ -72,13 +72,14 @@ def read_as(
     ordered = [columns[name] for name in parts]
     notes = tuple(f"{each.name}: {each.note}" for each in ordered if each.note)
     numbers = [(column.name, column.numbers) for column in ordered if column.numbers is not None]
-    words = [(column.name, column.codes, column.levels) for column in ordered if column.codes is not None]
+    words = [(column.name, column.codes, column.vocabulary) for column in ordered if column.codes is not None]
     whole = MixedTable(
         np.column_stack([np.empty((ends[-1], 0)), *(values for _, values in numbers)]),
         np.column_stack([np.empty((ends[-1], 0), np.int64), *(codes for _, codes, _ in words)]),
-        np.array([levels for _, _, levels in words], np.int64),
+        np.array([len(vocabulary) for _, _, vocabulary in words], np.int64),
         tuple(name for name, _ in numbers),
         tuple(name for name, _, _ in words),
+        tuple(vocabulary for _, _, vocabulary in words),
     )
     return tuple(whole.take(each) for each in rows), notes
 
@@ -113,7 +114,7 @@ class _Column:
     Attributes:
         numbers: The numbers, NaN for other cells, shape (rows,); None for a column of words.
         codes: Codes of the words, `MISSING` for other cells, shape (rows,); None for a column of numbers only.
-        levels: Number of codes.
+        vocabulary: Words by their codes.
         note: What was read as what; "" for usual spellings.
         decimal: Decimal mark of numbers in texts; "" if there was none.
     """
@@ -121,7 +122,7 @@ class _Column:
     name: str
     numbers: NDArray[np.float64] | None
     codes: NDArray[np.int64] | None = None
-    levels: int = 0
+    vocabulary: tuple[str, ...] = ()
     note: str = ""
     decimal: str = ""
 
@@ -146,11 +147,11 @@ class _Texts(NamedTuple):
         counts = [np.bincount(each[each >= 0], minlength=len(distinct)) for each in of_tables]
         return cls(list(distinct), of_tables, np.array(counts))
 
-    def word_codes(self, words: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
-        """Return the rank of the word of each cell in the sorted set of words, `MISSING` for None, and its size."""
+    def word_codes(self, words: Sequence[str | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Return the rank of the word of each cell in the sorted set of words, `MISSING` for None, and that set."""
         ranks = {word: rank for rank, word in enumerate(sorted({word for word in words if word is not None}))}
         codes = np.array([*(MISSING if word is None else ranks[word] for word in words), MISSING], np.int64)
-        return codes[np.concatenate(self.codes)], len(ranks)
+        return codes[np.concatenate(self.codes)], tuple(ranks)
 
 
 def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], decimal: str = "") -> _Column:
@@ -175,8 +176,8 @@ def _column(name: str, parts: Sequence[pd.Series[Any]], files: Sequence[str], de
         joint = _agreed(name, joint, of_tables)
     if joint.kind != "words":
         return _of_texts(name, texts, of_tables)
-    codes, levels = texts.word_codes([canonical(word) for word in texts.words])
-    return _Column(name, None, codes, levels, _why_words(joint, texts))
+    codes, vocabulary = texts.word_codes([canonical(word) for word in texts.words])
+    return _Column(name, None, codes, vocabulary, _why_words(joint, texts))
 
 
 def _agreed(name: str, joint: Spelling, of_tables: Mapping[str, Spelling]) -> Spelling:
@@ -225,8 +226,8 @@ def _of_texts(name: str, texts: _Texts, of_tables: Mapping[str, Spelling]) -> _C
     column = replace(column, note="; ".join(filter(None, (note, column.note))), decimal=decimal)
     if not odd.any():
         return column
-    word_codes, levels = texts.word_codes(strange)
-    return replace(column, codes=word_codes, levels=levels)
+    word_codes, vocabulary = texts.word_codes(strange)
+    return replace(column, codes=word_codes, vocabulary=vocabulary)
 
 
 def _of_numbers(name: str, parts: Mapping[str, NDArray[np.float64]], steps: Mapping[float, str] = STEPS) -> _Column:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -186,12 +186,10 @@ def paired(
 
 def stacked(first: MixedTable, second: MixedTable) -> MixedTable:
     """Return the rows of one table and below them those of another with the same columns."""
-    return MixedTable(
-        np.concatenate([first.numbers, second.numbers]),
-        np.concatenate([first.words, second.words]),
-        first.levels,
-        first.number_names,
-        first.word_names,
+    return replace(
+        first,
+        numbers=np.concatenate([first.numbers, second.numbers]),
+        words=np.concatenate([first.words, second.words]),
     )
 
 

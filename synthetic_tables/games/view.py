@@ -33,6 +33,7 @@ class MixedTable:
             All tables of an audit share the codes, and codes do not depend on the file that a word occurs in.
         levels: Number of codes of each column of words, shape (q,).
         number_names, word_names: Names of the columns.
+        vocabularies: The words of each column of words by their codes; empty where they are not known.
     """
 
     numbers: NDArray[np.float64]
@@ -40,6 +41,7 @@ class MixedTable:
     levels: NDArray[np.int64]
     number_names: tuple[str, ...]
     word_names: tuple[str, ...]
+    vocabularies: tuple[Sequence[str], ...] = ()
 
     def __len__(self) -> int:
         return int(self.numbers.shape[0])
