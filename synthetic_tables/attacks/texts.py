@@ -23,10 +23,8 @@ FEWEST_WORDS = 3
 """Mean number of words of a text from which a column is free text."""
 DIFFERENT = 0.2
 """Share of different cells from which a column is free text."""
-COMMON = 0.02
-"""Share of the rows above which a word is common: it tells little, and comparing it takes long."""
-FEWEST_ROWS = 20
-"""Number of rows up to which a word is never common."""
+MOST_PRODUCTS = 2e7
+"""Largest number of pairs of rows with one word in common that are added up; the commonest words are left out."""
 BLOCK = 1_000
 """Number of rows that are compared with all others together."""
 LARGEST = 500.0
@@ -67,7 +65,9 @@ def _words(rows: MixedTable, place: int) -> csr_array | None:
 def _features(synthetic: csr_array, real: csr_array, groups: Ints) -> Floats:
     count = real.shape[0]
     with_word = np.asarray(real.sum(axis=0))
-    rare = with_word <= max(FEWEST_ROWS, COMMON * count)
+    products = with_word * (with_word + 2 * np.asarray(synthetic.sum(axis=0)))
+    order = np.argsort(products, kind="stable")
+    rare = np.sort(order[np.cumsum(products[order]) <= MOST_PRODUCTS])
     weight = np.sqrt(np.log((count + 1) / (with_word[rare] + 1)))  # the product of two rows has the square
     synthetic, real = (csr_array(words[:, rare] * weight) for words in (synthetic, real))
     none = np.full(synthetic.shape[0], -1)
@@ -89,16 +89,17 @@ def _most_shared(
     largest, rows, second = np.zeros(query.shape[0]), np.zeros(query.shape[0], np.int64), np.zeros(query.shape[0])
     transposed = searched.T.tocsr()
     for start in range(0, query.shape[0], BLOCK):
-        shared = (query[start : start + BLOCK] @ transposed).tocoo()
-        at, other, values = shared.coords[0] + start, shared.coords[1], shared.data
-        kept = groups[other] != query_groups[at]
-        at, other, values = at[kept], other[kept], values[kept]
-        order = np.lexsort([other, -values, at])
-        at, other, values = at[order], other[order], values[order]
-        firsts = np.flatnonzero(np.diff(at, prepend=-1))
-        largest[at[firsts]], rows[at[firsts]] = values[firsts], other[firsts]
-        rest = groups[other] != groups[rows[at]]
-        at, values = at[rest], values[rest]
-        firsts = np.flatnonzero(np.diff(at, prepend=-1))
-        second[at[firsts]] = values[firsts]
+        shared = csr_array(query[start : start + BLOCK] @ transposed)
+        filled = np.flatnonzero(np.diff(shared.indptr))
+        if not filled.size:
+            continue
+        starts, at = shared.indptr[filled], np.repeat(np.arange(shared.shape[0]), np.diff(shared.indptr))
+        other = groups[shared.indices]
+        values = np.where(other == query_groups[start + at], 0.0, shared.data)
+        best = np.zeros(shared.shape[0])
+        best[filled] = np.maximum.reduceat(values, starts)
+        places = np.flatnonzero((values == best[at]) & (values > 0))
+        rows[start + at[places]] = shared.indices[places]
+        largest[start + filled] = best[filled]
+        second[start + filled] = np.maximum.reduceat(np.where(other == groups[rows[start + at]], 0.0, values), starts)
     return largest, rows, second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeVar, get_args
@@ -60,7 +60,7 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names that an index gets when a table is written or read without one."""
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
-NARROW = (FOLLOWED_FIRST, "copies", "rare-values")
+NARROW = FOLLOWED_FIRST, "copies", "rare-values"
 """Attacks on views of few columns."""
 MORE_ROWS = "more rows in both files"
 MOST_ROWS_ADVISED = 1_000_000
@@ -206,12 +206,15 @@ def synthetic(
     control = timed("control", lambda: split_control(pairs, seed=seed))
     features, failures = attack_features(pairs, timed)
     views = timed("further views", lambda: derived_views(pairs))
-    features |= timed("attacks on views", lambda: view_features(pairs, views))
+    of_views, failed = timed("attacks on views", lambda: view_features(pairs, views, features))
+    failures += failed
+    standard = len(features) + min(1, len(of_views))  # the first view has the largest surplus, which no coin decides
+    features |= of_views
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)
     stated_other = "the split was not random, as stated" if split == "other" else ""
     reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other)
-    guessed = timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading))
+    guessed = timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading, standard=standard))
     measures = timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
     usefulness = timed(
         "utility",
@@ -326,25 +329,41 @@ def attack_features(
     return features, failures
 
 
-def view_features(pairs: PairedTables, views: Sequence[Derived]) -> dict[str, Floats]:
-    """Return the features of the real rows by the attacks on each view and on free text, by the name of the view.
+def view_features(
+    pairs: PairedTables, views: Sequence[Derived], attacks: Collection[str]
+) -> tuple[dict[str, Floats], list[str]]:
+    """Return the features of the real rows by the attacks on each view and on free text, and what failed, in sentences.
 
-    The attack on near rows comes first. Views of few columns are not read by attacks on densities and marginals, which
-    look at all sets of few columns in the whole table.
+    The attack on near rows comes first, and its own score reads numbers alone if a view has both numbers and words.
+    Views of few columns are not read by attacks on densities and marginals, which look at all sets of few columns in
+    the whole table.
+
+    Args:
+        attacks: Names of the attacks that read the whole table.
     """
-    features = {f"words of {name}": values for name, values in shared_words(pairs.view)}
+    texts = {f"words of {name}": values for name, values in shared_words(pairs.view)}
+    features, failures = {}, []
     for derived in views:
-        names = (
-            NARROW if derived.is_narrow else sorted(catalogue("table-attack"), key=lambda name: name != FOLLOWED_FIRST)
-        )
-        columns = [load("table-attack", name)().features(derived.view) for name in names]
-        features[derived.name] = derived.of_rows(np.concatenate(columns, axis=1))
-    return features
+        names = [name for name in attacks if not derived.is_narrow or name in NARROW]
+        try:
+            columns = [np.asarray(load("table-attack", name)().features(derived.view), np.float64) for name in names]
+            values = np.concatenate(columns, axis=1)
+            require(bool(np.isfinite(values).all()), "features must be finite")
+        except Exception as err:
+            failures.append(f"the view of {derived.name} is left out: {type(err).__name__}: {err}")
+            continue
+        if names[0] == FOLLOWED_FIRST and columns[0].shape[1] > 4:
+            values[:, :8] = np.roll(columns[0], 4, axis=1)
+        features[derived.name] = derived.of_rows(values)
+    narrow = {each.name: features[each.name] for each in views if each.is_narrow and each.name in features}
+    return narrow | texts | features, failures
 
 
-def guessed_pairs(pairs: PairedTables, attacks: Sequence[Floats], reading: Reading) -> tuple[GuessedPairs, ...]:
+def guessed_pairs(
+    pairs: PairedTables, attacks: Sequence[Floats], reading: Reading, *, standard: int | None = None
+) -> tuple[GuessedPairs, ...]:
     """Return the guesses and bounds of all pairs and of each slice; a slice learns from all coins outside it."""
-    features = PairFeatures.of(pairs, attacks)
+    features = PairFeatures.of(pairs, attacks, standard=standard)
     parts = slices(pairs)
     masks = {"all pairs": np.ones(pairs.pairs, bool), **parts}
     shares = {name: (1 - WHOLE_SHARE) / len(parts) for name in parts}

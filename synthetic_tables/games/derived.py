@@ -325,7 +325,8 @@ def on_the_real_scale(view: TableView) -> TableView:
         mapped[:, place] = _by_quantiles(synthetic[:, place], real[:, place])
     by_quantiles = replace(view, synthetic=replace(view.synthetic, numbers=mapped))
     for _ in range(2):
-        near = nearest(*scaled(by_quantiles), 1).rows[:, 0]
+        released, rows = (each.without_words() for each in scaled(by_quantiles))
+        near = nearest(released, rows, 1).rows[:, 0]
         exact = mapped.copy()
         for place in off:
             exact[:, place] = _moved_alike(synthetic[:, place], real[near, place], mapped[:, place], real[:, place])

@@ -268,7 +268,8 @@ def test_a_failing_attack_is_said_and_the_others_count(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(auditing, "load", lambda kind, name: Fails if name == "copies" else load(kind, name))
     audit = dpaudit.synthetic(*tables(copied=0.6), claim=1)
-    assert [attack.name for attack in audit.attacks] == ["nearest-neighbour"]
+    assert audit.attacks[0].name == "nearest-neighbour"
+    assert "copies" not in [attack.name for attack in audit.attacks]
     assert "the attack copies failed and is left out: ZeroDivisionError: no neighbour" in str(audit)
     assert audit.verdict is Verdict.VIOLATION
 

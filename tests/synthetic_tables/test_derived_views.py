@@ -1,0 +1,182 @@
+"""Views of few columns, of computed columns, of persons and of free text: found without a coin, and attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpaudit.synthetic_tables.attacks.texts import shared_words
+from dpaudit.synthetic_tables.front_door.auditing import view_features
+from dpaudit.synthetic_tables.games.columns import encoded
+from dpaudit.synthetic_tables.games.derived import derived_views, nearness_surplus, on_the_real_scale
+from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired
+
+Rng = np.random.Generator
+Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+ROWS = 150
+NUMBERS = ("north", "east", "begun", "ended", "gross", "net")
+
+
+def rows(rng: Rng, count: int = ROWS) -> pd.DataFrame:
+    """Return places, stays and pay, of which no column depends on another one."""
+    begun = rng.integers(0, 10**8, count)
+    gross = np.exp(rng.normal(8, 0.5, count)).round(2)
+    return pd.DataFrame(
+        {
+            "north": rng.uniform(0, 20_000, count).round(),
+            "east": rng.uniform(0, 20_000, count).round(),
+            "begun": begun,
+            "ended": begun + rng.gamma(2, 90_000, count).astype(int),
+            "gross": gross,
+            "net": (gross * rng.beta(14, 7, count)).round(2),
+            "ward": rng.choice(list("abc"), count),
+        }
+    )
+
+
+def place(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    moved = training[["north", "east"]] + rng.normal(0, 20, (len(training), 2))
+    return fresh.assign(**moved.round())
+
+
+def length(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    return fresh.assign(ended=fresh["begun"] + training["ended"] - training["begun"])
+
+
+def ratio(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    return fresh.assign(net=(fresh["gross"] * training["net"] / training["gross"]).round(4))
+
+
+def multiplied(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    return fresh.assign(**{name: (1.2 * training[name]).round() for name in NUMBERS})
+
+
+Leak = Callable[[pd.DataFrame, pd.DataFrame, Rng], pd.DataFrame]
+LEAKS: dict[str, Leak] = {
+    "north, east": place,
+    "ended - begun": length,
+    "net / gross": ratio,
+    "numbers on the scale of the real rows": multiplied,
+}
+
+
+def tables(leak: Leak | None, seed: int) -> Tables:
+    rng = np.random.default_rng(seed)
+    training, holdout, fresh = rows(rng), rows(rng), rows(rng)
+    return training, holdout, fresh if leak is None else leak(training, fresh, rng)
+
+
+def pairs_of(training: pd.DataFrame, holdout: pd.DataFrame, released: pd.DataFrame) -> PairedTables:
+    return paired(*encoded(training, holdout, released), seed=0)
+
+
+ATTACKS = ("nearest-neighbour", "copies", "rare-values")
+
+
+def right(pairs: PairedTables, name: str) -> float:
+    """Return the share of pairs in which the own score of a view is larger for the row trained on."""
+    features, failures = view_features(pairs, derived_views(pairs), ATTACKS)
+    assert failures == []
+    return float(np.mean(pairs.ahead(features[name][:, 0]) > 0))
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_in_few_columns_is_found_and_told(name: str) -> None:
+    pairs = pairs_of(*tables(LEAKS[name], 0))
+    assert right(pairs, name) > 0.9
+
+
+def test_fresh_rows_have_hardly_a_view() -> None:
+    """A view of fresh rows costs nothing but guesses. On average there is less than one."""
+    assert sum(len(derived_views(pairs_of(*tables(None, seed)))) for seed in range(3)) < 3
+
+
+def test_means_of_persons_are_recognised() -> None:
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(200), rng.integers(2, 6, 200))
+    visits = pd.DataFrame(rng.normal(size=(200, 3))[person] + rng.normal(0, 3, (person.size, 3)), columns=list("abc"))
+    inside = person < 100
+    released = visits[inside].groupby(person[inside]).mean().round(6)
+    canaries = tuple(Canaries(person[mask], np.zeros(mask.sum(), np.int64)) for mask in (inside, ~inside))
+    files = encoded(visits[inside], visits[~inside], released)
+    pairs = paired(*files, seed=0, canaries=(canaries[0], canaries[1]))
+    assert right(pairs, "means of persons") > 0.95
+
+
+def texts(rng: Rng, count: int = ROWS) -> pd.DataFrame:
+    return pd.DataFrame({"note": [" ".join(f"w{word}" for word in rng.integers(0, 400, 8)) for _ in range(count)]})
+
+
+def mixed_texts(rng: Rng) -> Tables:
+    """Half of the words of each training text stand in a synthetic text, in another order."""
+    training, holdout, fresh = texts(rng), texts(rng), texts(rng)
+    note = [
+        " ".join(rng.permutation(mine.split())[:4].tolist() + other.split()[4:])
+        for mine, other in zip(training["note"], fresh["note"], strict=True)
+    ]
+    return training, holdout, fresh.assign(note=note)
+
+
+def test_words_of_a_text_are_recognised_in_another_order() -> None:
+    pairs = pairs_of(*mixed_texts(np.random.default_rng(0)))
+    features = dict(shared_words(pairs.view))
+    assert np.mean(pairs.ahead(features["note"][:, 0]) > 0) > 0.95
+    assert not list(shared_words(pairs_of(*tables(None, 0)).view))  # no free text
+
+
+def exchanged(files: Tables, seed: int) -> tuple[PairedTables, PairedTables, np.ndarray]:
+    """Return the pairs, the same with the rows of random pairs exchanged, and where each real row went."""
+    pairs = pairs_of(*files)
+    # The canaries of a pair, by their rows in the files: `paired` numbers them by place, training first.
+    rng = np.random.default_rng(seed)
+    trained_on, held_out = (np.empty(pairs.pairs, np.int64) for _ in range(2))
+    for mask, places in ((pairs.trained, trained_on), (~pairs.trained, held_out)):
+        places[pairs.view.pair[mask]] = pairs.canary[mask]
+    chosen = np.flatnonzero(rng.random(pairs.pairs) < 0.5)
+    training, holdout = files[0].copy(), files[1].copy()
+    inside, outside = trained_on[chosen], held_out[chosen] - len(training)
+    training.iloc[inside], holdout.iloc[outside] = files[1].iloc[outside].to_numpy(), files[0].iloc[inside].to_numpy()
+    row = np.empty(pairs.canary.size, np.int64)
+    row[pairs.canary] = np.arange(row.size)
+    went = np.arange(row.size)
+    went[row[trained_on[chosen]]], went[row[held_out[chosen]]] = row[held_out[chosen]], row[trained_on[chosen]]
+    return pairs, pairs_of(training, holdout, files[2]), went
+
+
+@pytest.mark.parametrize("name", [*LEAKS, "words of note"])
+def test_an_exchange_of_the_rows_of_a_pair_changes_no_view(name: str) -> None:
+    files = mixed_texts(np.random.default_rng(1)) if name not in LEAKS else tables(LEAKS[name], 1)
+    before, after, went = exchanged(files, 0)
+    features = [view_features(pairs, derived_views(pairs), ATTACKS)[0] for pairs in (before, after)]
+    assert list(features[0]) == list(features[1])
+    assert name in features[0]
+    for view, values in features[0].items():
+        np.testing.assert_allclose(values, features[1][view][went], rtol=1e-7, atol=1e-7)
+
+
+def test_a_view_that_knows_the_training_file_is_noticed() -> None:
+    """The same comparison fails for a choice that peeks: the nearness to training rows alone."""
+    before, after, _ = exchanged(tables(None, 2), 0)
+
+    def peeked(pairs: PairedTables) -> float:
+        real = pairs.view.real.numbers[pairs.trained]
+        return nearness_surplus(pairs.view.synthetic.numbers, real, pairs.view.pair[pairs.trained], 100)
+
+    def shown(pairs: PairedTables) -> float:
+        return nearness_surplus(pairs.view.synthetic.numbers, pairs.view.real.numbers, pairs.view.pair, 100)
+
+    assert shown(before) == pytest.approx(shown(after), rel=1e-9)
+    assert peeked(before) != pytest.approx(peeked(after), rel=1e-3)
+
+
+def test_numbers_of_one_factor_return_to_the_real_scale_exactly() -> None:
+    training, holdout, released = tables(multiplied, 3)
+    view = pairs_of(training, holdout, released).view
+    back = on_the_real_scale(view)
+    columns = [view.real.number_names.index(name) for name in ("north", "east")]
+    assert np.mean(np.isin(back.synthetic.numbers[:, columns], view.real.numbers[:, columns])) > 0.9
+    fresh = pairs_of(*tables(None, 3)).view
+    assert on_the_real_scale(fresh) is fresh
