@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn as from_sklearn
     from dpaudit.mechanisms.examples import Examples as Examples
     from dpaudit.synthetic_tables.front_door.auditing import synthetic as synthetic
+    from dpaudit.synthetic_tables.front_door.ranking import RankedTables as RankedTables
+    from dpaudit.synthetic_tables.front_door.ranking import rank_synthetic as rank_synthetic
     from dpaudit.synthetic_tables.front_door.result import SyntheticAudit as SyntheticAudit
 
 __version__ = "0.1.0"
@@ -85,6 +87,7 @@ _HOMES = {
     "GaussianNoise": "dpaudit.claims.step_noise",
     "LaplaceNoise": "dpaudit.claims.step_noise",
     "LossRecord": "dpaudit.language_models.canary_texts.loss_record",
+    "RankedTables": "dpaudit.synthetic_tables.front_door.ranking",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.answer.run_report",
     "ResourceRequest": "dpaudit.actors.unit",
@@ -112,6 +115,7 @@ _HOMES = {
     "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
     "preflight": "dpaudit.language_models.canary_texts.loss_record",
+    "rank_synthetic": "dpaudit.synthetic_tables.front_door.ranking",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "rows": "dpaudit.engine.data.in_memory",
     "sweep": "dpaudit.engine.sweep.running",

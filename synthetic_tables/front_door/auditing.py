@@ -29,7 +29,7 @@ from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
 from dpaudit.synthetic_tables.attacks.texts import shared_words
 from dpaudit.synthetic_tables.front_door.inputs import data_frame, sample_notes, sampled, surplus, synthetic_frames
-from dpaudit.synthetic_tables.front_door.result import AttackAlone, GuessedPairs, SyntheticAudit
+from dpaudit.synthetic_tables.front_door.result import AttackAlone, GuessedPairs, Risk, SyntheticAudit
 from dpaudit.synthetic_tables.games.columns import read_as
 from dpaudit.synthetic_tables.games.derived import Derived, derived_views
 from dpaudit.synthetic_tables.games.pairs import (
@@ -41,6 +41,7 @@ from dpaudit.synthetic_tables.games.pairs import (
     slices,
     stacked,
 )
+from dpaudit.synthetic_tables.games.risks import Attempts, attempts
 from dpaudit.synthetic_tables.games.split_control import exchanged, split_control
 from dpaudit.synthetic_tables.games.usual_measures import usual_measures
 from dpaudit.synthetic_tables.games.utility import MOST_WORDS, utility
@@ -52,8 +53,10 @@ Split = Literal["random", "other"]
 """Split of the rows into the two files: uniformly at random, or in any other way."""
 PRINTED = 0.95
 """Confidence of the printed bounds, over all tests together."""
-WHOLE_SHARE = 0.5
+WHOLE_SHARE = 0.8
 """Share of the error of the test of all pairs; the slices share the rest."""
+RISKS = 3
+"""Number of risks by plain names, which share an error of their own."""
 FEWEST_PAIRS = 10
 """Smallest number of pairs from which anything can be learned."""
 UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -90,12 +93,18 @@ class Reading:
         target: Column that the model of the utility predicts. None for the last column.
         confidence: Confidence that a violation needs, over all tests together.
         doubt: Reason why the split was not random, in words; "" for none.
+        releases: Number of releases that share the error.
     """
 
     claim: Claim
     compared: ConvertedClaim
     confidence: float
     doubt: str
+    releases: int = 1
+
+    def at(self, confidence: float, share: float = 1.0) -> float:
+        """Return the confidence of a test that has a share of the error of a release; all releases share one."""
+        return 1 - share * (1 - confidence) / self.releases
 
     def bound(self, scores: Scores, confidence: float) -> Bound:
         """Return the bound from guesses in their order."""
@@ -122,6 +131,7 @@ def synthetic(
     columns: Sequence[str] | None = None,
     target: str | None = None,
     confidence: float = 0.999,
+    releases: int = 1,
     seed: int = 0,
     progress: Callable[[str], object] | None = None,
 ) -> SyntheticAudit:
@@ -151,6 +161,8 @@ def synthetic(
         columns: Columns to compare, if not all; they must be in all tables. `groups` and `strata` are kept.
         confidence: Confidence that a violation needs, over all tests together, in [0.95, 1). The printed bounds of a
             claim that is not rejected hold at 95 %.
+        releases: Number of releases that are compared, of which this is one, >= 1. The error is divided by it, so that
+            the bounds of all hold together.
         seed: Seed of the pairs and of all other random choices.
         progress: Called with the name of each step of a large audit before it starts.
     Returns: The verdict with all tests, attacks and measures; `print` shows them.
@@ -161,6 +173,7 @@ def synthetic(
     require(neighbours is not Relation.LABEL, "relation must be add-remove or replace", given=str(neighbours))
     require(split in get_args(Split), "split must be random or other", split=split)
     require(PRINTED <= confidence < 1, f"confidence must be in [{PRINTED}, 1)", confidence=confidence)
+    require(releases >= 1, "releases must be >= 1", releases=releases)
     stated = Claim(np.inf, relation=neighbours) if claim is None else parse_claim(claim, neighbours)
     compared = claim_under(stated, Relation.REPLACE, records=2 if tuned_on_holdout else 1)
     real = [data_frame(train, "training"), data_frame(holdout, "holdout")]
@@ -213,8 +226,10 @@ def synthetic(
     own_scores = {name: values[:, 0] for name, values in features.items()}
     exchanges = exchanged(pairs, own_scores)
     stated_other = "the split was not random, as stated" if split == "other" else ""
-    reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other)
+    reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other, releases)
     guessed = timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading, standard=standard))
+    seen = [values[:, 0] for values in of_views.values()]
+    risks = timed("risks", lambda: [_risk(pairs, each, reading) for each in attempts(pairs, seen, seed)])
     measures = timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
     usefulness = timed(
         "utility",
@@ -233,6 +248,7 @@ def synthetic(
         attacks=tuple(
             _alone(pairs, name, values, reading, seconds.get(name, 0.0)) for name, values in features.items()
         ),
+        risks=tuple(risks),
         measures=measures,
         utility=usefulness,
         control=control,
@@ -372,7 +388,7 @@ def guessed_pairs(
     for name, mask in masks.items():
         scores = features.order(pairs.first_trained, mask)
         printed, strict = (
-            reading.bound(scores, 1 - shares[name] * (1 - each)) for each in (PRINTED, reading.confidence)
+            reading.bound(scores, reading.at(each, shares[name])) for each in (PRINTED, reading.confidence)
         )
         guessed.append(GuessedPairs(name, shares[name], mask, scores, printed, strict))
     return tuple(guessed)
@@ -393,7 +409,7 @@ def _record(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bo
         return test
     estimator, curve = reading.estimator(guessed.bound.confidence), reading.compared.claim.curve
     p_value = p_value_of(estimator, [estimator.tally(guessed.scores)], guessed.bound, curve)
-    return replace(test.at_confidence_of(guessed.strict), p_value=min(1.0, p_value / guessed.share))
+    return replace(test.at_confidence_of(guessed.strict), p_value=min(1.0, reading.releases * p_value / guessed.share))
 
 
 def _sensitivity(guessed: GuessedPairs, reading: Reading, recognisable: NDArray[np.bool_]) -> Sensitivity:
@@ -468,10 +484,25 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
     ahead = pairs.ahead(features[:, 0])
     right = np.where(ahead == 0, 0.5, ahead > 0)
     order = signed_tail_rank(PairFeatures.of(pairs, [features[:, :1]]).opinions)[:, 0]
-    bound = reading.bound(Scores(order, pairs.first_trained), PRINTED)
+    bound = reading.bound(Scores(order, pairs.first_trained), reading.at(PRINTED))
     attack = catalogue("table-attack").get(name)
     summary = "The attacks on these columns alone." if attack is None else attack.summary
     return AttackAlone(name, summary, float(right.mean()), bound, seconds, features[:, 0])
+
+
+def _risk(pairs: PairedTables, attempt: Attempts, reading: Reading) -> Risk:
+    """Return how often attempts succeed on either record of the pairs, and the bound from guesses by their scores."""
+    chosen = np.unique(pairs.view.pair[attempt.asked])
+    success = pairs.of_canaries(attempt.success[:, None])[1][:, chosen, 0]
+    first = pairs.first_trained[chosen]
+    training, holdout = np.where(first, success, success[::-1])
+    difference = training - holdout
+    margin = float(stats.norm.ppf(0.975) * difference.std() / np.sqrt(chosen.size))
+    order = signed_tail_rank(PairFeatures.of(pairs, [attempt.score[:, None]]).opinions)[chosen, 0]
+    bound = reading.bound(Scores(order, first), reading.at(PRINTED, 1 / RISKS))
+    middle = float(difference.mean())
+    shares = float(training.mean()), float(holdout.mean())
+    return Risk(attempt.name, attempt.meaning, *shares, middle - margin, middle + margin, bound)
 
 
 def _notes(pairs: PairedTables, groups: str | None, tuned: bool, reading: Reading) -> list[str]:
@@ -485,7 +516,9 @@ def _notes(pairs: PairedTables, groups: str | None, tuned: bool, reading: Readin
         SHARED,
     ]
     if reading.claim.epsilon < np.inf:
-        notes.append(STRICTER.format(100 * reading.confidence))
+        notes.append(STRICTER.format(100 * reading.at(reading.confidence)))
+    if reading.releases > 1:
+        notes.append(f"{reading.releases:,} releases share the error: the bounds of all hold together")
     if groups:
         notes.append(f"rows with an equal {groups} are one person: the claim must be about persons")
     return notes

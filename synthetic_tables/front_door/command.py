@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -67,7 +68,8 @@ def synthetic(
     """Bound what a synthetic table gives away of its training rows.
 
     TRAIN holds the rows that it was fitted on, HOLDOUT rows of the same kind that it did not see, SYNTH its output; all
-    CSV, TSV or JSON lines (plain, .gz, .xz or .bz2), Parquet or .npz. Several SYNTH are one release.
+    CSV, TSV or JSON lines (plain, .gz, .xz or .bz2), Parquet or .npz. Several SYNTH are one release. If SYNTH is a
+    folder, each of its files is a table of its own: one line for each, the largest bound first.
 
     Rows must have been split into TRAIN and HOLDOUT uniformly at random (all rows of a person together, see --groups).
     Each training row is paired with a random holdout row. How often attacks guess which row of a pair was trained on
@@ -76,35 +78,41 @@ def synthetic(
     """
     from dpaudit.engine.answer.verdict import Verdict
     from dpaudit.engine.exits import in_json
-    from dpaudit.synthetic_tables.front_door import auditing
+    from dpaudit.synthetic_tables.front_door import auditing, ranking
 
     if (fail_on_violation or fail_on_inconclusive) and claim is None:
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
         raise InputError(f"{option} needs --claim: without a claim there is no verdict")
-    audit = auditing.synthetic(
-        train,
-        holdout,
-        list(synthetic_files),
-        claim=claim,
-        relation=relation,
-        groups=groups,
-        strata=strata,
-        split="other" if split == "other" else "random",
-        tuned_on_holdout=tuned_on_holdout,
-        columns=None if columns is None else [name.strip() for name in columns.split(",")],
-        target=target,
-        confidence=confidence,
-        seed=seed,
-        progress=lambda step: tell(f"{step} ..."),
-    )
-    show_lines(in_json(audit) if as_json else audit.text(verbose=verbose))
+    options: dict[str, Any] = {
+        "claim": claim,
+        "relation": relation,
+        "groups": groups,
+        "strata": strata,
+        "split": "other" if split == "other" else "random",
+        "tuned_on_holdout": tuned_on_holdout,
+        "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+        "target": target,
+        "confidence": confidence,
+        "seed": seed,
+        "progress": lambda step: tell(f"{step} ..."),
+    }
+    if len(synthetic_files) == 1 and Path(synthetic_files[0]).is_dir():
+        if output is not None:
+            raise InputError("--output needs one table, got a folder: write the page of one of its files")
+        ranked = ranking.rank_synthetic(train, holdout, synthetic_files[0], **options)
+        show_lines(in_json(ranked) if as_json else ranked.text(verbose=verbose))
+        audits = list(ranked.audits.values())
+    else:
+        audits = [auditing.synthetic(train, holdout, list(synthetic_files), **options)]
+        show_lines(in_json(audits[0]) if as_json else audits[0].text(verbose=verbose))
     if output is not None:
         from dpaudit.synthetic_tables.front_door.page import write_page  # slow to import, because it loads Matplotlib
 
-        write_page(output, audit)
+        write_page(output, audits[0])
+    verdicts = {audit.verdict for audit in audits}
     end_by_verdict(
-        rejected=audit.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED),
-        inconclusive=audit.verdict is Verdict.INCONCLUSIVE,
+        rejected=bool(verdicts & {Verdict.VIOLATION, Verdict.UNDECIDED}),
+        inconclusive=Verdict.INCONCLUSIVE in verdicts,
         fail_on_violation=fail_on_violation,
         fail_on_inconclusive=fail_on_inconclusive,
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ALONE = "alone, not part of the verdict"
 USEFUL = "utility of the synthetic rows (in brackets: of real rows in their place):"
+RISKS = "risks by their plain names, all at 95 % together, not part of the verdict:"
 USUAL = "usual measures, which bound no epsilon and are not part of the verdict:"
 
 
@@ -53,6 +54,38 @@ class AttackAlone:
             f"{self.name:<20}right in {100 * self.accuracy:.3g} % of all pairs, epsilon >= "
             f"{format_lower(self.bound.lower)}  ({ALONE})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Risk:
+    """How often an attempt succeeds on training and on holdout records, and the bound from guesses by its score.
+
+    Attributes:
+        name: Plain name: "singled out", "linked", "inferred".
+        meaning: What succeeds, in a sentence.
+        training, holdout: Share of the attempts that succeed, in [0, 1].
+        lower, upper: Interval of the difference of both shares, 95 % each, by a normal law: a measure, no bound.
+        bound: Lower bound on epsilon. The bounds of all risks hold together at 95 %; they are no part of the verdict.
+    """
+
+    name: str
+    meaning: str
+    training: float
+    holdout: float
+    lower: float
+    upper: float
+    bound: Bound
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {100 * self.training:.3g} % of training and {100 * self.holdout:.3g} % of holdout records, "
+            f"epsilon >= {format_lower(self.bound.lower)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        shares = {"training": self.training, "holdout": self.holdout, "difference": [self.lower, self.upper]}
+        return {"name": self.name, "meaning": self.meaning, **shares, "bound": self.bound.lower}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +118,7 @@ class SyntheticAudit(Answered):
         tests: Records of the tests, from which the verdict is decided.
         guessed: The guesses of each test, in the order of `tests`.
         attacks: Each attack alone.
+        risks: Records that are singled out, linked or inferred.
         measures: Measures that are commonly reported for synthetic tables; they decide nothing.
         utility: Errors of marginals, and a model that is trained on the synthetic rows and tested on the holdout.
         control: Tests of the split without the synthetic table.
@@ -101,6 +135,7 @@ class SyntheticAudit(Answered):
     tests: tuple[Test, ...]
     guessed: tuple[GuessedPairs, ...]
     attacks: tuple[AttackAlone, ...]
+    risks: tuple[Risk, ...]
     measures: tuple[UsualMeasure, ...]
     utility: tuple[UtilityMeasure, ...]
     control: SplitControl
@@ -168,6 +203,7 @@ class SyntheticAudit(Answered):
             "rows": self.rows,
             "tests": tests,
             "attacks": attacks,
+            "risks": [risk.to_dict() for risk in self.risks],
             "control": control,
             "measures": self.measures,
             "utility": self.utility,
@@ -186,6 +222,9 @@ class SyntheticAudit(Answered):
             ("attack alone", attack.name, attack.bound.lower, attack.bound.lower, np.inf, ALONE)
             for attack in self.attacks
         ]
+        attacks += [
+            ("risk", each.name, each.bound.lower, each.bound.lower, np.inf, each.meaning) for each in self.risks
+        ]
         measures = [
             ("usual measure", measure.name, measure.value, measure.lower, measure.upper, measure.means)
             for measure in self.measures
@@ -196,13 +235,20 @@ class SyntheticAudit(Answered):
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict with labelled lines below it; `verbose` adds all tests, attacks and measures."""
-        lines = [("split", self.control.line), *(("note", doubt) for doubt in self.doubts)]
+        risks = ", ".join(f"{risk.name} {format_lower(risk.bound.lower)}" for risk in self.risks)
+        lines = [
+            ("risks", f"epsilon >= {risks}"),
+            ("split", self.control.line),
+            *(("note", doubt) for doubt in self.doubts),
+        ]
         if not verbose:
             return self.answer.text(lines)
         tests = [f"{test.name}: {claimed_and_observed(test)}" for test in self.record.tests]
         further = [
             *(f"  {line}" for line in (tests if len(tests) > 1 else [])),
             *(f"  {note}" for note in self.notes if note not in self.doubts),
+            f"  {RISKS}",
+            *(f"    {risk}" for risk in self.risks),
             *(f"  {attack}" for attack in self.attacks),
             f"  {USUAL}",
             *(f"    {measure}" for measure in self.measures),
