@@ -293,7 +293,7 @@ def test_results_as_values() -> None:
         measure["name"] for measure in values["measures"]
     }
     frame = audit.to_frame()
-    assert list(frame["kind"].unique()) == ["test", "attack alone", "usual measure", "utility"]
+    assert list(frame["kind"].unique()) == ["test", "attack alone", "risk", "usual measure", "utility"]
     assert frame["value"].iloc[0] == audit.guessed[0].bound.lower
     assert "VIOLATION" in audit._repr_html_()
     assert audit.attacks[0].score.shape == audit.trained.shape
