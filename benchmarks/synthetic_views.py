@@ -53,8 +53,8 @@ def places(count: int, rng: Rng) -> pd.DataFrame:
     law = np.random.default_rng(7)
     towns, size = law.uniform(-20_000, 20_000, (30, 2)), law.uniform(600, 3_000, 30)
     town = law.dirichlet(np.ones(30))
-    drawn = rng.choice(30, count, p=town)
-    metres = towns[drawn] + size[drawn, None] * rng.normal(size=(count, 2))
+    chosen = rng.choice(30, count, p=town)
+    metres = towns[chosen] + size[chosen, None] * rng.normal(size=(count, 2))
     return _degrees(metres)
 
 
@@ -104,8 +104,8 @@ def dates_moved_together(split: Split, rng: Rng) -> pd.DataFrame:
 
 def times(count: int, rng: Rng) -> pd.DataFrame:
     """Return beginning and end of a stay to the second."""
-    begun = rng.integers(0, 3_000 * 86_400, count)
-    return pd.DataFrame({"begun": _time(begun), "ended": _time(begun + rng.gamma(2, 90_000, count).astype(int))})
+    start = rng.integers(0, 3_000 * 86_400, count)
+    return pd.DataFrame({"start": _time(start), "ended": _time(start + rng.gamma(2, 90_000, count).astype(int))})
 
 
 def _time(seconds: Any) -> pd.Series[str]:
@@ -113,13 +113,13 @@ def _time(seconds: Any) -> pd.Series[str]:
 
 
 def _lengths(rows: pd.DataFrame) -> Floats:
-    return ((pd.to_datetime(rows["ended"]) - pd.to_datetime(rows["begun"])) / pd.Timedelta(seconds=1)).to_numpy(float)
+    return ((pd.to_datetime(rows["ended"]) - pd.to_datetime(rows["start"])) / pd.Timedelta(seconds=1)).to_numpy(float)
 
 
 def lengths_kept(split: Split, rng: Rng) -> pd.DataFrame:
     """Return fresh rows that end after the length of the stay of a training row."""
     rows = split.fresh(len(split.training))
-    seconds = (pd.to_datetime(rows["begun"]) - FIRST_DAY) / pd.Timedelta(seconds=1)
+    seconds = (pd.to_datetime(rows["start"]) - FIRST_DAY) / pd.Timedelta(seconds=1)
     return rows.assign(ended=_time((seconds + _lengths(split.training)).round().astype(int)))
 
 
@@ -176,7 +176,7 @@ def one_row_a_person(split: Split, rng: Rng) -> pd.DataFrame:
 
 
 def texts(count: int, rng: Rng) -> pd.DataFrame:
-    """Return texts of words that are drawn one by one."""
+    """Return texts of words that are chosen one by one."""
     chance = 1 / (20 + np.arange(VOCABULARY))
     words = rng.choice(VOCABULARY, (count, WORDS), p=chance / chance.sum())
     return pd.DataFrame({"note": [" ".join(_spelled(word) for word in text) for text in words]})
@@ -191,25 +191,25 @@ def pairs_of_words(split: Split, rng: Rng) -> pd.DataFrame:
     rows = split.fresh(len(split.training))
     mixed = []
     for fresh, text in zip(rows["note"], split.training["note"], strict=True):
-        kept = rng.permutation(text.split())[:KEPT].tolist()
-        mixed.append(" ".join(rng.permutation(kept + fresh.split()[KEPT:])))
+        repeated = rng.permutation(text.split())[:KEPT].tolist()
+        mixed.append(" ".join(rng.permutation(repeated + fresh.split()[KEPT:])))
     return rows.assign(note=mixed)
 
 
-Known = Callable[[pd.DataFrame], Floats]
+Planted = Callable[[pd.DataFrame], Floats]
 """Returns the planted values of each row, shape (rows, k)."""
 
 
-def nearness(known: Known, real: Sequence[pd.DataFrame], released: pd.DataFrame) -> list[Floats]:
+def nearness(planted: Planted, real: Sequence[pd.DataFrame], released: pd.DataFrame) -> list[Floats]:
     """Return how near each real row is to a synthetic row, against the nearest other real row."""
-    parts, rows = [known(table) for table in real], known(released)
+    parts, rows = [planted(table) for table in real], planted(released)
     values = np.concatenate(parts)
     unit = np.maximum(values.std(axis=0), 1e-9)
     values, rows = values / unit, rows / unit
     away, at = cKDTree(rows).query(values)
     others = cKDTree(values).query(rows, k=3)
-    own = np.arange(len(values))[:, None] == others[1][at]
-    local = np.where(own, np.inf, others[0][at]).min(axis=1)
+    same = np.arange(len(values))[:, None] == others[1][at]
+    local = np.where(same, np.inf, others[0][at]).min(axis=1)
     return np.split(np.log((local + 1e-7) / (away + 1e-7)), [len(parts[0])])
 
 

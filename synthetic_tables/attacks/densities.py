@@ -73,8 +73,8 @@ class NearestNeighbour:
 
     def _smallest(self, local: NDArray[np.float64]) -> float:
         """Return what is added to distances, from the distance of each real row to its nearest one."""
-        apart = local[np.isfinite(local) & (local > 0)]
-        return min(self.smallest, CLOSE * float(np.median(apart))) if apart.size else self.smallest
+        positive = local[np.isfinite(local) & (local > 0)]
+        return min(self.smallest, CLOSE * float(np.median(positive))) if positive.size else self.smallest
 
 
 MAX_CATEGORIES = 250

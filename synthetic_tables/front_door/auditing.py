@@ -228,8 +228,8 @@ def synthetic(
     stated_other = "the split was not random, as stated" if split == "other" else ""
     reading = Reading(stated, compared, confidence, exchanges or control.doubt or stated_other, releases)
     guessed = timed("guesses", lambda: guessed_pairs(pairs, list(features.values()), reading, standard=standard))
-    seen = [values[:, 0] for values in of_views.values()]
-    risks = timed("risks", lambda: [_risk(pairs, each, reading) for each in attempts(pairs, seen, seed)])
+    view_scores = [values[:, 0] for values in of_views.values()]
+    risks = timed("risks", lambda: [_risk(pairs, each, reading) for each in attempts(pairs, view_scores, seed)])
     measures = timed("usual measures", lambda: usual_measures(pairs.view, pairs.trained, own_scores, seed=seed))
     usefulness = timed(
         "utility",
@@ -492,7 +492,7 @@ def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, s
 
 def _risk(pairs: PairedTables, attempt: Attempts, reading: Reading) -> Risk:
     """Return how often attempts succeed on either record of the pairs, and the bound from guesses by their scores."""
-    chosen = np.unique(pairs.view.pair[attempt.asked])
+    chosen = np.unique(pairs.view.pair[attempt.attempted])
     success = pairs.of_canaries(attempt.success[:, None])[1][:, chosen, 0]
     first = pairs.first_trained[chosen]
     training, holdout = np.where(first, success, success[::-1])

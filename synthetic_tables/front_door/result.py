@@ -58,7 +58,7 @@ class AttackAlone:
 
 @dataclass(frozen=True, eq=False)
 class Risk:
-    """How often an attempt succeeds on training and on holdout records, and the bound from guesses by its score.
+    """Shares of training and of holdout records for which an attempt succeeds, and the bound from guesses by its score.
 
     Attributes:
         name: Plain name: "singled out", "linked", "inferred".

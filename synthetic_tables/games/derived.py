@@ -32,7 +32,7 @@ FINE = 20
 MOST_CANDIDATES = 240
 """Largest number of pairs and triples of columns that are compared, evenly spaced ones of more."""
 ASKED = 200, 2_000
-"""Pairs whose rows are asked for their nearest rows: in the comparison of all views, and of the best ones."""
+"""Pairs whose rows are compared with their nearest rows: in the comparison of all views, and of the best ones."""
 BEST = 12
 """Number of views that are compared again with more rows."""
 MOST_VIEWS = 4
@@ -132,12 +132,12 @@ def derived_views(pairs: PairedTables) -> list[Derived]:
         for numbers, each in zip((columns.synthetic, columns.real), scales, strict=True)
     ]
 
-    def surplus(candidate: _Candidate, asked: int) -> float:
+    def surplus(candidate: _Candidate, first_pairs: int) -> float:
         chosen = [each[:, candidate.places] for each in points]
         if candidate.word is not None:
             words = [table.words[:, candidate.word] for table in (view.synthetic, view.real)]
             chosen = [np.column_stack([each, APART * code]) for each, code in zip(chosen, words, strict=True)]
-        return nearness_surplus(chosen[0], chosen[1], view.pair, asked)
+        return nearness_surplus(chosen[0], chosen[1], view.pair, first_pairs)
 
     first = np.array([surplus(candidate, ASKED[0]) for candidate in candidates])
     best = [candidates[place] for place in np.argsort(-first, kind="stable")[:BEST]]
@@ -192,9 +192,9 @@ def _candidates(view: TableView, source: TableView) -> tuple[_Columns, list[_Can
         computed += [_Candidate(two) for places in ends for two in combinations(places, 2)]
         computed += [_Candidate(tuple(places)) for places in ends[:1] if len(places) > 2]
     words = [place for place, levels in enumerate(view.real.levels) if levels >= FEWEST_WORDS]
-    own = [_Candidate(places) for size in (1, 2, 3) for places in combinations(base, size)]
-    own += [_Candidate((place,), word) for place in base for word in words]
-    return columns, [*_thinned(own), *_thinned(computed)]
+    given_columns = [_Candidate(places) for size in (1, 2, 3) for places in combinations(base, size)]
+    given_columns += [_Candidate((place,), word) for place in base for word in words]
+    return columns, [*_thinned(given_columns), *_thinned(computed)]
 
 
 def _thinned(candidates: list[_Candidate]) -> list[_Candidate]:
@@ -210,7 +210,7 @@ def _differences(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floa
     common = min(high for _, high in ends) - max(low for low, _ in ends)
     if small < LIKE_SIZE * large or common < OVERLAP * small:
         return None
-    return [_rounded(other - one) for one, other in zip(first, second, strict=True)]
+    return [_rounded(b - a) for a, b in zip(first, second, strict=True)]
 
 
 def _log_ratios(first: Sequence[Floats], second: Sequence[Floats]) -> list[Floats] | None:
@@ -220,7 +220,7 @@ def _log_ratios(first: Sequence[Floats], second: Sequence[Floats]) -> list[Float
         if not (low > 0 and high - low > VARIATION * middle):
             return None
     positive = [[np.log(np.where(each > 0, each, np.nan)) for each in values] for values in (first, second)]
-    return [_rounded(other - one) for one, other in zip(*positive, strict=True)]
+    return [_rounded(b - a) for a, b in zip(*positive, strict=True)]
 
 
 def _rounded(values: Floats) -> Floats:
@@ -230,7 +230,7 @@ def _rounded(values: Floats) -> Floats:
     return rounded
 
 
-def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, asked: int) -> float:
+def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, first_pairs: int) -> float:
     """Return by how many deviations synthetic rows are nearer to single real rows than real rows are.
 
     For the comparison, the rows of every second pair take the place of the synthetic rows. Pairs come in random order.
@@ -238,7 +238,7 @@ def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, asked: int) ->
     Args:
         synthetic, real: Points of the rows, shapes (rows, k); rows with missing numbers count for nothing.
         pair: Pair of each real row, shape (rows,).
-        asked: Largest number of pairs whose rows are asked for their nearest ones.
+        first_pairs: Largest number of pairs whose rows are compared with their nearest ones.
     """
     synthetic = synthetic[~np.isnan(synthetic).any(axis=1)]
     present = ~np.isnan(real).any(axis=1)
@@ -247,25 +247,25 @@ def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, asked: int) ->
     played &= np.cumsum(np.bincount(pair[played], minlength=pair.max(initial=0) + 1))[pair] <= len(synthetic)
     if min(len(synthetic), played.sum(), (~played).sum()) < FEWEST_POINTS:
         return -np.inf
-    evidence = _evidence(synthetic, real, pair, asked)
-    usual = _evidence(real[played], real[~played], pair[~played], 2 * asked)
+    evidence = _evidence(synthetic, real, pair, first_pairs)
+    usual = _evidence(real[played], real[~played], pair[~played], 2 * first_pairs)
     deviation = np.sqrt(evidence.var() / evidence.size + usual.var() / usual.size)
     return float((evidence.mean() - usual.mean()) / max(deviation, 1e-9))
 
 
 def _evidence(synthetic: Floats, real: Floats, pair: Ints, first: int) -> Floats:
     """Return how much nearer a real row of the first pairs is to a synthetic row than a row of another pair is."""
-    asked = np.flatnonzero((pair >= 0) & (pair < first))
+    rows_of_first = np.flatnonzero((pair >= 0) & (pair < first))
     among_synthetic, among_real = (
         cKDTree(each, balanced_tree=False, compact_nodes=False) for each in (synthetic, real)
     )
-    distance, at = among_synthetic.query(real[asked], k=1, p=1)
+    distance, at = among_synthetic.query(real[rows_of_first], k=1, p=1)
 
     def to_another(points: Floats) -> Floats:
         away, rows = among_real.query(points, k=min(3, len(real)), p=1)
-        return np.asarray(np.where(pair[rows] == pair[asked][:, None], np.inf, away).min(axis=1))
+        return np.asarray(np.where(pair[rows] == pair[rows_of_first][:, None], np.inf, away).min(axis=1))
 
-    local = to_another(real[asked])
+    local = to_another(real[rows_of_first])
     other = np.minimum(to_another(synthetic[at]), distance + local)
     least = CHANCE * float(np.median(local[np.isfinite(local)])) + 1e-9
     return np.log1p(np.minimum((other + least) / (distance + least), LARGEST_RATIO) ** 2 / 10)

@@ -1,4 +1,4 @@
-"""What people mean by the risk of a synthetic table: records that are singled out, linked, or inferred.
+"""Risks of a synthetic table as people speak of them: records that are singled out, linked, or inferred.
 
 Each is a score of a real row, and the share of rows for which the attempt succeeds. The scores read the synthetic table
 and the real rows of both files unordered, so the holdout row of a pair is the control: it has the same law, and it was
@@ -57,14 +57,14 @@ class Attempts:
         meaning: What succeeds, in a sentence.
         score: Score of each real row, shape (rows,), larger if the attempt succeeds better; 0 for rows outside.
         success: Share of the attempts on each real row that succeed, shape (rows,), in [0, 1].
-        asked: True for the real rows that were attempted, shape (rows,); both rows of a pair are, or neither is.
+        attempted: True for the real rows that were attempted, shape (rows,); both rows of a pair are, or neither is.
     """
 
     name: str
     meaning: str
     score: Floats
     success: Floats
-    asked: NDArray[np.bool_]
+    attempted: NDArray[np.bool_]
 
 
 def attempts(pairs: PairedTables, views: Sequence[Floats], seed: int) -> Iterator[Attempts]:
@@ -76,12 +76,12 @@ def attempts(pairs: PairedTables, views: Sequence[Floats], seed: int) -> Iterato
         seed: Seed of the drawn values.
     """
     view = pairs.view
-    asked = (view.pair >= 0) & (view.pair < MOST_PAIRS)
+    attempted = (view.pair >= 0) & (view.pair < MOST_PAIRS)
     columns = view.real.numbers.shape[1] + view.real.words.shape[1]
     yield _singled_out(view, columns, views)
     if columns > 1:
-        yield _linked(view, columns, asked)
-        yield _inferred(view, columns, asked, np.random.default_rng([seed, 2]))
+        yield _linked(view, columns, attempted)
+        yield _inferred(view, columns, attempted, np.random.default_rng([seed, 2]))
 
 
 def _singled_out(view: TableView, columns: int, views: Sequence[Floats]) -> Attempts:
@@ -104,12 +104,12 @@ def _singled_out(view: TableView, columns: int, views: Sequence[Floats]) -> Atte
     )
 
 
-def _linked(view: TableView, columns: int, asked: NDArray[np.bool_]) -> Attempts:
+def _linked(view: TableView, columns: int, attempted: NDArray[np.bool_]) -> Attempts:
     """Return the attempts to find a record by either half of its columns in one synthetic row.
 
     The halves are the columns at even and at odd places.
     """
-    halves = [_nearest_by(view, np.arange(columns) % 2 == half, asked) for half in (0, 1)]
+    halves = [_nearest_by(view, np.arange(columns) % 2 == half, attempted) for half in (0, 1)]
     same = halves[0][0][:, :, None] == halves[1][0][:, None, :]
     rank = np.maximum(np.arange(NEAR)[:, None], np.arange(NEAR))[: same.shape[1], : same.shape[2]]
     best = np.where(same, rank, NEAR).reshape(len(same), -1).min(axis=1)
@@ -117,48 +117,50 @@ def _linked(view: TableView, columns: int, asked: NDArray[np.bool_]) -> Attempts
         np.where(same, halves[0][1][:, :, None] + halves[1][1][:, None, :], np.inf).reshape(len(same), -1).min(axis=1)
     )
     score, success = np.zeros((2, len(view.real)))
-    score[asked] = NEAR - best + np.where(best < NEAR, 1 / (1 + away), 0.0)
-    success[asked] = best < NEAR
+    score[attempted] = NEAR - best + np.where(best < NEAR, 1 / (1 + away), 0.0)
+    success[attempted] = best < NEAR
     meaning = f"one synthetic row is among the {NEAR} nearest of either half of the record's columns"
-    return Attempts("linked", meaning, score, success, asked)
+    return Attempts("linked", meaning, score, success, attempted)
 
 
-def _nearest_by(view: TableView, chosen: NDArray[np.bool_], asked: NDArray[np.bool_]) -> tuple[Ints, Floats]:
-    """Return the nearest synthetic rows of the asked real rows in some columns, and their distances."""
+def _nearest_by(view: TableView, chosen: NDArray[np.bool_], attempted: NDArray[np.bool_]) -> tuple[Ints, Floats]:
+    """Return the nearest synthetic rows of the attempted real rows in some columns, and their distances."""
     count = view.real.numbers.shape[1]
 
     def part(rows: Scaled) -> Scaled:
         return Scaled(np.ascontiguousarray(rows.numbers[:, chosen[:count]]), rows.words[:, chosen[count:]])
 
     synthetic, real = (part(rows) for rows in scaled(view))
-    query = Scaled(real.numbers[asked], real.words[asked])
+    query = Scaled(real.numbers[attempted], real.words[attempted])
     near = nearest(query, synthetic, min(NEAR, len(synthetic)))
     return near.rows, near.distances
 
 
-def _inferred(view: TableView, columns: int, asked: NDArray[np.bool_], rng: np.random.Generator) -> Attempts:
+def _inferred(view: TableView, columns: int, attempted: NDArray[np.bool_], rng: np.random.Generator) -> Attempts:
     """Return the attempts to tell a value from a drawn one by the synthetic rows nearest in all other columns."""
     count = view.real.numbers.shape[1]
     secrets = np.unique(np.linspace(0, columns - 1, min(columns, MOST_SECRETS)).astype(int))
-    drawn = rng.permutation(len(view.real))[: asked.sum()]
+    other_rows = rng.permutation(len(view.real))[: attempted.sum()]
     score, success = np.zeros((2, len(view.real)))
     for column in secrets:
-        near, _ = _nearest_by(view, np.arange(columns) != column, asked)
+        near, _ = _nearest_by(view, np.arange(columns) != column, attempted)
         if column < count:
-            evidence = _evidence_of_numbers(view, column, near, np.flatnonzero(asked), drawn)
+            evidence = _evidence_of_numbers(view, column, near, np.flatnonzero(attempted), other_rows)
         else:
             words = view.real.words[:, column - count]
-            held = view.synthetic.words[near, column - count]
+            near_values = view.synthetic.words[near, column - count]
             weight = 1 / np.arange(1, near.shape[1] + 1)  # the nearest one counts most
-            true, other = ((held == words[rows][:, None]) @ weight for rows in (np.flatnonzero(asked), drawn))
+            true, other = (
+                (near_values == words[rows][:, None]) @ weight for rows in (np.flatnonzero(attempted), other_rows)
+            )
             evidence = np.log((true + LEAST) / (other + LEAST))
-        score[asked] += evidence
-        success[asked] += np.where(evidence == 0, 0.5, evidence > 0) / secrets.size
+        score[attempted] += evidence
+        success[attempted] += np.where(evidence == 0, 0.5, evidence > 0) / secrets.size
     meaning = "the nearest synthetic rows in all other columns prefer the record's value to a drawn one"
-    return Attempts("inferred", meaning, score, success, asked)
+    return Attempts("inferred", meaning, score, success, attempted)
 
 
-def _evidence_of_numbers(view: TableView, column: int, near: Ints, rows: Ints, drawn: Ints) -> Floats:
+def _evidence_of_numbers(view: TableView, column: int, near: Ints, rows: Ints, other_rows: Ints) -> Floats:
     """Return how much nearer the numbers of the nearest synthetic rows are to the true number than to the drawn one."""
     numbers = view.real.numbers[:, column]
     ordered = np.sort(numbers[~np.isnan(numbers)])
@@ -169,8 +171,8 @@ def _evidence_of_numbers(view: TableView, column: int, near: Ints, rows: Ints, d
         middle = (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / 2
         return np.where(np.isnan(values), -0.5, middle / ordered.size)
 
-    held = place(view.synthetic.numbers[near, column])
+    near_values = place(view.synthetic.numbers[near, column])
     rank = np.arange(1, near.shape[1] + 1)
-    true, other = ((rank * np.abs(held - place(numbers[of])[:, None])).min(axis=1) for of in (rows, drawn))
+    true, other = ((rank * np.abs(near_values - place(numbers[of])[:, None])).min(axis=1) for of in (rows, other_rows))
     evidence: Floats = np.log((other + CLOSE) / (true + CLOSE))
     return evidence

@@ -17,19 +17,19 @@ from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired
 Rng = np.random.Generator
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 ROWS = 150
-NUMBERS = ("north", "east", "begun", "ended", "gross", "net")
+NUMBERS = ("north", "east", "start", "ended", "gross", "net")
 
 
 def rows(rng: Rng, count: int = ROWS) -> pd.DataFrame:
     """Return places, stays and pay, of which no column depends on another one."""
-    begun = rng.integers(0, 10**8, count)
+    start = rng.integers(0, 10**8, count)
     gross = np.exp(rng.normal(8, 0.5, count)).round(2)
     return pd.DataFrame(
         {
             "north": rng.uniform(0, 20_000, count).round(),
             "east": rng.uniform(0, 20_000, count).round(),
-            "begun": begun,
-            "ended": begun + rng.gamma(2, 90_000, count).astype(int),
+            "start": start,
+            "ended": start + rng.gamma(2, 90_000, count).astype(int),
             "gross": gross,
             "net": (gross * rng.beta(14, 7, count)).round(2),
             "ward": rng.choice(list("abc"), count),
@@ -43,7 +43,7 @@ def place(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame
 
 
 def length(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    return fresh.assign(ended=fresh["begun"] + training["ended"] - training["begun"])
+    return fresh.assign(ended=fresh["start"] + training["ended"] - training["start"])
 
 
 def ratio(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def multiplied(training: pd.DataFrame, fresh: pd.DataFrame, rng: Rng) -> pd.Data
 Leak = Callable[[pd.DataFrame, pd.DataFrame, Rng], pd.DataFrame]
 LEAKS: dict[str, Leak] = {
     "north, east": place,
-    "ended - begun": length,
+    "ended - start": length,
     "net / gross": ratio,
     "numbers on the scale of the real rows": multiplied,
 }
@@ -158,17 +158,17 @@ def test_an_exchange_of_the_rows_of_a_pair_changes_no_view(name: str) -> None:
 
 
 def test_a_view_that_knows_the_training_file_is_noticed() -> None:
-    """The same comparison fails for a choice that peeks: the nearness to training rows alone."""
+    """A comparison fails for a choice that peeks: the nearness to training rows alone."""
     before, after, _ = exchanged(tables(None, 2), 0)
 
     def peeked(pairs: PairedTables) -> float:
         real = pairs.view.real.numbers[pairs.trained]
         return nearness_surplus(pairs.view.synthetic.numbers, real, pairs.view.pair[pairs.trained], 100)
 
-    def shown(pairs: PairedTables) -> float:
+    def fair(pairs: PairedTables) -> float:
         return nearness_surplus(pairs.view.synthetic.numbers, pairs.view.real.numbers, pairs.view.pair, 100)
 
-    assert shown(before) == pytest.approx(shown(after), rel=1e-9)
+    assert fair(before) == pytest.approx(fair(after), rel=1e-9)
     assert peeked(before) != pytest.approx(peeked(after), rel=1e-3)
 
 

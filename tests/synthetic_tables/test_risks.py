@@ -60,9 +60,9 @@ def risks(pairs: PairedTables) -> dict[str, Risk]:
 
 
 def test_copies_are_singled_out_linked_and_inferred() -> None:
-    found = risks(game(0.7, 200, 0))
-    assert list(found) == ["singled out", "linked", "inferred"]
-    for risk in found.values():
+    measured = risks(game(0.7, 200, 0))
+    assert list(measured) == ["singled out", "linked", "inferred"]
+    for risk in measured.values():
         assert risk.bound.lower > 0.3
         assert risk.lower > 0
         assert risk.training > risk.holdout + 0.1
@@ -70,10 +70,10 @@ def test_copies_are_singled_out_linked_and_inferred() -> None:
 
 def test_what_the_columns_explain_is_inferred_of_everybody_and_shows_nothing() -> None:
     """Synthetic rows of the true law infer values of training and of holdout rows alike."""
-    found = risks(game(0, 300, 1))["inferred"]
-    assert min(found.training, found.holdout) > 0.6
-    assert found.lower < 0 < found.upper
-    assert found.bound.lower == 0
+    measured = risks(game(0, 300, 1))["inferred"]
+    assert min(measured.training, measured.holdout) > 0.6
+    assert measured.lower < 0 < measured.upper
+    assert measured.bound.lower == 0
 
 
 def test_scores_and_views_of_a_view_count_as_singling_out() -> None:
