@@ -85,7 +85,9 @@ def test_scores_and_views_of_a_view_count_as_singling_out() -> None:
 def peeking(pairs: PairedTables) -> Attempts:
     """Return the planted defect: values are drawn for training rows alone, so that only these can be preferred."""
     fair = next(each for each in attempts(pairs, [], 0) if each.name == "inferred")
-    return Attempts("inferred", "", np.where(pairs.trained, fair.score, -np.abs(fair.score)), fair.success, fair.asked)
+    return Attempts(
+        "inferred", "", np.where(pairs.trained, fair.score, -np.abs(fair.score)), fair.success, fair.attempted
+    )
 
 
 def test_bounds_of_fresh_rows_hold_together_and_a_peeking_attempt_is_caught() -> None:
