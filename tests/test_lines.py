@@ -11,9 +11,9 @@ SLACK = 40
 """Lines by which a room may be smaller than its limit before the limit must follow."""
 LIMITS = {
     "actors": 4676,
-    "benchmarks": 8105,
+    "benchmarks": 8438,
     "cluster": 496,
-    "dpaudit": 3498,
+    "dpaudit": 3502,
     "engine": 194,
     "engine/answer": 3970,
     "engine/attacks": 1162,
@@ -41,11 +41,11 @@ LIMITS = {
     "mechanisms": 14253,
     "papers": 6597,
     "synthetic_tables": 1,
-    "synthetic_tables/attacks": 348,
-    "synthetic_tables/front_door": 1079,
-    "synthetic_tables/games": 2511,
+    "synthetic_tables/attacks": 463,
+    "synthetic_tables/front_door": 1311,
+    "synthetic_tables/games": 3064,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 73330,
+    "tests": 73654,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
