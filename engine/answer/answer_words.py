@@ -88,6 +88,7 @@ _OPEN_CONFIRMATION = {
     "the budget ended",
 }
 NO_COMPARISON = "unknown: this test has no reference run without privacy"
+NO_DIFFERENCE = "unknown: no difference was seen{}, so the results do not show which leak this test would detect"
 VALIDITY = {
     Validity.EXACT: "computed exactly",
     Validity.FINITE_SAMPLE: "finite-sample",
@@ -447,7 +448,12 @@ def sensitivity_line(test: Test, verdict: str) -> str:
     if sensitivity.one_outcome and verdict != "VIOLATION":
         return "unknown: all results were the same"
     parts = []
-    if sensitivity.factor is not None:
+    if sensitivity.no_difference and verdict != "VIOLATION":
+        where = f" {sensitivity.tried}" if sensitivity.tried else ""
+        parts.append(NO_DIFFERENCE.format(where))
+        if where and not sensitivity.noiseless:
+            return parts[0]  # other tables may tell more than right guesses about these
+    elif sensitivity.factor is not None:
         parts.append(" ".join(filter(None, (factor_in_words(sensitivity.factor), sensitivity.tried))))
     elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append(NO_COMPARISON)

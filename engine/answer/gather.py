@@ -20,7 +20,7 @@ from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.answer.record import Failure, Sensitivity, Verb
 from dpaudit.engine.answer.result import AuditResult, SequentialProgress
-from dpaudit.engine.answer.sensitivity import MAX_ROWS, ceiling_bound, detectable_factor, p_value_of, planted_factor
+from dpaudit.engine.answer.sensitivity import MAX_ROWS, ceiling_bound, factor_of_scores, p_value_of, planted_factor
 from dpaudit.engine.answer.verdict import Verdict
 from dpaudit.engine.games.protocol import BLIND, PlantedNoise, Reading
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit
@@ -71,8 +71,7 @@ def read_audit(
     brief = result.verdict is Verdict.INCONCLUSIVE and sensitivity.noiseless
     if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.on_proxy or sensitivity.one_outcome:
         return result
-    factor = audit.detectable_factor(result.compared.claim)
-    return replace(result, sensitivity=replace(sensitivity, factor=factor))
+    return replace(result, sensitivity=audit.with_factor(sensitivity, result.compared.claim))
 
 
 class _Finished:
@@ -261,12 +260,12 @@ class _Finished:
             maximum=finding, played=played, noiseless=entry.game.noiseless, helps=traits.helps, tried=traits.tried
         )
 
-    def detectable_factor(self, claim: Claim) -> float | None:
-        """Return the detectable scaling of the noise; None if the scores do not allow it."""
+    def with_factor(self, sensitivity: Sensitivity, claim: Claim) -> Sensitivity:
+        """Return the sensitivity with the detectable scaling of the noise, if the scores allow it."""
         entry = self._entry
         estimator: Any = self._audit.estimator
         if not issubclass(estimator.evidence, Scores):
-            return None
+            return sensitivity
         scores: list[Scores] = []
         rows = 0
         for key in entry.scores:
@@ -274,15 +273,16 @@ class _Finished:
                 scores += decode(self._store.read(key), estimator.evidence)
                 rows = sum(table.score.size for table in scores)
             if rows > MAX_ROWS:  # stop reading early
-                return None
+                return sensitivity
         replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
         if not scores or estimator.seconds(replays, rows // replays) / replays > WORTH_S / 4:
-            return None
+            return sensitivity
         sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
         planted, stated = self._planted(), entry.effective_claim
-        if planted is None or not stated.is_point or stated.delta > 0 or stated.epsilon in (0, math.inf):
-            return detectable_factor(sure, scores, claim.curve, replays=replays)
-        return planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
+        if planted is not None and stated.is_point and not stated.delta and stated.epsilon not in (0, math.inf):
+            factor = planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
+            return replace(sensitivity, factor=factor)
+        return replace(sensitivity, **factor_of_scores(sure, scores, claim.curve, replays=replays))
 
     def _planted(self) -> PlantedNoise | None:
         """Return the log-odds at planted noise scales; None if unknown, or if the claim has another relation."""

@@ -61,7 +61,7 @@ class Sensitivity:
 
     Attributes:
         factor: Scaling of the noise that the test would detect: with noise this many times smaller, it rejects the
-            claim with 90 % probability. >= 1; inf if a factor of 8 is not detected, None if not known.
+            claim with 90 % probability. In [1, 8]; inf if a factor of 8 is not detected, None if not known.
         maximum: The finding for a mechanism with no privacy; None if not known.
         played: True if `maximum` was measured by playing the game with fully revealing answers.
         noiseless: True if `maximum` was measured by running the mechanism without its noise.
@@ -70,6 +70,7 @@ class Sensitivity:
         tried: Inputs to which `factor` is limited, in words; "" for no limit.
         blind: Reason why the test could not have rejected the claim, if the data show that; else "".
         one_outcome: True if all results were the same, so that a leak might not show in results at all.
+        no_difference: True if the scores do not tell the worlds apart, so that they say nothing about smaller noise.
         detectable: Smallest leak of a stated kind that the test would detect with 90 % power, in words; "" if unknown.
     """
 
@@ -83,6 +84,7 @@ class Sensitivity:
     blind: str = ""
     detectable: str = ""
     one_outcome: bool = False
+    no_difference: bool = False
 
     def could_reject(self, claim: Claim) -> bool:
         """True unless the test is known to be unable to reject the claim, or its reference run failed."""

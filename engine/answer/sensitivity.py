@@ -4,7 +4,9 @@ Before a run, the estimator reads scores of a typical game against a mechanism t
 (`dpaudit.engine.games.reference`). The number of correct guesses is set to its median or its lower decile. A bound
 grows with that number, so the result is approximately the median bound, or the bound that nine in ten games exceed.
 
-After a run, the detectable scaling of the noise is estimated from the scores of the audit.
+After a run, the detectable scaling of the noise is estimated from the law of the audit's scores (`score_laws`). The
+law is uncertain, so its noise is raised until nine in ten new audits at the printed factor would reject the claim: the
+average over honest runs, of which each states another factor. It never reveals more than the claim allows.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.answer.answer_words import MOST_SCALED, POWER, factor_in_words, number_in_words
+from dpaudit.engine.answer.score_laws import ScoreLaw, isotonic, places_of, right_guesses, score_law
 from dpaudit.engine.games.reference import GuessLevels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.bisection import last_true
@@ -198,10 +201,10 @@ def _planned_bound(
 # After a run
 
 MAX_ROWS = 1 << 21  # score rows up to which the detectable factor is computed
-_LEVELS = 16  # groups of scores with equal numbers of trials
 _PRECISION = 1.02
-_ERROR = 0.01  # probability that the accuracy of guesses is overestimated
-_QUANTILE = special.ndtri(1 - (1 - POWER) / 2)  # both passes exceed this quantile with probability >= `POWER`
+_ERROR = 0.01  # probability that scores which tell nothing are taken for scores that do
+_STEP = 1.05  # relative step of a slope
+_QUANTILE = float(special.ndtri(POWER))
 
 P_VALUES = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Values of a p-value that are tried."""
@@ -233,22 +236,40 @@ def p_value_of(
     return P_VALUES[low] if low < len(P_VALUES) else 1.0
 
 
+def tells_apart(evidence: Sequence[Scores], *, replays: int = 1) -> bool:
+    """True if the scores of fair coins tell the worlds apart, at level 1 %: else they say nothing about smaller noise.
+
+    Replays may share a training, so the guesses of all replays count as those of one.
+    """
+    score, truth = (np.concatenate([getattr(table, name) for table in evidence]) for name in ("score", "truth"))
+    right, rows = right_guesses(places_of(score)[0], truth) / replays, truth.size / replays
+    return float(special.betaincinv(right, rows - right + 1, _ERROR)) > 0.5 if 0 < right <= rows else False
+
+
+def factor_of_scores(
+    estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
+) -> dict[str, Any]:
+    """Return the fields `factor` and `no_difference` of a `Sensitivity`; arguments as in `detectable_factor`."""
+    factor = detectable_factor(estimator, evidence, curve, replays=replays)
+    few = sum(table.score.size for table in evidence) <= MAX_ROWS
+    by_coins = factor is None and few and getattr(estimator, "fair_coins", True)
+    return {"factor": factor, "no_difference": by_coins and not tells_apart(evidence, replays=replays)}
+
+
 def detectable_factor(
     estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
 ) -> float | None:
     """Return the smallest scaling of the noise, to 2 %, at which the claim is rejected with probability `POWER`.
 
-    Noise that is c times too small multiplies the log-odds of a trial by c: exactly for randomised response and the
-    tails of Laplace noise, at least for Gaussian noise. The log-odds are estimated from the scores, at the lower
-    confidence limit of the number of correct guesses.
+    The first pass is taken at the confidence of the verdict too, so the confirmatory run alone decides.
 
     Args:
         estimator: An estimator of `Scores` or `StepScores`, at the confidence of the verdict.
         evidence: The scores of the audit; those of all replays are combined.
         curve: Curve of the claim in the relation of the game.
         replays: Number of bounds that are combined by their median, >= 1.
-    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, if members were not drawn by coins of a
-        known probability, for several replays of rare coins, or for more than 2,097,152 scores.
+    Returns: A factor in [1, 8], inf if 8 is not enough; None if scores do not tell the worlds apart, if members were
+        not drawn by coins of a known probability, for several replays of rare coins, or for more than 2,097,152 scores.
     """
     if not 0 < sum(table.score.size for table in evidence) <= MAX_ROWS:
         return None
@@ -258,17 +279,31 @@ def detectable_factor(
         if replays > 1:
             return None
         return _detectable_factor_of_rare(estimator, score, truth, curve)
-    levels = _levels(score, truth, replays)
-    if levels is None:
+    if not tells_apart(evidence, replays=replays):
         return None
-    rows = max(2, score.size // replays)
-    return _smallest_factor(lambda factor: _is_rejected(estimator, levels, factor, rows, curve, replays))
+    rows, law = max(2, score.size // replays), score_law(score, truth)
+
+    def is_rejected(factor: float) -> bool:
+        """True if a new audit would reject: with `law` as uncertain as `rows` trials leave it."""
+        known, new = _uncertainty(law, rows), _uncertainty(law.scaled(factor), rows)
+        margin = _QUANTILE * (math.hypot(known, new) - new)
+        weaker = law.scaled(max(0.0, 1 - margin)).within(curve).scaled(factor)
+        return _is_rejected(estimator, weaker.levels, rows, curve, replays)
+
+    return _smallest_factor(is_rejected)
 
 
-def _smallest_factor(is_rejected: Callable[[float], bool]) -> float | None:
-    """Return the smallest factor in [1, 8], to 2 %, at which the claim is rejected; None if it is not at 8."""
+def _uncertainty(law: ScoreLaw, rows: int) -> float:
+    """Return the relative standard deviation of the scale of a law, by the right guesses of `rows` trials."""
+    slope = (law.scaled(_STEP).accuracy - law.scaled(1 / _STEP).accuracy) / (2 * math.log(_STEP))
+    deviation = math.sqrt(law.accuracy * (1 - law.accuracy) / rows)
+    return deviation / slope if slope > 0 else 1.0
+
+
+def _smallest_factor(is_rejected: Callable[[float], bool]) -> float:
+    """Return the smallest factor in [1, 8], to 2 %, at which the claim is rejected; inf if it is not at 8."""
     if not is_rejected(MOST_SCALED):
-        return None
+        return math.inf
     low, high = 1.0, MOST_SCALED
     if is_rejected(low):
         return low
@@ -294,50 +329,13 @@ def planted_factor(
     for spent in np.unique(planted.epsilon[in_range]):
         log_odds = planted.log_odds[planted.epsilon == spent]
         levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
-        if _is_rejected(estimator, levels, 1.0, rows, curve, replays):
+        if _is_rejected(estimator, levels, rows, curve, replays):
             return float(spent / epsilon)
     return math.inf
 
 
-def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) -> GuessLevels | None:
-    """Return the log-odds of trials by level of their score; None if guesses may be no better than chance.
-
-    Replays may share a training, so the guesses of all replays count as those of one.
-    """
-    _, place = np.unique(score, return_inverse=True)
-    if place.max() >= _LEVELS:
-        place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
-    trials, ones = _isotonic(np.bincount(place), np.bincount(place, weights=truth))
-    log_odds = np.log((ones + 0.5) / (trials - ones + 0.5))
-    right, rows = np.where(log_odds > 0, ones, trials - ones).sum() / replays, truth.size / replays
-    surely = float(special.betaincinv(right, rows - right + 1, _ERROR))
-    share = trials / truth.size
-    if surely <= 0.5:
-        return None
-
-    def accuracy(scale: float) -> float:
-        return float(share @ special.expit(scale * np.abs(log_odds))) - surely
-
-    scale = 1.0 if accuracy(1.0) <= 0 else last_true(lambda scale: accuracy(scale) <= 0, 0.0, 1.0)
-    return GuessLevels(share, scale * log_odds)
-
-
-def _isotonic(trials: NDArray[Any], ones: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return trials and ones of levels, merged until the share of ones rises (isotonic regression)."""
-    points: list[tuple[float, float]] = []
-    for block in zip(trials.tolist(), ones.tolist(), strict=True):
-        while points and points[-1][1] * block[0] >= block[1] * points[-1][0]:
-            before = points.pop()
-            block = before[0] + block[0], before[1] + block[1]
-        points.append(block)
-    pooled = np.array(points, np.float64)
-    return pooled[:, 0], pooled[:, 1]
-
-
-def _is_rejected(
-    estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int
-) -> bool:
-    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_QUANTILE)
+def _is_rejected(estimator: Any, levels: GuessLevels, rows: int, curve: PrivacyCurve, replays: int) -> bool:
+    typical = levels.typical(rows, z=-_QUANTILE)
     tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
     return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None
 
@@ -368,7 +366,7 @@ def _detectable_factor_of_rare(
     # From the highest score on, each level has twice as many canaries as the one before.
     place = np.log2(1 + np.arange(truth.size) / FIRST_LEVEL).astype(np.int64)
     counts = np.bincount(place)[::-1], np.bincount(place, weights=highest_first)[::-1]
-    levels = RareLevels.of(*_isotonic(*counts)).weakened(surely)
+    levels = RareLevels.of(*isotonic(*counts)).weakened(surely)
 
     def is_rejected(factor: float) -> bool:
         tally = estimator.tally(levels.scaled(factor).typical(-_QUANTILE))

@@ -97,7 +97,8 @@ class Estimate(Answered, Bound):
         maximum: Bound of the same method for as many rows in perfect order; None if nothing was left to detect.
         blind: Reason why the scores could not have rejected the claim; "" if they could.
         detectable: Factor in [1, 8] by which the noise must be smaller for as many rows to reject the claim with 90 %
-            power; None if the scores do not determine it.
+            power, inf if 8 is not enough; None if the scores do not determine it.
+        no_difference: True if the scores do not tell members from non-members, so that they determine no factor.
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
         under_family: Bound from the same scores under a family of curves; None if no family was named. It is
             `conditional-on-family` and no part of the verdict.
@@ -114,6 +115,7 @@ class Estimate(Answered, Bound):
     maximum: Bound | None = None
     blind: str = ""
     detectable: float | None = None
+    no_difference: bool = False
     p_value: float | None = None
     under_family: FamilyBound | None = None
     helps: str = ""
@@ -139,7 +141,13 @@ class Estimate(Answered, Bound):
     def as_test(self, name: str) -> Test:
         """Return the bound as a test of the claim with this name."""
         claim = NO_CLAIM if self.claim is None else self.claim
-        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind, helps=self.helps)
+        sensitivity = Sensitivity(
+            factor=self.detectable,
+            maximum=self.maximum,
+            blind=self.blind,
+            helps=self.helps,
+            no_difference=self.no_difference,
+        )
         test = Test(
             name=name,
             claimed=claim,
@@ -407,14 +415,16 @@ def _power(
 
 def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
     """Return the bound for as many rows in perfect order, and the detectable reduction of the noise."""
-    from dpaudit.engine.answer.sensitivity import detectable_factor  # slow to import
+    from dpaudit.engine.answer.sensitivity import factor_of_scores  # slow to import
 
     most = _maximum(replays, estimator)
     if blind := _blind(most, claim):
         return {"maximum": most, "blind": blind}
     is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS and not uneven(replays)
-    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if is_small else None
-    return {"maximum": most, "detectable": factor}
+    if not is_small:
+        return {"maximum": most}
+    found = factor_of_scores(estimator, replays, claim.curve, replays=len(replays))
+    return {"maximum": most, "detectable": found["factor"], "no_difference": found["no_difference"]}
 
 
 def _maximum(replays: Sequence[Scores], estimator: Any) -> Bound:
