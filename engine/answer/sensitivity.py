@@ -335,7 +335,7 @@ def planted_factor(
 
 
 def _is_rejected(estimator: Any, levels: GuessLevels, rows: int, curve: PrivacyCurve, replays: int) -> bool:
-    typical = levels.typical(rows, z=-_QUANTILE)
+    typical = levels.unlucky(rows, z=_QUANTILE)
     tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
     return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None
 

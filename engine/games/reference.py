@@ -41,12 +41,31 @@ class GuessLevels:
                 games exceed.
             order: Seed of the order of the rows, which decides ties and streaks.
         """
-        counts = _apportioned(self.share * rows, rows)
-        wrong = special.expit(-np.abs(self.log_odds))
-        variances = counts * wrong * (1 - wrong)
+        counts, wrong, variances = self._guesses(rows)
         deviation = math.sqrt(variances.sum())
-        expected = counts * wrong - (z * variances / deviation if deviation else 0.0)
-        expected = np.clip(expected, 0, counts)
+        return self._played(counts, counts * wrong - (z * variances / deviation if deviation else 0.0), order)
+
+    def unlucky(self, rows: int, *, z: float) -> Scores:
+        """Return scores of a game with few correct guesses among the surest ones, however many of these are counted.
+
+        Args:
+            rows: Number of canaries or trials, >= 1.
+            z: Standard deviations, >= 0, between each number of correct guesses and its mean.
+        """
+        counts, wrong, variances = self._guesses(rows)
+        _, place = np.unique(-np.abs(self.log_odds).round(9), return_inverse=True)
+        groups = np.bincount(place, variances)
+        more = np.diff(z * np.sqrt(np.cumsum(groups)), prepend=0.0) / np.maximum(groups, 1e-300)
+        return self._played(counts, counts * wrong + variances * more[place], 0)
+
+    def _guesses(self, rows: int) -> tuple[Ints, Floats, Floats]:
+        """Return the rows at each level, the probability that a guess is wrong, and the variance of their number."""
+        counts, wrong = _apportioned(self.share * rows, rows), special.expit(-np.abs(self.log_odds))
+        return counts, wrong, counts * wrong * (1 - wrong)
+
+    def _played(self, counts: Ints, expected: Floats, order: int) -> Scores:
+        """Return scores with these rows and expected wrong guesses at each level."""
+        rows, expected = int(counts.sum()), np.clip(expected, 0, counts)
         missed = np.minimum(_apportioned(expected, round(float(expected.sum()))), counts)
         level = np.repeat(np.arange(counts.size), counts)
         place = np.arange(rows) - np.repeat(np.cumsum(counts) - counts, counts)
