@@ -76,13 +76,13 @@ compare: $(STAMP) .peers/.installed
 	$(PIP) --no-deps --target .peers -r requirements/peers.txt
 	touch $@
 
-# What bounds and checks find, in the docs: the tightness of `estimate`, under-noising as stated, the defect bank. Hours;
+# What bounds and checks find, in the docs: the tightness of `estimate`, the sensitivity as stated, the defect bank. Hours;
 # the last two go on where they were stopped, in the folder FOUND.
 FOUND ?= build/evidence
 evidence: $(STAMP)
 	mkdir -p $(FOUND)
 	$(BIN)/python -W ignore -m benchmarks.estimate_default --write
-	$(BIN)/python -W ignore -m benchmarks.under_noising $(FOUND)/under-noising.jsonl --write
+	$(BIN)/python -W ignore -m benchmarks.sensitivity_tried $(FOUND)/sensitivity-tried.jsonl --write
 	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl --write
 	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only defect
 	$(BIN)/python -W ignore -m tests.bank $(FOUND)/bank.jsonl --only twin --seeds 3 --write

@@ -7,9 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpaudit.claims import PrivacyCurve
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpaudit.claims import GaussianDP, PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity
+from dpaudit.estimators.bisection import last_true_from
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, GaussianEvidence, Series, Validity
 
 NEVER_REJECT = (Validity.AS_PUBLISHED, Validity.CONDITIONAL_ON_FAMILY)
 """Validities of findings that never give VIOLATION."""
@@ -108,6 +113,25 @@ class Bound(FindingBase):
         """Compare the lower bound with the epsilon claimed at its delta."""
         return Comparison("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
+    @property
+    def mu(self) -> float:
+        """Limit up to which every mu of mu-Gaussian DP is rejected, >= 0 and rounded down; 0 if none is.
+
+        The bound and its evidence hold together at the stated confidence, so the largest of their limits holds at that
+        confidence too, and no family is assumed: a mechanism of any law satisfies no smaller mu. mu-Gaussian DP implies
+        (epsilon, delta)-DP at each point of its curve, so a bound at delta > 0 rejects mu as well.
+        """
+        if self.validity in NEVER_REJECT:
+            return 0.0
+        limits = [evidence.mu for evidence in self.evidence if isinstance(evidence, GaussianEvidence)]
+        if 0 < self.delta < 1 and 0 < self.lower < math.inf:
+            limits.append(
+                last_true_from(
+                    lambda mu: mu == 0 or GaussianDP(mu).epsilon(self.delta) < self.lower, largest=100.0, relative=1e-9
+                )
+            )
+        return max(limits, default=0.0)
+
     def conditional_on_proxy(self) -> Bound:
         """Return this bound with a validity conditional on the proxy; a weaker validity of the method becomes a note.
 
@@ -120,6 +144,22 @@ class Bound(FindingBase):
 
     def to_dict(self) -> Mapping[str, Any]:
         return {"lower": self.lower, "upper": self.upper, "delta": self.delta, **self._common_fields()}
+
+
+def mu_of_rates(alarm: NDArray[np.float64], miss: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the limits up to which rates reject every mu: Phi^-1(1 - alarm) - Phi^-1(miss), rounded down.
+
+    Args:
+        alarm, miss: Upper limits of both error rates of one test, in (0, 1], of one shape.
+    """
+    limits = -special.ndtri(np.minimum(alarm * (1 + 1e-11), 1.0)) - special.ndtri(np.minimum(miss * (1 + 1e-11), 1.0))
+    return np.asarray(np.maximum(0.0, np.where(np.isfinite(limits), limits, 0.0) - 1e-9))
+
+
+def mu_of_total_variation(distance: float) -> float:
+    """Return the limit up to which a total variation rejects every mu: 2 Phi^-1((1 + distance) / 2), rounded down."""
+    rate = (1 - max(0.0, distance)) / 2
+    return float(mu_of_rates(np.array(rate), np.array(rate))) if 0 < rate < 0.5 else 0.0
 
 
 def curve_comparison(quantity: str, where: str, observed: float, claimed: float) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dpaudit.claims import PrivacyCurve
 
@@ -60,6 +60,15 @@ class CurveEvidence(Protocol):
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Compare with the curve at the point with the strongest evidence against it."""
+
+
+@runtime_checkable
+class GaussianEvidence(CurveEvidence, Protocol):
+    """Evidence that also rejects a range of Gaussian curves."""
+
+    @property
+    def mu(self) -> float:
+        """Limit up to which every mu of mu-Gaussian DP is rejected, >= 0 and rounded down; 0 if none is."""
 
 
 class Finding(Protocol):

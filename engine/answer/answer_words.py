@@ -548,6 +548,11 @@ def advice(verdict: str) -> str:
     return next_step(Record(""), verdict, "", None)
 
 
+def mu_line(mu: float | None) -> str:
+    """Return a limit on mu of Gaussian DP in a sentence; "" if there is none."""
+    return f"Gaussian DP: every mu below {format_lower(mu)} is rejected by the same evidence" if mu else ""
+
+
 def details_of(finding: Finding, test: Test) -> list[str]:
     """Return the method, selection, counts and notes of a finding."""
     counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)

@@ -107,6 +107,11 @@ class AuditResult(Answered, Test):
         return self.finding.lower if isinstance(self.finding, Bound) else math.nan
 
     @cached_property
+    def mu(self) -> float | None:
+        """Limit up to which the finding rejects every mu of mu-Gaussian DP; None if it is no bound on epsilon."""
+        return self.finding.mu if isinstance(self.finding, Bound) else None
+
+    @cached_property
     def family_bound(self) -> FamilyBound | None:
         """Bound from the same evidence under the claim's family of curves; None at delta = 0, or if there is none.
 
@@ -249,6 +254,7 @@ class AuditResult(Answered, Test):
             f"{self.mechanism} on {self.data}",
             f"assumed: {self.assumes}" if self.on_proxy else "",
             *([] if finding is None else [*answer_words.details_of(finding, self), self.under_family]),
+            answer_words.mu_line(self.mu),
             *self.meaning_for_whole[1:],
             *self.chosen,
             "" if self.noise is None or self.noise.odd else self.noise.line,

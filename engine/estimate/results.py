@@ -81,6 +81,7 @@ def _values(reading: Reading) -> dict[str, Any]:
         "counts": dict(reading.counts),
         "notes": reading.notes,
         "under_family": reading.under_family,
+        "mu": reading.mu,
         "measures": reading.measures,
     }
 

@@ -101,6 +101,7 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
             result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics", "measures")
         ),
         "under_family": result.family_bound,
+        "mu": result.mu,
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
         "ceiling": ceiling,
         "detectable_factor": result.sensitivity.factor,

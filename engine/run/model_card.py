@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.engine.answer.answer_words import NOT_SHOWN, advice
+from dpaudit.engine.answer.answer_words import NOT_SHOWN, advice, mu_line
 from dpaudit.engine.answer.stated_values import StatedValue
 from dpaudit.engine.answer.verdict import COLOURS, Verdict
 from dpaudit.engine.report.ci_files import markdown_text
@@ -175,6 +175,8 @@ def _line(name: str, verdict: Verdict, claim: str, by_name: Mapping[str, StatedV
     lower, delta = (finding["lower"], finding["delta"]) if finding else (finding, finding)
     pairs = map(_pair, answer["lines"].items())
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
+    if result["mu"] and (gaussian := mu_line(result["mu"].number(0))):
+        printed += (("Gaussian DP", gaussian.removeprefix("Gaussian DP: ")),)
     return _Line(
         shortened(name),
         verdict,

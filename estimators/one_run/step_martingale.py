@@ -22,7 +22,7 @@ import numpy as np
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Ints, require_levels
-from dpaudit.estimators.bound import Bound, curve_comparison
+from dpaudit.estimators.bound import Bound, curve_comparison, mu_of_total_variation
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.delta_allowances import IndependentTrials
@@ -61,6 +61,11 @@ class StepAccuracy:
     @property
     def total_variation(self) -> float:
         return math.tanh(self.odds / 2)
+
+    @property
+    def mu(self) -> float:
+        """Limit up to which every mu of a step is rejected."""
+        return mu_of_total_variation(self.total_variation)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         return curve_comparison("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))

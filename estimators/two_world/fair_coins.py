@@ -23,7 +23,7 @@ from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
-from dpaudit.estimators.bound import Bound, curve_comparison
+from dpaudit.estimators.bound import Bound, curve_comparison, mu_of_total_variation
 from dpaudit.estimators.estimator import Estimator, Replays
 from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.one_run.delta_allowances import IndependentTrials
@@ -72,6 +72,11 @@ class GuessAccuracy:
         accuracy = np.asarray(clopper_pearson(self.right, self.trials, confidence=1 - self.error, side="lower").lower)
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
         return float(median_rule(np.append(limits, np.zeros(self.failed_replays))))
+
+    @property
+    def mu(self) -> float:
+        """Limit up to which every mu of mu-Gaussian DP is rejected."""
+        return mu_of_total_variation(self.total_variation)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         return curve_comparison("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))

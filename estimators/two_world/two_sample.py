@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_levels, require_one_of
-from dpaudit.estimators.bound import curve_comparison
+from dpaudit.estimators.bound import curve_comparison, mu_of_rates
 from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.estimator import Cell, CellBounds, Estimator, Replays, in_order
 from dpaudit.estimators.finding import Comparison, Series
@@ -303,6 +303,15 @@ class RateRegions:
         """Return the bound at a delta in [0, 1], the median over replays; bounds at all deltas hold together."""
         bounds = [float(epsilon_of_limits(*rate, delta).max(initial=0.0)) for rate in self.rates]
         return float(median_rule(np.array(bounds + [0.0] * self.failed_replays)))
+
+    @property
+    def mu(self) -> float:
+        """Limit up to which every mu of mu-Gaussian DP is rejected, the median over replays.
+
+        All rates are valid together, so the largest limit over all thresholds has the error of the bands, spent once.
+        """
+        limits = [float(mu_of_rates(*rate).max(initial=0.0)) for rate in self.rates]
+        return float(median_rule(np.array(limits + [0.0] * self.failed_replays)))
 
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
         return np.array([self.epsilon(float(delta)) for delta in deltas])
