@@ -30,6 +30,8 @@ from dpaudit.claims import (
     two_steps,
 )
 from dpaudit.claims.curve import DeltaCurve, delta_at
+from dpaudit.engine.games.functions.game import RowFunctionGame
+from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
 from dpaudit.engine.request.audit_spec import AuditSpec
 from dpaudit.engine.request.build import build, build_dataclass, describe
 from dpaudit.engine.request.loading import load_spec
@@ -280,6 +282,44 @@ def test_a_spec_may_state_each_kind_of_claim() -> None:
         load_spec({**plain, "claim": {"curve": {"name": "gausian", "mu": 1}}})
 
 
+@pytest.mark.parametrize(
+    ("claimed", "game"),
+    [
+        (Relation.ZERO_OUT, Relation.ADD_REMOVE),
+        (Relation.ADD_REMOVE, Relation.ZERO_OUT),
+        (Relation.REPLACE, Relation.ZERO_OUT),
+    ],
+)
+def test_zero_out_is_no_other_relation(claimed: Relation, game: Relation) -> None:
+    """A mean over the number of records shows why: removing a record changes its divisor, zeroing one does not."""
+    with pytest.raises(SpecError, match="Zero-out keeps the number of records"):
+        claim_under(Claim(1.0, relation=claimed), game)
+
+
+def test_a_game_in_which_a_contribution_is_zero_tests_zero_out_claims_unchanged() -> None:
+    claim = Claim.of(GaussianDP(1.0), relation=Relation.ZERO_OUT, delta=1e-5)
+    converted = claim_under(claim, Relation.ADD_REMOVE, zeroes_out=True)
+    assert converted.claim == Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
+    assert converted.steps == 1
+    assert "covers the game unchanged" in converted.note
+    assert DpSgdSteps.traits.compared(claim).claim.curve == GaussianDP(1.0)
+    with pytest.raises(SpecError, match="zero-out neighbours"):
+        RowFunctionGame.traits.compared(claim)
+    assert RowFunctionGame().for_claim(claim).traits.compared(claim).claim.curve == GaussianDP(2.0)
+
+
+def test_two_zeroed_contributions_bound_a_replaced_one() -> None:
+    """A slow twin: over all pairs of three outputs, P and R within e^eps of Q are within e^(2 eps) of each other."""
+    rng = np.random.default_rng(0)
+    largest = math.exp(claim_under(Claim(0.7, relation=Relation.ZERO_OUT), Relation.REPLACE).claim.epsilon)
+    for _ in range(200):
+        zero = rng.dirichlet(np.ones(3))
+        with_one, with_other = (zero * np.exp(rng.uniform(-0.7, 0.7, 3)) for _ in range(2))
+        sides = [side / side.sum() for side in (with_one, with_other)]
+        if all((np.abs(np.log(side / zero)) <= 0.7).all() for side in sides):
+            assert (sides[0] <= largest * sides[1] * (1 + 1e-12)).all()
+
+
 def test_claims_are_compared_under_the_games_relation() -> None:
     same = claim_under(Claim(1.0, 1e-5, Relation.LABEL), Relation.LABEL)
     assert (same.claim, same.note) == (Claim(1.0, 1e-5, Relation.LABEL), "")
@@ -294,6 +334,12 @@ def test_claims_are_compared_under_the_games_relation() -> None:
     )
     covered = claim_under(Claim.of(GaussianDP(1.0), relation=Relation.REPLACE, delta=1e-5), Relation.LABEL)
     assert covered.claim.curve == GaussianDP(1.0)
+    zeroed = Claim(1.0, 1e-5, Relation.ZERO_OUT)
+    assert (
+        claim_under(zeroed, Relation.REPLACE).claim
+        == claim_under(Claim(1.0, 1e-5, Relation.ADD_REMOVE), Relation.REPLACE).claim
+    )
+    assert "to zero and from zero" in claim_under(zeroed, Relation.LABEL).note
     nothing = Claim(math.inf)
     assert claim_under(nothing, Relation.ADD_REMOVE).claim == Claim(math.inf, relation=Relation.ADD_REMOVE)
 

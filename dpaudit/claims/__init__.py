@@ -72,8 +72,8 @@ class Claim:
             object.__setattr__(self, "curve", _point_curve(self.epsilon, self.delta))
             return
         require(
-            self.relation == Relation.ADD_REMOVE or not getattr(curve, "only_add_remove", False),
-            f"a claim with the curve {curve} must have Relation.ADD_REMOVE",
+            self.relation in (Relation.ADD_REMOVE, Relation.ZERO_OUT) or not getattr(curve, "only_add_remove", False),
+            f"a claim with the curve {curve} must have Relation.ADD_REMOVE or Relation.ZERO_OUT",
             relation=self.relation,
         )
         promised: float = checked_argument("the epsilon of a curve", curve.epsilon(self.delta), float)
@@ -122,24 +122,34 @@ class ConvertedClaim:
     differ_in: str = ""  # difference of two neighbours in words; "" for one record or label
 
 
-def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:
+def claim_under(
+    claim: Claim, relation: Relation, *, records: int = 1, audit: str = "", zeroes_out: bool = False
+) -> ConvertedClaim:
     """Return `claim` converted to the relation of a game whose worlds differ in `records` records.
 
-    Replacing a record (or its label) is one removal and one addition. So an add/remove claim of (eps, delta) implies
-    (2 eps, (1 + e^eps) delta) under replace and label, and a curve implies its `two_steps`. If the claim's epsilon is
-    that of its curve, delta stays the same; if the claim states a larger epsilon, the pair (eps, delta) is converted.
-    Replacing a label is a special case of replacing a record, so a replace claim covers labels unchanged.
+    Replacing a record (or its label) is one removal and one addition, or two contributions replaced by zero one after
+    the other. So an add/remove or zero-out claim of (eps, delta) implies (2 eps, (1 + e^eps) delta) under replace and
+    label, and a curve implies its `two_steps`. If the claim's epsilon is that of its curve, delta stays the same; if
+    the claim states a larger epsilon, the pair (eps, delta) is converted. Replacing a label is a special case of
+    replacing a record, so a replace claim covers labels unchanged. Neither add/remove nor replace implies zero-out or
+    follows from it: removing a record changes their number, and no record need contribute zero.
 
     Args:
         claim: The claim as stated.
         relation: Neighbouring relation of the game.
         records: Number of records in which the two worlds differ: 1, 2, 4, 8, ....
         audit: Name of the audit, for the error message.
+        zeroes_out: True if the worlds of an add/remove game differ by a contribution that is zero in one of them, at
+            the same number of records, so that a zero-out claim covers it unchanged.
     Raises: SpecError if the claim implies nothing for the game's relation.
     """
     require(records >= 1 and records & (records - 1) == 0, "records must be 1, 2, 4, 8, ...", records=records)
     if claim.is_point and math.isinf(claim.epsilon):  # says nothing about any two worlds
         return ConvertedClaim(replace(claim, relation=relation))
+    if zeroes_out and claim.relation is Relation.ZERO_OUT:
+        note = "a zero-out claim covers the game unchanged: the contribution of the record is zero in one world"
+        covered = Claim(claim.epsilon, claim.delta, relation, claim.curve)
+        return replace(claim_under(covered, relation, records=records, audit=audit), note=note)
     converted = _convert_relation(_group_claim(claim, records), relation, audit)
     if records == 1:
         return converted
@@ -176,22 +186,25 @@ def _convert_relation(claim: Claim, relation: Relation, audit: str) -> Converted
             Claim(claim.epsilon, claim.delta, relation, claim.curve),
             "a replace claim covers replaced labels unchanged",
         )
-    if claim.relation == Relation.ADD_REMOVE:
+    if claim.relation in (Relation.ADD_REMOVE, Relation.ZERO_OUT) and relation in (Relation.REPLACE, Relation.LABEL):
         curve = two_steps(claim.curve)
         if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated as a pair, not by the curve
             delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
             converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
         else:
             converted = Claim.of(curve, relation=relation, delta=claim.delta)
+        steps = "a removal and an addition" if claim.relation == Relation.ADD_REMOVE else "to zero and from zero"
         return ConvertedClaim(
             converted,
             f"compared with epsilon {converted.epsilon:g}, delta {converted.delta:.3g}: the game replaces a "
-            "record, which is two steps: a removal and an addition",
+            f"record, which is two steps: {steps}",
             steps=2,
         )
+    why = ". Zero-out keeps the number of records and what sums are divided by, and no record need contribute zero"
+    why = why if Relation.ZERO_OUT in (claim.relation, relation) else ""
     raise SpecError(
         f"{audit + ': ' if audit else ''}the claim is about {claim.relation} neighbours ({claim}) and says nothing "
-        f"about a game with {relation} neighbours. If the mechanism guarantees it for those too, claim "
+        f"about a game with {relation} neighbours{why}. If the mechanism guarantees it for those too, claim "
         f"`Claim({claim.epsilon:g}, {claim.delta:g}, Relation.{relation.name})`, in a spec `claim: {{epsilon: "
         f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`. Otherwise choose a game with "
         f"{claim.relation} neighbours"

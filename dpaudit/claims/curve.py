@@ -40,8 +40,15 @@ class Relation(StrEnum):
     """One record is present or absent."""
     REPLACE = "replace"
     """One record is replaced by another; the number of records is public."""
+    ZERO_OUT = "zero-out"
+    """One record's contribution becomes zero; the number of records, and what sums are divided by, stay as they are."""
     LABEL = "label"
     """One record's protected attributes (its label) are replaced; everything else is public."""
+
+    @property
+    def of_two_inputs(self) -> Relation:
+        """The relation in which games of whole records test a claim: `replace` for zero-out, which implies it."""
+        return Relation.REPLACE if self is Relation.ZERO_OUT else self
 
 
 @runtime_checkable

@@ -104,6 +104,7 @@ _QUESTIONS = {
     Relation.LABEL: "which of two labels a record had",
     Relation.REPLACE: "which of two records was used",
     Relation.ADD_REMOVE: "whether a record was used",
+    Relation.ZERO_OUT: "whether a record contributed",
 }
 _SIDE = {
     Scope.FLOATING_POINT: "digits far below the noise tell more than the claim allows",

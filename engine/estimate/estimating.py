@@ -65,6 +65,7 @@ NEIGHBOURING_STEP = {
     Relation.ADD_REMOVE: "adding or removing",
     Relation.REPLACE: "replacing",
     Relation.LABEL: "changing the label of",
+    Relation.ZERO_OUT: "setting to zero the contribution of",
 }
 """Difference between member and non-member, by the relation of the claim."""
 BY_PROXY = (

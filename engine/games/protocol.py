@@ -239,6 +239,8 @@ class GameTraits:
         run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
             of the mechanism. None if the game makes or selects its data.
         asks_membership: True if the attack tells who was trained on; the report then also shows ROC, AUC and TPR.
+        zeroes_out: True if one record's contribution is zero in one world of an add/remove game, at the same number of
+            records and the same divisor, so that the game tests claims about `zero-out` neighbours too.
         records: Number of records in which the two worlds differ: 1, 2, 4 or 8. Claims are converted by group privacy.
         differ_in: Difference of two neighbours that the claim is about, in words; "" for one record or label.
         check_tests: Tests for `dpaudit check`; a game without any runs only on request.
@@ -260,6 +262,7 @@ class GameTraits:
     sharing: Callable[[Any], int] | None = None
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
     asks_membership: bool = False
+    zeroes_out: bool = False
     records: int = 1
     differ_in: str = ""
     check_tests: tuple[CheckTest, ...] = ()
@@ -274,7 +277,7 @@ class GameTraits:
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
         """Return the claim converted to the two worlds of the game."""
-        converted = claim_under(claim, self.relation, records=self.records, audit=audit)
+        converted = claim_under(claim, self.relation, records=self.records, audit=audit, zeroes_out=self.zeroes_out)
         return replace(converted, differ_in=self.differ_in)
 
     def capability_of(self, mechanism: Any) -> Capability | None:

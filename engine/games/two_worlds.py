@@ -130,7 +130,8 @@ class TwoWorlds:
         require(self.limit_s is None or self.limit_s > 0, "a time limit must be > 0 s", limit=self.limit_s)
         if hasattr(self, "relation"):
             relation = None if self.relation is None else Relation(self.relation)
-            require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation)
+            fits = relation in (None, Relation.ADD_REMOVE, Relation.REPLACE)
+            require(fits, "relation must be add-remove or replace", relation=relation)
             object.__setattr__(self, "relation", relation)
             self.state(relation=relation or Relation.ADD_REMOVE)
 
@@ -142,7 +143,7 @@ class TwoWorlds:
         """Return the game with the claim's relation, if it has a field `relation` that is None."""
         if claim.relation is Relation.LABEL or getattr(self, "relation", claim.relation) is not None:
             return self
-        return replace(self, relation=claim.relation)  # type: ignore[call-arg]
+        return replace(self, relation=claim.relation.of_two_inputs)  # type: ignore[call-arg]
 
     # A source of pairs
 

@@ -43,13 +43,13 @@ LEARNER_KINDS = (
     LearnerKind(
         "DP-SGD whose noisy gradients can be seen (`from_steps`, `from_opacus`, `dp-sgd`)",
         (StepLearner, ObservableLearner),
-        {Relation.ADD_REMOVE: "dp-sgd-steps"},
+        dict.fromkeys((Relation.ADD_REMOVE, Relation.ZERO_OUT), "dp-sgd-steps"),
         "noise and clipping of each step, in one training",
     ),
     LearnerKind(
         "a fine-tuning of a language model by DP-SGD (`fine-tuning`)",
         (TextStepLearner,),
-        {Relation.ADD_REMOVE: "dp-sgd-steps"},
+        dict.fromkeys((Relation.ADD_REMOVE, Relation.ZERO_OUT), "dp-sgd-steps"),
         "noise of each step, in one training",
     ),
     LearnerKind(

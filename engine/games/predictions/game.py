@@ -123,7 +123,8 @@ class PrivatePrediction:
         require(self.full_runs >= 4, "full_runs must be >= 4", full_runs=self.full_runs)
         require(self.resamples >= 0, "resamples must be >= 0", resamples=self.resamples)
         relation = Relation(self.relation)
-        require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
+        fits = relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+        require(fits, "relation must be add-remove or replace", relation=relation.value)
         object.__setattr__(self, "relation", relation)
         object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, records=self.points))
 

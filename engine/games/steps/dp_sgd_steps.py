@@ -74,6 +74,10 @@ SWITCH_NATS = 6.0
 """Lead in nats, on earlier steps, that another of the dozens of rules needs to replace the first one."""
 
 
+STEP_RELATIONS = (Relation.ADD_REMOVE, Relation.ZERO_OUT)
+"""Relations of the claims that steps are tested for."""
+
+
 def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tuple[CheckTest, CheckTest]:
     """Return the tests of steps in few trainings, and in many.
 
@@ -84,7 +88,7 @@ def _noise_tests(capability: Capability, *, clips: bool, trainings: int) -> tupl
     """
     loose = ", clipping that does not bind" if clips else ""
     before_clip = ", what a step keeps of gradients before the clip" if clips else ""
-    of_steps = partial(CheckTest, capability, (Relation.ADD_REMOVE,), scales={"trainings": 1.0}, min_trainings=1)
+    of_steps = partial(CheckTest, capability, STEP_RELATIONS, scales={"trainings": 1.0}, min_trainings=1)
     few = of_steps(
         f"noise far too small, missing or reused{loose}: step by step of one training, or of a few short ones",
         trainings=7,
@@ -130,13 +134,14 @@ class DpSgdSteps:
         estimator="step-martingale",
         evidence=StepScores,
         run_on=every_row,
+        zeroes_out=True,  # the canary's gradient is in the sum or not, and the divisor is the stated constant
         helps="more steps (epochs), or more `trainings`",
         check_tests=(
             *_noise_tests(STEP_LEARNERS, clips=True, trainings=64),
             *_noise_tests(TEXT_STEP_LEARNERS, clips=False, trainings=16),
             CheckTest(
                 STEP_LEARNERS,
-                (Relation.ADD_REMOVE,),
+                STEP_RELATIONS,
                 "what the low digits of steps tell, far below the noise",
                 excluded=Learner,  # networks in single precision, noise and sum alike
                 trainings=7,

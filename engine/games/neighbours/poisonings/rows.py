@@ -291,7 +291,7 @@ class Automatic:
 
     def for_claim(self, claim: Claim) -> Automatic:
         """Return the search for the relation of the claim, unless a relation is set."""
-        return self if self.relation is not None else replace(self, relation=claim.relation)
+        return self if self.relation is not None else replace(self, relation=claim.relation.of_two_inputs)
 
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
         """Return the poisonings to try by name, the most general first, those that train networks last."""
