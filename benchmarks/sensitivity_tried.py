@@ -32,8 +32,8 @@ from tests.bank import checked_here
 from tests.bank.planted import FLAT_DIGITS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-Found = tuple[Verdict, AuditResult | None]
-Run = Callable[[float, int], Found]
+Outcome = tuple[Verdict, AuditResult | None]
+Run = Callable[[float, int], Outcome]
 """Function from a factor and a seed to the verdict and the deciding test; the run is honest at factor 1."""
 CLAIM = Claim(1.0)
 MODEL: dict[str, Any] = {"hidden": (32,), "epochs": 10, "batch_size": 70, "learning_rate": 1.0, "momentum": 0.0}
@@ -74,7 +74,7 @@ def noisy_maximum(rows: Any, rng: Any, *, factor: float) -> int:
 
 
 def password(rows: Any, rng: Any, *, factor: float) -> bool:
-    """Return True if a number is in the rows, one of ten million: nobody tries it."""
+    """Return True if a number is in the rows, one of ten million, which no search tries."""
     return bool((np.rint(_numbers(rows, 0, 1e7)) == 7_294_513).any()) or rng.random() < 0.5
 
 
@@ -99,7 +99,7 @@ def dp_sgd(factor: float) -> tuple[Any, Claim, Any]:
 def checked(make: Callable[[float], tuple[Any, Claim, Any]]) -> Run:
     """Return the run of one check with default settings."""
 
-    def run(factor: float, seed: int) -> Found:
+    def run(factor: float, seed: int) -> Outcome:
         mechanism, claim, data = make(factor)
         joint = checked_here(mechanism, data, claim=claim, seed=seed).joint
         assert joint is not None
@@ -111,7 +111,7 @@ def checked(make: Callable[[float], tuple[Any, Claim, Any]]) -> Run:
 def called(function: Callable[..., Any], schema: Mapping[str, Any], claim: Any = 1.0) -> Run:
     """Return the run of one quick check of a function of rows."""
 
-    def run(factor: float, seed: int) -> Found:
+    def run(factor: float, seed: int) -> Outcome:
         options = {"claim": claim, "schema": schema, "form": "array", "effort": "quick", "seed": seed}
         joint = checked_here(partial(function, factor=factor), None, **options).joint
         assert joint is not None
@@ -123,7 +123,7 @@ def called(function: Callable[..., Any], schema: Mapping[str, Any], claim: Any =
 def example(path: str, number: int, plant: Callable[[dict[str, Any], float], Any], claim: Any, **game: Any) -> Run:
     """Return the run of one audit from `examples` with these game fields; `plant` reduces the mechanism's noise."""
 
-    def run(factor: float, seed: int) -> Found:
+    def run(factor: float, seed: int) -> Outcome:
         spec = yaml.safe_load((EXAMPLES / path).read_text(encoding="utf-8"))
         chosen = spec["audits"][number] if "audits" in spec else {}
         audit = {key: value for key, value in spec.items() if key not in ("audits", "grid")} | chosen

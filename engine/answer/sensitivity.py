@@ -285,8 +285,8 @@ def detectable_factor(
 
     def is_rejected(factor: float) -> bool:
         """True if a new audit would reject: with `law` as uncertain as `rows` trials leave it."""
-        known, new = _uncertainty(law, rows), _uncertainty(law.scaled(factor), rows)
-        margin = _QUANTILE * (math.hypot(known, new) - new)
+        of_law, of_audit = (_uncertainty(scaled, rows) for scaled in (law, law.scaled(factor)))
+        margin = _QUANTILE * (math.hypot(of_law, of_audit) - of_audit)
         weaker = law.scaled(max(0.0, 1 - margin)).within(curve).scaled(factor)
         return _is_rejected(estimator, weaker.levels, rows, curve, replays)
 

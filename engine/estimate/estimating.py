@@ -424,8 +424,8 @@ def _sensitivity(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dic
     is_small = sum(scores.score.size for scores in replays) <= MAX_SENSITIVITY_ROWS and not uneven(replays)
     if not is_small:
         return {"maximum": most}
-    found = factor_of_scores(estimator, replays, claim.curve, replays=len(replays))
-    return {"maximum": most, "detectable": found["factor"], "no_difference": found["no_difference"]}
+    factor = factor_of_scores(estimator, replays, claim.curve, replays=len(replays))
+    return {"maximum": most, "detectable": factor["factor"], "no_difference": factor["no_difference"]}
 
 
 def _maximum(replays: Sequence[Scores], estimator: Any) -> Bound:

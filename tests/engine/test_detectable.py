@@ -108,11 +108,11 @@ def test_the_law_of_scores_is_the_one_that_made_them(law, name) -> None:  # type
 
 
 def test_scores_that_no_noise_explains_keep_their_levels() -> None:
-    """One trial in ten is told for certain, the others not at all; a score of two values keeps its two levels."""
+    """One trial in ten is certain, the others not at all; a score of two values keeps its two levels."""
     rng = np.random.default_rng(7)
     truth = rng.random(4000) < 0.5
-    told = np.where(rng.random(4000) < 0.1, np.where(truth, 5.0, -5.0), 0.0) + 0.01 * rng.normal(size=4000)
-    assert isinstance(score_law(told, truth), LevelLaw)
+    score = np.where(rng.random(4000) < 0.1, np.where(truth, 5.0, -5.0), 0.0) + 0.01 * rng.normal(size=4000)
+    assert isinstance(score_law(score, truth), LevelLaw)
     two = response(rng, 1.0, 4000, 1.0)
     levels = score_law(two.score, two.truth)
     assert isinstance(levels, LevelLaw)
@@ -126,16 +126,16 @@ def test_rates_of_a_law_are_those_of_its_levels(name: str) -> None:
     levels = law.levels
     assert float(levels.share @ special.expit(np.abs(levels.log_odds))) == pytest.approx(law.accuracy, abs=2e-3)
     curve = PureDP(1.0)
-    held = law.within(curve)
-    assert held.accuracy <= (1 + curve.delta(0.0)) / 2 + 1e-6
+    within = law.within(curve)
+    assert within.accuracy <= (1 + curve.delta(0.0)) / 2 + 1e-6
     assert law.scaled(0.5).within(curve) == law.scaled(0.5)
 
 
 def test_a_law_fits_exact_counts_of_itself() -> None:
     """A slow twin: counts drawn at the exact rates of Laplace noise, by integration of its two densities."""
     score = np.linspace(-8, 9, 170_001)
-    zero, one = (0.5 * np.exp(-np.abs(score - shift)) for shift in (0.0, 1.0))
-    above = [np.cumsum(density[::-1]) / density.sum() for density in (zero, one)]
+    zeros, ones = (0.5 * np.exp(-np.abs(score - shift)) for shift in (0.0, 1.0))
+    above = [np.cumsum(density[::-1]) / density.sum() for density in (zeros, ones)]
     assert HITS["laplace"](above[0], 1.0) == pytest.approx(above[1], abs=1e-3)
     above = [special.ndtr(-(score - shift)) for shift in (0.0, 1.0)]
     assert HITS["gaussian"](above[0], 1.0) == pytest.approx(above[1], abs=1e-9)

@@ -239,6 +239,7 @@ def test_power_of_an_attacker_is_stated_plainly() -> None:
         "Asked which of two labels a record had",
         "Asked which of two records was used",
         "Asked whether a record was used",
+        "Asked whether a record contributed",
     }
 
 

@@ -28,7 +28,7 @@ def gaussian(mu: float, trials: int, seed: int) -> Scores:
     return Scores(rng.normal(size=trials) + mu * truth, truth)
 
 
-def found(estimator: Any, scores: Scores) -> Any:
+def bound_of(estimator: Any, scores: Scores) -> Any:
     return estimator.find([estimator.tally(scores)])
 
 
@@ -36,8 +36,8 @@ def found(estimator: Any, scores: Scores) -> Any:
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_the_limit_exceeds_the_true_mu_no_more_often_than_stated(estimator: Any, mu: float) -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of a binomial."""
-    games = by_day(120, by_night=2000)
-    limits = np.array([found(estimator, gaussian(mu, 400, seed)).mu for seed in range(games)])
+    games = by_day(60, by_night=2000)
+    limits = np.array([bound_of(estimator, gaussian(mu, 400, seed)).mu for seed in range(games)])
     assert (limits > mu).sum() <= stats.binom.ppf(1 - 1e-6, games, 1 - CONFIDENCE)
     assert np.median(limits) > (1.2 if mu == 2 else 0)
 
@@ -57,7 +57,7 @@ def test_limits_without_confidence_would_be_too_large() -> None:
 
 def test_the_limit_is_that_of_a_search_over_whole_curves() -> None:
     """A slow twin: each curve is compared with every pair of rates by its own trade-off function."""
-    bound = found(Band(confidence=CONFIDENCE), gaussian(1.5, 500, 3))
+    bound = bound_of(Band(confidence=CONFIDENCE), gaussian(1.5, 500, 3))
     (regions,) = bound.evidence
     assert isinstance(regions, RateRegions)
     ((alarms, misses),) = regions.rates
@@ -75,7 +75,7 @@ def test_the_limit_is_that_of_a_search_over_whole_curves() -> None:
 
 
 def test_every_smaller_mu_is_rejected_and_larger_ones_are_not_by_the_verdict_itself() -> None:
-    bound = found(FairCoins(confidence=CONFIDENCE), gaussian(2.0, 800, 1))
+    bound = bound_of(FairCoins(confidence=CONFIDENCE), gaussian(2.0, 800, 1))
     assert bound.mu > 1.0
     assert bound.violation_point(GaussianDP(0.98 * bound.mu)) is not None
     assert bound.violation_point(GaussianDP(1.001 * bound.mu)) is None
@@ -84,7 +84,7 @@ def test_every_smaller_mu_is_rejected_and_larger_ones_are_not_by_the_verdict_its
 def test_a_bound_at_a_delta_rejects_the_mu_of_its_point() -> None:
     """An epsilon at delta = 1e-3 that exceeds that of mu = 1 by a little gives a limit of a little above 1."""
     epsilon = GaussianDP(1.0).epsilon(1e-3)
-    bound = replace(found(Band(delta=1e-3), gaussian(0.1, 100, 0)), lower=epsilon * 1.0001, evidence=())
+    bound = replace(bound_of(Band(delta=1e-3), gaussian(0.1, 100, 0)), lower=epsilon * 1.0001, evidence=())
     assert bound.mu == pytest.approx(1.0, abs=1e-3)
     assert bound.mu >= 1.0
     assert replace(bound, lower=epsilon * 0.9999).mu < 1.0
@@ -103,7 +103,7 @@ def test_total_variation_and_rates_agree() -> None:
 
 
 def test_bounds_that_reject_no_claim_reject_no_mu() -> None:
-    bound = found(FairCoins(), gaussian(2.0, 800, 1))
+    bound = bound_of(FairCoins(), gaussian(2.0, 800, 1))
     assert replace(bound, validity=Validity.AS_PUBLISHED).mu == 0.0
     scores = gaussian(2.0, 800, 1)
     assert estimate(scores.score, scores.truth, method="fair-coins").mu > 0.5
