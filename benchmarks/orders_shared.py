@@ -106,9 +106,9 @@ def mixture(split: Split, rng: Rng, components: int = 250) -> pd.DataFrame:
         share = np.clip(drawn[:, place] / 3.5 + 0.5, 0, 1)
         columns[name] = known[np.minimum((share * len(known)).astype(int), len(known) - 1)]
     for name in rows.columns.difference(numeric, sort=False):
-        common = rows[name].where(rows[name].map(rows[name].value_counts()) > 20, rows[name].mode()[0])
+        words = rows[name].to_numpy()
         picked = [int(np.searchsorted(weights[:, part], rng.random() * weights[-1, part])) for part in chosen]
-        columns[name] = common.to_numpy()[np.minimum(picked, len(rows) - 1)]
+        columns[name] = words[np.minimum(picked, len(rows) - 1)]
     return pd.DataFrame(columns)[list(rows.columns)]
 
 

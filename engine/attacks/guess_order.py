@@ -46,7 +46,9 @@ record is that of the last few dozen guesses.
 """
 SLACK = 5
 """Number of places by which an expert may rank a pair below the number of guesses so far and get full credit for it."""
-IN_ADVANCE = 10.0
+MARGIN = 1e-6
+"""Advance of the leader's record: equal records, up to rounding, keep the leader."""
+IN_ADVANCE = 20.0
 """Largest number of guesses for which coins that are revealed in advance count in an expert's record."""
 REVEALED = 0.05
 """Share of the canaries whose coins are revealed before the learned order begins."""
@@ -57,9 +59,20 @@ RIDGE, TOGETHER_WEIGHT = 30.0, 0.3
 
 
 def signed_tail_rank(values: Floats) -> Floats:
-    """Return sign(value) * -log of the share of a column that is as large or larger in size, shape as `values`."""
-    ranks: Floats = rankdata(-np.abs(values), method="average", axis=0) / values.shape[0]
+    """Return sign(value) * -log of the share of a column that is larger in size, shape as `values`.
+
+    The share is a mid-rank, so that a value keeps its sign if it is the smallest in size.
+    """
+    ranks: Floats = (rankdata(-np.abs(values), method="average", axis=0) - 0.5) / values.shape[0]
     return np.sign(values) * -np.log(ranks)
+
+
+def signed_places(values: Floats) -> Floats:
+    """Return the signs of values times 1, 2, ... in the order of their sizes, shape (n,); equal sizes have one number.
+
+    They are exact in single precision, in which scores are stored.
+    """
+    return np.sign(values) * (1 + np.unique(np.abs(values), return_inverse=True)[1])
 
 
 def learned_order(
@@ -116,6 +129,7 @@ def order_of_attacks(
     coins: NDArray[np.bool_],
     *,
     alone: Sequence[int] = (),
+    revealed: float = REVEALED,
     guessed: NDArray[np.bool_] | None = None,
 ) -> SharedOrders:
     """Return the orders of guesses of several attacks, which share the error: one learned from all, and some alone.
@@ -135,6 +149,8 @@ def order_of_attacks(
         summed: Columns of `opinions` whose sum is the score of all attacks together.
         features, coins: As in `learned_order`.
         alone: Columns of `opinions` that also guess alone. Choose them without coins.
+        revealed: Share of the canaries whose coins are revealed before the learned order begins, in [0, 1). It may
+            depend on the opinions, never on coins.
         guessed: Mask of the canaries to guess, shape (canaries,), which must not depend on coins; the coins of the
             others are revealed in advance. None for all canaries.
     Returns: Scores of the guessed canaries in ascending order.
@@ -142,26 +158,27 @@ def order_of_attacks(
     together = opinions[:, list(summed)].sum(axis=1, keepdims=True)
     experts = signed_tail_rank(np.concatenate([opinions, together], axis=1))
     rows = np.flatnonzero(np.ones(coins.size, np.bool_) if guessed is None else guessed)
-    learned = learned_order(experts, features, coins, guessed=~revealed_first(rows, coins.size))
+    learned = learned_order(experts, features, coins, guessed=~revealed_first(rows, coins.size, revealed))
     score = np.zeros(coins.size)
     score[learned.canary] = learned.score
-    further = experts[rows][:, np.array(alone)] if len(alone) else None
+    further = np.column_stack([signed_places(experts[rows, column]) for column in alone]) if len(alone) else None
     return SharedOrders(score[rows], coins[rows], canary=rows, further=further)
 
 
-def revealed_first(guessed: Ints, canaries: int) -> NDArray[np.bool_]:
+def revealed_first(guessed: Ints, canaries: int, share: float) -> NDArray[np.bool_]:
     """Return True for the canaries whose coins the learned order sees before its first guess, shape (canaries,).
 
-    They are the canaries that are not guessed anyway, and as many of the others as make up a share `REVEALED`. These
+    They are the canaries that are not guessed anyway, and as many of the others as make up the share. These
     depend on numbers alone, never on coins, and coins are independent of each other (those of pairs too, given all
     unordered pairs). So nothing is learned of a guessed coin but what `learned_order` allows for.
 
     Args:
         guessed: Canaries to guess, in ascending order.
         canaries: Number of all canaries.
+        share: Share of all canaries to reveal, in [0, 1).
     """
     revealed = np.ones(canaries, np.bool_)
-    missing = math.floor(REVEALED * canaries) - (canaries - guessed.size)
+    missing = math.floor(share * canaries) - (canaries - guessed.size)
     revealed[np.random.default_rng(canaries).permutation(guessed)[max(0, missing) :]] = False
     return revealed
 
@@ -206,6 +223,7 @@ class _Experts:
     def next_guess(self) -> tuple[int, bool]:
         """Return an open canary, which is open no longer, and the guess of its coin."""
         records = np.where(self._is_active, self._right / (self._right + self._wrong), -1.0)
+        records[self._leader] += MARGIN
         self._leader = leader = int(np.argmax(records))
         ranking, place = self._rankings[leader], self._first_open[leader]
         while not self._is_open[ranking[place]]:
@@ -228,7 +246,8 @@ class _Experts:
 
     def credit_in_advance(self, canaries: Ints, coins: NDArray[np.bool_]) -> None:
         """Update all records by coins that are revealed without guesses."""
-        weight = 1 / (1 + self._places[canaries] / SLACK) * (self._opinions[canaries] != 0)
+        among_these = np.argsort(np.argsort(self._places[canaries], axis=0), axis=0)
+        weight = 1 / (1 + among_these / SLACK) * (self._opinions[canaries] != 0)
         weight *= np.minimum(1.0, IN_ADVANCE / np.maximum(weight.sum(axis=0), 1e-12))
         is_right = (self._opinions[canaries] > 0) == coins[:, None]
         self._right += (weight * is_right).sum(axis=0)

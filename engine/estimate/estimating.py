@@ -35,7 +35,9 @@ from dpaudit.engine.estimate.reading import (
     in_trial_order,
     planting_rate,
     require_fair_coins,
+    stated_orders,
     uneven,
+    with_orders_of_a_run,
 )
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.request.build import build
@@ -292,7 +294,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     usual_columns = (question.score_column, question.member_column) == (Question.score_column, Question.member_column)
     run_columns = {Question.score_column, OWN_TRUTH, "replay"} <= set(table.names)
     is_run_table = usual_columns and run_columns and Question.member_column not in table.names
-    question = replace(question, member_column=OWN_TRUTH) if is_run_table else question
+    if is_run_table:
+        question, table = replace(question, member_column=OWN_TRUTH), with_orders_of_a_run(table)
     canaries = CanaryScores(table, question)
     method = canaries.method
     named = question.method not in (None, TWO_SAMPLES)  # a default method for fair coins has even ones
@@ -319,8 +322,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
             f"are equal where canaries share a training; got {table.listed}"
         )
     replays = in_trial_order(canaries.replays, estimator, question)
-    of_order = replace(question, score_column=GUESS_ORDER)
-    guesses = CanaryScores(table, of_order).replays if follows_order else replays
+    guesses = stated_orders(table, question) if follows_order else replays
     require_fair_coins(guesses, estimator, least)
     if not coin_is_stated and isinstance(estimator, SimultaneousGuessCount):
         odds = [float(logit((scores.truth.sum() + 0.5) / (scores.truth.size + 1))) for scores in guesses]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr, ndtri
 
+from dpaudit.actors.values import arrow_array, numpy_array
 from dpaudit.claims import Claim
 from dpaudit.engine.data.cells import comparable, read_as_line
 from dpaudit.engine.data.columns import SAMPLE_COLUMNS
@@ -32,7 +35,7 @@ from dpaudit.estimators.counts import (
 )
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.right_guesses import Guessing
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 from dpaudit.field_checks import check_fields, require_yaml_values
 from dpaudit.registry import catalogue, load
 
@@ -86,6 +89,13 @@ A guess may depend on all scores and on the coins of rows that were guessed earl
 `COINS` counts these guesses, if no other rule of guesses is named and rows times delta are at most `MAX_DELTA`.
 Measures are those of the scores.
 """
+FURTHER_ORDERS = re.compile(rf"{GUESS_ORDER}_\d+")
+"""Columns with further orders of guesses, which share the error: `guess_order` has half of it, and these the rest.
+
+A canary of value 0 is then not guessed in an order.
+"""
+RUN_ORDERS = "further"
+"""Column of the further orders in the score tables that a run stores, as lists; the scores are then the main order."""
 OWN_TRUTH = "truth"
 """Member column of the score tables that a run stores; the scores in them are centred at 0."""
 DEFAULT_GUESS, EVEN_GUESS, STATED_GUESS = "any-tail", "both-tails", "signed"
@@ -253,6 +263,36 @@ class CanaryScores:
         )
 
 
+def with_orders_of_a_run(table: SourceTable) -> SourceTable:
+    """Return the score table of a run with a column for each of its orders of guesses; unchanged without them."""
+    column = table.columns.column(RUN_ORDERS).combine_chunks() if RUN_ORDERS in table.columns.column_names else None
+    if column is None or not pa.types.is_fixed_size_list(column.type):
+        return table
+    orders = numpy_array(column.flatten()).reshape(len(column), -1).T
+    columns = table.columns.append_column(GUESS_ORDER, table.columns.column(Question.score_column))
+    for number, order in enumerate(orders, 2):
+        columns = columns.append_column(f"{GUESS_ORDER}_{number}", arrow_array(order))
+    return replace(table, columns=columns.drop_columns(RUN_ORDERS))
+
+
+def stated_orders(table: SourceTable, question: Question) -> list[Scores]:
+    """Return the orders of guesses that a table states, for each replay."""
+
+    def replays(column: str) -> list[Scores]:
+        return CanaryScores(table, replace(question, score_column=column)).replays
+
+    main = replays(GUESS_ORDER)
+    further = [replays(name) for name in table.names if FURTHER_ORDERS.fullmatch(name)]
+    if not further:
+        return main
+    return [
+        SharedOrders(
+            scores.score, scores.truth, scores.replay, scores.canary, np.column_stack([order.score for order in orders])
+        )
+        for scores, *orders in zip(main, *further, strict=True)
+    ]
+
+
 def planting_rate(table: SourceTable) -> float | None:
     """Return the probability of the coins of a table; None if it does not state one.
 
@@ -333,6 +373,7 @@ def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = (
     counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
     of_scores = {question.score_column, question.member_column, question.group_column, *SAMPLE_COLUMNS, *by}
     used = of_scores | {OWN_TRUTH, "canary", "replay", PLANTING_RATE, PLANTED_RECORDS, GUESS_ORDER}
+    used |= {name for name in names if name == RUN_ORDERS or FURTHER_ORDERS.fullmatch(name)}
     used_names = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
     return used_names or set(names[:1])  # one column, so that the message on missing columns names it
 

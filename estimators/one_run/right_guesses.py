@@ -42,6 +42,10 @@ sides over its width.
 """
 SHARES, OUTLIER_SHARES = (0.5, 0.3, 0.2), (0.94, 0.04, 0.02)
 """Shares of the error for both tails, members alone and non-members alone."""
+NEAR_MIDDLE = 3.0
+"""Standard deviations of the number of heads of fair coins that are near the middle rank."""
+CLEAR_GAP = 0.1
+"""Smallest gap that is clear, in units of the distance between the 20 % and the 80 % quantile."""
 MAX_TIED = 10_000_000
 """Largest number of rows for which ties are searched."""
 FEW = 1 << 14
@@ -87,6 +91,8 @@ def guess_orders(score: Floats, guess: GuessRule, *, fixed_shares: bool) -> tupl
     Only scores are looked at, never the truth. For "any-tail":
 
     * With few distinct scores the main order is both tails, with all of the error.
+    * If there is a clear gap near the middle rank, the main order is by the distance from it, and the sides alone get
+      little of the error.
     * If some scores lie far out and the bulk is symmetric, the main order is by the distance from the median. A side
       that stands out then comes first by itself, so the sides alone get little of the error.
     * Otherwise the main order is both tails by rank, and the sides alone get half of the error.
@@ -106,12 +112,32 @@ def guess_orders(score: Floats, guess: GuessRule, *, fixed_shares: bool) -> tupl
         return *both_tails, shares
     if np.unique(both_tails[0]).size <= FEW_LEVELS:
         return *both_tails, shares if fixed_shares else np.zeros(0)
+    centre, is_clear = largest_gap(score)
+    if is_clear:
+        return score - centre, "signed", shares if fixed_shares else np.array(OUTLIER_SHARES[1:])
     low, middle, high = map(float, np.quantile(score, BULK, method="nearest"))
     if math.isfinite(high - low) and abs(high + low - 2 * middle) <= MAX_SKEWNESS * (high - low):
         outlying = np.abs(score - middle) > OUTLYING * (high - low) / 2
         if np.count_nonzero(outlying) >= MIN_OUTLIERS:
             return score - middle, "signed", shares if fixed_shares else np.array(OUTLIER_SHARES[1:])
     return *both_tails, shares
+
+
+def largest_gap(score: Floats) -> tuple[float, bool]:
+    """Return the middle of the largest gap between scores near the middle rank, and True if the gap is clear.
+
+    About half of fair coins are heads, so scores that tell members apart have their gap near the middle rank. Coins are
+    not looked at. Without finite scores on both sides, the result is a middle score.
+    """
+    ordered = np.sort(score)
+    reach = math.ceil(NEAR_MIDDLE * math.sqrt(ordered.size) / 2)
+    near = ordered[max(0, ordered.size // 2 - reach - 1) : ordered.size // 2 + reach + 1]
+    low, high = ordered[[int(ordered.size * BULK[0]), int(ordered.size * BULK[2])]]
+    if near.size < 2 or not np.isfinite([*near, low, high]).all():
+        return float(ordered[ordered.size // 2]), False
+    gaps = np.diff(near)
+    place = int(gaps.argmax())
+    return float(near[place] + gaps[place] / 2), bool(gaps[place] > CLEAR_GAP * (high - low))
 
 
 def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:

@@ -18,7 +18,7 @@ from dpaudit.claims.curve import PrivacyCurve
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.extraction.rare_canaries import RareCanaries
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA, SimultaneousGuessCount
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import SharedOrders
 
 FAIR = 0.5
 MOST_NEEDED = 1_000_000
@@ -40,14 +40,18 @@ def maximum_bound(
         delta: Delta of the bound.
         confidence: Confidence of the bound.
         one_attack: True if the scores of one attack order the guesses. It must then look at both tails and at each side
-            alone, which costs a share of the error. The learned order knows the sides.
+            alone, which costs a share of the error. The learned order knows the sides, and shares the error with
+            attacks alone.
     """
     perfect = np.where(planted, 1.0, -1.0) * np.linspace(1, 2, planted.size)
     estimator: Any = RareCanaries(rate, delta, confidence)
     if rate == FAIR:
         learns = planted.size * delta <= MAX_DELTA and not one_attack  # an order learned from coins is proved then
         estimator = SimultaneousGuessCount(delta, confidence, guess="signed" if learns else "any-tail")
-    bound: Bound = estimator.bound([estimator.tally(Scores(perfect, planted))])
+    orders = SharedOrders(
+        perfect, planted, further=np.zeros((planted.size, 1))
+    )  # a learned order has half of the error
+    bound: Bound = estimator.bound([estimator.tally(orders)])
     return bound
 
 

@@ -9,10 +9,11 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.guess_order import order_of_attacks
+from dpaudit.engine.attacks.guess_order import REVEALED, order_of_attacks
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.one_run.right_guesses import largest_gap
+from dpaudit.estimators.scores import SharedOrders
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.mechanisms.fine_tuning.update_products import UpdateProducts
 from dpaudit.language_models.mechanisms.token_statistics import TokenStatistics
@@ -101,15 +102,30 @@ def attack_scores(canaries: Canaries, view: TextView, attacks: Mapping[str, Text
     return scores
 
 
-def centred(score: Floats) -> Floats:
-    """Return scores minus their median, in half-widths of their bulk, shape as `score`."""
-    low, middle, high = np.quantile(score, BULK)
-    with np.errstate(over="ignore"):  # of a bulk of equal scores; such distances are limited later
-        return np.asarray((score - middle) / max((high - low) / 2, np.finfo(np.float64).tiny))
+def distances(score: Floats, centre: float) -> Floats:
+    """Return scores minus a centre in half-widths of their bulk, clipped, shape as `score`."""
+    low, _, high = np.quantile(score, BULK)
+    with np.errstate(over="ignore"):  # of a bulk of equal scores; such distances are clipped
+        return np.asarray(
+            np.clip((score - centre) / max((high - low) / 2, np.finfo(np.float64).tiny), -LARGEST, LARGEST)
+        )
 
 
-def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> Scores:
-    """Return signed scores of the learned order of all attacks; the first attack leads until coins say otherwise."""
-    distances = np.column_stack([np.clip(centred(score), -LARGEST, LARGEST) for score in scores.values()])
-    features = np.concatenate([distances, np.ones((coins.size, 1))], axis=1)  # with an intercept
-    return order_of_attacks(distances, range(len(scores)), features, coins)
+def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> SharedOrders:
+    """Return the orders of all attacks, which share the error: one that is learned, and one of each attack alone.
+
+    Each attack has two experts: one centred at its median and one at the largest gap near the middle rank, in whose
+    order it also guesses alone. The first attack leads until coins say otherwise. If an attack has a clear gap, the one
+    with the largest leads instead, and no coin is revealed before the first guess. Both follow from scores alone.
+    """
+    gaps = {name: largest_gap(score) for name, score in scores.items()}
+    at_gaps = [distances(score, gaps[name][0]) for name, score in scores.items()]
+    widths = [np.abs(each).min() if gaps[name][1] else 0.0 for name, each in zip(scores, at_gaps, strict=True)]
+    leader = int(np.argmax(widths))
+    at_gaps[0], at_gaps[leader] = at_gaps[leader], at_gaps[0]
+    at_medians = [distances(score, float(np.median(score))) for score in scores.values()]
+    opinions, count = np.column_stack([*at_gaps, *at_medians]), len(scores)
+    features = np.concatenate([opinions[:, count:], np.ones((coins.size, 1))], axis=1)  # with an intercept
+    revealed = 0.0 if max(widths) > 0 else REVEALED
+    own = range(count)
+    return order_of_attacks(opinions, range(count, 2 * count), features, coins, alone=own, revealed=revealed)

@@ -32,7 +32,7 @@ from dpaudit.errors import InputError, printable_lines, require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.extraction.sampling import Sampling
 from dpaudit.estimators.one_run.guess_band import MAX_DELTA
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import SharedOrders
 from dpaudit.field_checks import checked_argument
 from dpaudit.language_models.attacks.text_attacks import LEARNED
 from dpaudit.language_models.canary_texts.canaries import Canaries
@@ -435,14 +435,16 @@ def _slice_columns(canaries: Canaries) -> dict[str, NDArray[Any]]:
     return dict(zip(BY, values, strict=True))
 
 
-def _score_table(canaries: Canaries, score: Floats, guesses: Scores | None) -> SourceTable:
+def _score_table(canaries: Canaries, score: Floats, guesses: SharedOrders | None) -> SourceTable:
     """Return the table of scores, with the coins' probability, records and values by which it can be sliced.
 
-    It has one row for each canary, in the order of the canaries, and their order of guesses unless it is None.
+    It has one row for each canary, in the order of the canaries, and their orders of guesses unless they are None.
     """
     columns: dict[str, NDArray[Any]] = {}
     if guesses is not None:
-        columns[GUESS_ORDER] = guesses.score[np.argsort(guesses.canary)]
+        columns[GUESS_ORDER] = guesses.score
+        further = np.empty((0, 0)) if guesses.further is None else guesses.further.T
+        columns |= {f"{GUESS_ORDER}_{number}": order for number, order in enumerate(further, 2)}
     columns[PLANTING_RATE] = np.full(len(canaries), canaries.rate)
     if canaries.unit == "record":
         columns[PLANTED_RECORDS] = canaries.added_records

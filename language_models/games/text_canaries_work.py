@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dpaudit.actors.work import Outcome, measuring, unit
 from dpaudit.engine.games.protocol import BLIND
 from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import SharedOrders
 from dpaudit.language_models.attacks.text_attacks import CanaryLosses
 from dpaudit.language_models.canary_texts.canaries import Canaries, StoredCanaries, drawn_canaries, new_tokens
 from dpaudit.language_models.canary_texts.loss_record import LossRecord
@@ -210,7 +210,7 @@ def score_canaries(
     *,
     control_seed: Seed | None = None,
     replays: int = 1,
-) -> Iterator[Scores]:
+) -> Iterator[SharedOrders]:
     """Yield the scores of the canaries of all trainings in one table, for each replay.
 
     With `control_seed`, the coins of each replay are fair ones that were tossed after the training.
@@ -221,8 +221,8 @@ def score_canaries(
     for replay in range(replays):
         if control_seed is not None:
             coins = control_seed.child(replay).rng().random(coins.size) < 0.5
-        guesses = order_of_all(scores, coins) if attack.is_learned else Scores(scores[attack.order], coins)
-        yield Scores(guesses.score, guesses.truth, replay, guesses.canary)
+        guesses = order_of_all(scores, coins) if attack.is_learned else SharedOrders(scores[attack.order], coins)
+        yield replace(guesses, replay=replay)
 
 
 def scores_by_attack(

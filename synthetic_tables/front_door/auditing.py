@@ -24,7 +24,7 @@ from dpaudit.errors import DataError, InputError, require
 from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, SharedOrders
 from dpaudit.field_checks import checked_argument
 from dpaudit.registry import catalogue, load
 from dpaudit.synthetic_tables.attacks.texts import shared_words
@@ -470,13 +470,13 @@ def _rows_that_would_do(detected: Callable[[int, int], bool], count: int, certai
     return ", or ".join(advice) or "columns in which each row differs from all others, and more rows in both files"
 
 
-def _first_right(count: int, right: int) -> Scores:
-    """Return guesses of which the first ones are right, and every second one of the others."""
+def _first_right(count: int, right: int) -> SharedOrders:
+    """Return guesses of the learned order, of which the first ones are right, and every second one of the others."""
     is_right = np.arange(count) < right
     is_right[right + 1 :: 2] = True
     size = np.arange(count, 0, -1, dtype=np.float64)
     truth = np.ones(count, bool)
-    return Scores(np.where(is_right, size, -size), truth)
+    return SharedOrders(np.where(is_right, size, -size), truth, further=np.zeros((count, 1)))
 
 
 def _alone(pairs: PairedTables, name: str, features: Floats, reading: Reading, seconds: float) -> AttackAlone:
