@@ -51,17 +51,17 @@ def blended(split: Split, rng: Rng) -> pd.DataFrame:
 def markov_chain(split: Split, rng: Rng, order: int = 2) -> pd.DataFrame:
     """Return rows whose columns come from random training rows that agree with the `order` columns before."""
     codes = np.column_stack([pd.factorize(split.training[name])[0] for name in split.training])
-    drawn = np.empty_like(codes)
+    chain = np.empty_like(codes)
     for column in range(codes.shape[1]):
         before = slice(max(0, column - order), column)
-        for row, given in enumerate(drawn[:, before]):
-            agree = np.flatnonzero((codes[:, before] == given).all(axis=1))
-            drawn[row, column] = codes[rng.choice(agree), column]
+        for row, prefix in enumerate(chain[:, before]):
+            agree = np.flatnonzero((codes[:, before] == prefix).all(axis=1))
+            chain[row, column] = codes[rng.choice(agree), column]
     values = {name: pd.factorize(split.training[name])[1] for name in split.training}
     return pd.DataFrame(
         {
             name: pd.Series(np.asarray(values[name], object)[code]).where(code >= 0)
-            for name, code in zip(values, drawn.T, strict=True)
+            for name, code in zip(values, chain.T, strict=True)
         }
     ).infer_objects()
 
@@ -99,12 +99,12 @@ def mixture(split: Split, rng: Rng, components: int = 250) -> pd.DataFrame:
     weights = np.cumsum(model.fit(inputs).predict_proba(inputs), axis=0)
     chosen = rng.choice(components, len(rows), p=model.weights_ / model.weights_.sum())
     numeric = [name for name in rows if pd.api.types.is_numeric_dtype(rows[name])]
-    drawn = rng.normal(model.means_[chosen], np.sqrt(model.covariances_[chosen]))
+    draws = rng.normal(model.means_[chosen], np.sqrt(model.covariances_[chosen]))
     columns = {}
     for place, name in enumerate(numeric):
-        known = np.sort(split.fresh(len(rows))[name].to_numpy(float))  # of other rows: no value gives a row away
-        share = np.clip(drawn[:, place] / 3.5 + 0.5, 0, 1)
-        columns[name] = known[np.minimum((share * len(known)).astype(int), len(known) - 1)]
+        quantiles = np.sort(split.fresh(len(rows))[name].to_numpy(float))  # of other rows: no value gives a row away
+        share = np.clip(draws[:, place] / 3.5 + 0.5, 0, 1)
+        columns[name] = quantiles[np.minimum((share * len(quantiles)).astype(int), len(quantiles) - 1)]
     for name in rows.columns.difference(numeric, sort=False):
         words = rows[name].to_numpy()
         picked = [int(np.searchsorted(weights[:, part], rng.random() * weights[-1, part])) for part in chosen]

@@ -198,7 +198,7 @@ def _orders(tally: Guesses) -> list[tuple[Ints, Ints, float]]:
     orders = zip(further.right, further.guess_counts, further.share.tolist(), strict=True)
     return [
         (tally.right, tally.looks, 1 - float(further.share.sum())),
-        *((right[looks > 0], looks[looks > 0], share) for right, looks, share in orders if looks.any()),
+        *((right[counts > 0], counts[counts > 0], share) for right, counts, share in orders if counts.any()),
     ]
 
 
@@ -263,7 +263,9 @@ def deciding_counts(replays: Replays[Any], *, of: str) -> tuple[tuple[str, int],
     """
     tally, _ = replays.middle
     guesses, right = deciding_look(tally, float(np.sort(replays.best)[(replays.best.size - 1) // 2]))
-    return replays.counted({"guesses": guesses, "correct": right, of: int(tally.looks[-1])})
+    return replays.counted(
+        {"guesses": guesses, "correct": right, of: max(int(counts[-1]) for _, counts, _ in _orders(tally))}
+    )
 
 
 def deciding_look(tally: Guesses, epsilon: float) -> tuple[int, int]:
@@ -390,7 +392,7 @@ def _check_counts(right: Ints, guess_counts: Ints) -> None:
 class GuessTally(OneRunTally):
     """Counts of one replay at all looks, and at the few numbers of guesses that `one-run` uses."""
 
-    looks: Ints  # numbers of guesses, ascending, the last one all canaries, shape (all looks,)
+    looks: Ints  # numbers of guesses, ascending, the last one all that the main order makes, shape (all looks,)
     right: Ints  # right guesses among them, shape (all looks,)
     # right guesses in the 1, 2, ... trainings with the most of them, shape (trainings, all looks); (0, 0) if unknown
     fullest: Ints

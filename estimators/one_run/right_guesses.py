@@ -165,7 +165,7 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: O
 
 
 def guesses_of_orders(
-    orders: Floats, truth: NDArray[np.bool_], ranks: Ints, looks: Callable[[int], Ints]
+    orders: Floats, truth: NDArray[np.bool_], ranks: Ints, looks_of: Callable[[int], Ints]
 ) -> tuple[Ints, Ints]:
     """Return the numbers of guesses that are looked at and the right guesses among them, shapes (orders, counts).
 
@@ -173,7 +173,7 @@ def guesses_of_orders(
 
     Args:
         orders: Signed scores, shape (n, orders).
-        looks: Function from the number of guesses of an order to the numbers that are looked at.
+        looks_of: Function from the number of guesses of an order to the numbers that are looked at.
     """
     rows = []
     for score in orders.T:
@@ -181,7 +181,7 @@ def guesses_of_orders(
         if guessed.size == 0:
             rows.append(np.zeros((2, 0), np.int64))
             continue
-        counts = informative_looks(looks(guessed.size), score[guessed], "signed")
+        counts = informative_looks(looks_of(guessed.size), score[guessed], "signed")
         dense = np.argsort(np.argsort(ranks[guessed]))
         rows.append(np.stack([counts, right_guesses(score[guessed], truth[guessed], dense, "signed", counts)]))
     most = max((row.shape[1] for row in rows), default=0)

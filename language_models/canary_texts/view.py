@@ -127,5 +127,5 @@ def order_of_all(scores: Mapping[str, Floats], coins: NDArray[np.bool_]) -> Shar
     opinions, count = np.column_stack([*at_gaps, *at_medians]), len(scores)
     features = np.concatenate([opinions[:, count:], np.ones((coins.size, 1))], axis=1)  # with an intercept
     revealed = 0.0 if max(widths) > 0 else REVEALED
-    own = range(count)
-    return order_of_attacks(opinions, range(count, 2 * count), features, coins, alone=own, revealed=revealed)
+    at_median = range(count, 2 * count)
+    return order_of_attacks(opinions, at_median, features, coins, alone=range(count), revealed=revealed)

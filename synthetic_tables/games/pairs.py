@@ -219,7 +219,7 @@ class PairFeatures:
         opinions: How much more the first canary stands out than the second one, in each feature of the attacks, shape
             (pairs, features).
         summed: Columns of the scores that each attack gives by itself.
-        alone: Columns of `opinions` that guess in orders of their own, beside the learned order of all.
+        alone: Columns of `opinions` that guess in orders of their own, next to the learned order.
         learned: Differences of tail ranks, for the model, shape (pairs, k).
     """
 
@@ -243,8 +243,8 @@ class PairFeatures:
         columns = np.cumsum([0, *(attack.shape[1] for attack in attacks[:-1])])
         learned = differences(paired, tails(features))
         opinions = differences(paired, outliers(features))[:, : features.shape[1]]
-        own = tuple(columns.tolist())
-        return cls(opinions, own, own[:standard], learned[:, learned.any(axis=0)])
+        attack_scores = tuple(columns.tolist())
+        return cls(opinions, attack_scores, attack_scores[:standard], learned[:, learned.any(axis=0)])
 
     def order(self, coins: NDArray[np.bool_], guessed: NDArray[np.bool_]) -> SharedOrders:
         """Return predictable orders of guesses of some pairs, which share the error; coins of the others are known."""

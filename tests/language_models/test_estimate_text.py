@@ -160,7 +160,7 @@ def test_the_maximum_detectable_epsilon_is_known_before_training() -> None:
     assert 2.5 < canaries.maximum_epsilon() < 3 < canaries.maximum_epsilon(confidence=0.95) < 4
     alone = dpaudit.estimate_text(base, None, canaries, claim=Claim(1.0, 1e-5), order="min-k-plus-plus")
     assert alone.maximum is not None
-    assert alone.maximum.lower < result.maximum.lower - 0.05
+    assert alone.maximum.lower <= result.maximum.lower  # both have half of the error for their main order
 
 
 def test_the_page_audits_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
