@@ -6,6 +6,7 @@ the same few thousand numbers for a model of any size, and each tensor's noise i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,15 +40,18 @@ class Directions:
 
     @classmethod
     def draw(
-        cls, sizes: Sequence[int], coins: int, rng: np.random.Generator, *, weights: int | None = None
+        cls, shapes: Sequence[Sequence[int]], coins: int, rng: np.random.Generator, *, weights: int | None = None
     ) -> Directions:
-        """Draw directions for a model whose tensors have these numbers of weights.
+        """Draw directions for a model whose tensors have these shapes.
 
         Every tensor with enough weights gives the same number to each direction, and one with fewer gives what it has.
+        In two of three directions, pairs of weights are neighbours, along the last or the first axis of their tensor,
+        with opposite signs. Noise that was drawn once for a row, a column or a tensor cancels out in them.
         `weights` is the number of weights of a direction, >= 1; None for as many as are useful.
 
         Raises: InputError if the model has fewer weights than directions.
         """
+        sizes = [math.prod(shape) for shape in shapes]
         total, wanted = sum(sizes), SETS * coins
         require(
             total >= wanted,
@@ -63,9 +67,26 @@ class Directions:
             chosen.append(firsts[tensor] + rng.choice(sizes[tensor], size=count, replace=False))
             missing -= count
         # Dealt in turn, so that each direction has its share of every tensor.
-        place = np.concatenate(chosen).reshape(each, wanted).T.reshape(SETS, coins, each)
+        place = np.concatenate(chosen).reshape(each, wanted).T.copy().reshape(SETS, coins, each)
         sign = np.where(rng.random(place.shape) < 0.5, 1.0, -1.0)
-        return cls(place, sign, np.searchsorted(firsts, place, side="right") - 1)
+        tensor = np.searchsorted(firsts, place, side="right") - 1
+        strides = np.array([(0, 1, max(1, math.prod(shape[1:]))) for shape in shapes])
+        slots = {number: slot for slot, number in enumerate(place.ravel().tolist())}
+        numbers, signs, tensors = place.reshape(-1), sign.reshape(-1), tensor.reshape(-1)
+        paired: set[int] = set()
+        for slot in range(numbers.size - 1):
+            coin, at = divmod(slot, each)
+            first, second = int(numbers[slot]), int(numbers[slot + 1])
+            neighbour = first + int(strides[tensors[slot], coin % 3])
+            is_pair = at % 2 == 0 and at + 1 < each and tensors[slot] == tensors[slot + 1] and neighbour > first
+            if not is_pair or neighbour >= firsts[tensors[slot] + 1] or {first, neighbour} & paired:
+                continue
+            other = slots.pop(neighbour, None)  # the weight changes places with the neighbour
+            if other is not None:
+                numbers[other], slots[second] = second, other
+            numbers[slot + 1], slots[neighbour], signs[slot + 1] = neighbour, slot + 1, -signs[slot]
+            paired |= {first, neighbour}
+        return cls(place, sign, tensor)
 
     @property
     def coins(self) -> int:

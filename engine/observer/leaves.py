@@ -45,9 +45,9 @@ def like(values: Any, replaced: list[Any]) -> Any:
     return rebuilt(values)
 
 
-def sizes_of(values: Any) -> list[int]:
-    """Return the number of weights of each leaf."""
-    return [int(np.prod(leaf.shape)) for leaf in leaves(values)]
+def shapes_of(values: Any) -> list[tuple[int, ...]]:
+    """Return the shape of each leaf."""
+    return [tuple(map(int, leaf.shape)) for leaf in leaves(values)]
 
 
 def with_examples(leaf: Any, added: Floats) -> Any:

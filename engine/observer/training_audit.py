@@ -20,7 +20,7 @@ from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
 from dpaudit.engine.observer.directions import Directions
 from dpaudit.engine.observer.guesses import NoiseModel
-from dpaudit.engine.observer.leaves import Places, leaves, like, sizes_of, with_examples
+from dpaudit.engine.observer.leaves import Places, leaves, like, shapes_of, with_examples
 from dpaudit.engine.observer.processes import Processes, Share
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.bound import Bound
@@ -241,7 +241,7 @@ class TrainingAudit:
         whole = leaves(gradients)
         if per_example or (len(whole) == 1 and whole[0].ndim == 2):
             return self._join_examples(gradients)
-        self._begin(sizes_of(gradients))
+        self._begin(shapes_of(gradients))
         self._joined = replace(self._joined, base=self._of_all_records(self._places.at(gradients) / self.clip))
         if not self._processes.adds_canaries:
             return gradients
@@ -258,7 +258,7 @@ class TrainingAudit:
         joined = self._joined
         if joined is None or joined.base is None:
             raise InputError(f"step {self.step} must join its canaries before it is observed, once")
-        sizes = sizes_of(noisy)
+        sizes = [math.prod(shape) for shape in shapes_of(noisy)]
         require(
             sum(sizes) == self._weights,
             "an observed sum must have all weights",
@@ -302,15 +302,15 @@ class TrainingAudit:
     def _weights(self) -> int:
         return sum(self._sizes)
 
-    def _begin(self, sizes: list[int]) -> None:
+    def _begin(self, shapes: list[tuple[int, ...]]) -> None:
         """Draw the directions in the first step, check the size in later ones, and toss the coins of the step."""
+        sizes = [math.prod(shape) for shape in shapes]
         if self._directions is None:
             coins = max(1, min(self._coins, sum(sizes) // 2))
-            weights = (
-                1 if isinstance(self.noise, LaplaceNoise) else None
-            )  # a clip in the 1-norm: one weight reveals most
+            # If the clip is in the 1-norm, a canary on one weight reveals most.
+            weights = 1 if isinstance(self.noise, LaplaceNoise) else None
             self._sizes = sizes
-            self._directions = Directions.draw(sizes, coins, self._directions_rng, weights=weights)
+            self._directions = Directions.draw(shapes, coins, self._directions_rng, weights=weights)
             self._places = Places(sizes, self._directions.place)
             shards = self._processes.count if self._processes.share == "weights" else 1
             self._length = self._directions.length * math.sqrt(shards)  # a canary has one clip over all shards
@@ -335,7 +335,7 @@ class TrainingAudit:
             raise InputError("gradients of examples have all weights: give the shard of the sum of clipped gradients")
         whole = leaves(gradients)
         count = int(whole[0].shape[0])
-        self._begin([int(np.prod(leaf.shape[1:])) for leaf in whole])
+        self._begin([shape[1:] for shape in shapes_of(gradients)])
         matrix = [leaf.reshape(count, -1) for leaf in whole]
         self._joined = replace(self._joined, base=self._of_all_records(self._clipped_sum(matrix)))
         if not self._processes.adds_canaries:

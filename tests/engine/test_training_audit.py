@@ -104,6 +104,10 @@ def test_honest_trainings_keep_the_stated_error(joins_rows: bool) -> None:
     assert not result.test.noise.odd
 
 
+def once_for_neighbours(rng: np.random.Generator, step: int) -> np.ndarray:
+    return np.repeat(rng.standard_normal(WEIGHTS // 30), 30)
+
+
 DEFECTS: Mapping[str, dict[str, Any]] = {
     "half of the noise": {"noise": partial(independent, scale=0.5)},
     "none": {"noise": partial(independent, scale=0.0)},
@@ -113,6 +117,7 @@ DEFECTS: Mapping[str, dict[str, Any]] = {
     "five noises in turn": {"noise": partial(repeated, period=5)},
     "twenty noises in turn": {"noise": partial(repeated, period=20)},
     "differences of neighbouring noise": {"noise": differences, "steps": 120},
+    "one number for thirty weights": {"noise": once_for_neighbours},
     "no clip": {"clip": not_clipped},
     "a clip twice as large": {"clip": clipped_too_far},
 }
@@ -229,9 +234,15 @@ def test_tensors_lists_and_mappings_get_the_same_canaries() -> None:
 
 
 def test_directions_are_orthogonal_and_touch_every_tensor() -> None:
-    directions = Directions.draw([4, 4000, 30, 9000], 20, np.random.default_rng(0))
+    directions = Directions.draw([(4,), (40, 100), (30,), (90, 100)], 20, np.random.default_rng(0))
     assert np.unique(directions.place).size == directions.place.size
     assert set(np.unique(directions.tensor)) == {0, 1, 2, 3}
+    first, second = directions.place[0, :, 0::2], directions.place[0, :, 1::2]
+    opposite = directions.sign[0, :, 0::2] != directions.sign[0, :, 1::2]
+    for axis, stride in ((1, 1), (2, 100)):
+        neighbours = (second - first == stride)[axis::3]
+        assert neighbours.mean() > 0.5
+        assert opposite[axis::3][neighbours].all()
     assert directions.place.shape[:2] == (SETS, 20)
     vector = np.arange(13034.0)
     numbers = Places([4, 4000, 30, 9000], directions.place).at(
