@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, parse_claim
@@ -18,6 +18,7 @@ from dpaudit.claims.step_noise import GaussianNoise, LaplaceNoise, StepNoise
 from dpaudit.engine.answer.record import Record, Sensitivity, Test, Verb
 from dpaudit.engine.answer.verdict import Answered
 from dpaudit.engine.games.steps.noise import NoiseForm, form_of
+from dpaudit.engine.observer.batch_sampling import of_batches
 from dpaudit.engine.observer.directions import Directions
 from dpaudit.engine.observer.guesses import NoiseModel
 from dpaudit.engine.observer.leaves import Places, leaves, like, shapes_of, with_examples
@@ -129,6 +130,7 @@ class TrainingAudit:
         coins: int = COINS,
         sampling_rate: float | None = None,
         steps: int | None = None,
+        records: int | None = None,
         distributed: Share | None = None,
         name: str = "training",
         seed: int | None = None,
@@ -143,6 +145,7 @@ class TrainingAudit:
             coins: Number of coins of a step, >= 1; fewer in a model with fewer than 2 weights for each.
             sampling_rate: Rate of Poisson sampling of the training, in (0, 1], for the cost that the answer mentions.
             steps: Number of steps of the training, >= 1, likewise.
+            records: Number of records of the training data, >= 1, which `batch` needs.
             distributed: "records" if the gradients of several processes are added up before the noise (DDP); "weights"
                 if each has a shard of them (FSDP); None in one process.
             name: Name of the audit in its answer.
@@ -154,7 +157,9 @@ class TrainingAudit:
         require(coins >= 1, "coins must be >= 1", coins=coins)
         self.clip, self.divisor, self.name = clip, divisor, name
         self._whole = _WholeTraining.of(claim, sampling_rate, steps)
-        self._coins = coins
+        require(records is None or records >= 1, "records must be >= 1", records=records)
+        self._coins, self._records = coins, records
+        self._batches: list[NDArray[np.int64]] = []
         self._processes = Processes.of(distributed)
         require(
             distributed is None or seed is not None, "a distributed training needs a `seed` that all processes state"
@@ -246,6 +251,22 @@ class TrainingAudit:
         if not self._processes.adds_canaries:
             return gradients
         return self._places.add(gradients, self.clip * self._effects(self._joined.coins), in_place=in_place)
+
+    def batch(self, rows: ArrayLike) -> None:
+        """Record which records a step uses, so that the answer says if they were sampled as the accountant assumes.
+
+        Args:
+            rows: Numbers of the records in the batch, each in [0, `records`), or a mask of all records.
+        Raises: InputError without `records`, or for numbers out of range.
+        """
+        require(self._records is not None, "`batch` needs the number of records: TrainingAudit(..., records=n)")
+        numbers = np.atleast_1d(numpy_of(rows))
+        if numbers.dtype == np.bool_:
+            require(numbers.shape == (self._records,), "a mask must have one bit for each record", shape=numbers.shape)
+            numbers = np.flatnonzero(numbers)
+        in_range = numbers.size == 0 or (numbers.min() >= 0 and numbers.max() < self._records)
+        require(in_range, f"rows must be numbers of records below {self._records}", largest=numbers.max(initial=0))
+        self._batches.append(numbers.astype(np.int64))
 
     def observe(self, noisy: Any, *, divisor: float | None = None) -> None:
         """Record the noisy sum of a step.
@@ -426,6 +447,8 @@ class TrainingAudit:
         test = test.at_confidence_of(replace(estimator, confidence=SURE).find([tally]))
         joined = int(evidence.truth.sum())
         notes = [CANARIED.format(joined=joined)]
+        if self._batches and self._records is not None:
+            notes += of_batches(self._batches, self._records).remarks(self._whole.sampling_rate)
         if self.skipped:
             notes.append(
                 f"{self.skipped:,} of {self.step:,} steps were not observed; their coins count as guessed wrong"

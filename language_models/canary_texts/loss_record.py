@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.observer.batch_sampling import BatchSampling, by_step
 from dpaudit.errors import InputError, require
 from dpaudit.field_checks import checked_argument, checked_methods, refused_if_failing, whole_numbers
-from dpaudit.language_models.canary_texts.batch_sampling import BatchSampling, by_step
 from dpaudit.language_models.canary_texts.canaries import Canaries
 from dpaudit.language_models.canary_texts.weight_changes import WeightChanges
 from dpaudit.language_models.mechanisms.fine_tuning.records import NO_LOSS

@@ -373,3 +373,51 @@ def test_the_example_of_the_guide_prints_its_output(capsys: pytest.CaptureFixtur
     assert not others
     exec(compile(code, str(PAGE), "exec"), {})
     assert capsys.readouterr().out.rstrip().splitlines() == [line[4:] for line in output.rstrip().splitlines()]
+
+
+def poisson(rng: np.random.Generator, step: int) -> np.ndarray:
+    return rng.random(200) < 0.1
+
+
+def shuffled(rng: np.random.Generator, step: int) -> np.ndarray:
+    return np.random.default_rng(step // 10).permutation(200)[step % 10 * 20 :][:20]
+
+
+def cyclic(rng: np.random.Generator, step: int) -> np.ndarray:
+    return np.arange(step % 10 * 20, step % 10 * 20 + 20)
+
+
+def drawn_without_replacement(rng: np.random.Generator, step: int) -> np.ndarray:
+    return rng.permutation(200)[:20]
+
+
+def balls_and_bins(rng: np.random.Generator, step: int) -> np.ndarray:
+    return np.random.default_rng(step // 10).integers(10, size=200) == step % 10
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate", "words"),
+    [
+        (poisson, 0.1, ""),
+        (poisson, 0.05, "not the stated sampling rate of 0.05"),
+        (shuffled, 0.1, "Batches were shuffled"),
+        (cyclic, 0.1, "in the same order each time"),
+        (drawn_without_replacement, 0.1, "held 20 records"),
+        (balls_and_bins, 0.1, "balls and bins"),
+    ],
+)
+def test_sampling_is_compared_with_that_of_the_accountant(
+    sampling: Callable[..., Any], rate: float, words: str
+) -> None:
+    rng = np.random.default_rng(1)
+    audit = TrainingAudit(1.0, sampling_rate=rate, records=200, seed=0)
+    for step in range(60):
+        audit.batch(sampling(rng, step))
+        audit.observe(np.asarray(audit.join(np.zeros(100))) + rng.standard_normal(100))
+    remarks = [note for note in audit.result.notes if "sampling" in note]
+    assert bool(remarks) == bool(words)
+    assert words in " ".join(remarks)
+    with pytest.raises(InputError, match="numbers of records below 200"):
+        audit.batch([200])
+    with pytest.raises(InputError, match="needs the number of records"):
+        audit_of().batch([1])

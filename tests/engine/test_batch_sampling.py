@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, chisquare
 
-from dpaudit.language_models.canary_texts.batch_sampling import SAID_BELOW, BatchSampling, by_step
+from dpaudit.engine.observer.batch_sampling import SAID_BELOW, BatchSampling, by_step
 from tests.loops import Cases
 
 TEXTS, OTHERS, STEPS, BATCH = 40, 220, 80, 26

@@ -1,4 +1,4 @@
-"""Tests of how the batches of a training were drawn, from the steps in which planted canaries came.
+"""Tests of how the batches of a training were drawn, from the steps in which records or planted texts came.
 
 An accountant of DP-SGD with Poisson sampling assumes that each record joins each step by a coin of its own. Then the
 numbers of steps of different records vary, and so do the sizes of batches. Shuffled batches, and batches of one size,
@@ -48,19 +48,21 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class BatchSampling:
-    """Steps in which texts received loss.
+    """Steps in which planted texts, or records, took part; "texts" means either.
 
     Attributes:
-        sizes: Number of sequences with loss in each step, shape (steps,).
+        sizes: Number of sequences with loss, or of records, in each step, shape (steps,).
         steps: Number of the step of each time that a text received loss, shape (times,).
         texts: Number of the text of each time, in [0, texts), shape (times,).
         copies: Copies of each text in the data set, shape (texts,).
+        of_records: True for all records of a data set, which the sentences then speak of.
     """
 
     sizes: NDArray[np.int64]
     steps: NDArray[np.int64]
     texts: NDArray[np.int64]
     copies: NDArray[np.int64]
+    of_records: bool = False
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -135,11 +137,20 @@ class BatchSampling:
         """True if the counts of the texts are far more equal than Poisson sampling makes them."""
         return self.is_judged and 2 * self.spread.below <= SAID_BELOW and self.spread.ratio < LARGEST_RATIO
 
+    @property
+    def _shuffled_as(self) -> str:
+        """Words for batches in which each record comes once before any comes again."""
+        varying = self.of_records and np.unique(self.sizes[:-1]).size > 2
+        return (
+            "Each epoch was dealt into batches of random sizes (balls and bins)" if varying else "Batches were shuffled"
+        )
+
     def remarks(self, sampling_rate: float | None = None) -> list[str]:
         """Return sentences on what contradicts Poisson sampling, at the stated rate if there is one."""
         if not self.is_judged:
             return []
         remarks, counts, steps = [], self.counts, self.sizes.size
+        kind, rows = ("record", "records") if self.of_records else ("copy of a planted text", "sequences")
         if self.is_shuffled:
             by_copy = counts / self.copies
             rate = counts.sum() / (self.copies.sum() * steps)
@@ -147,9 +158,9 @@ class BatchSampling:
             times = " to ".join(f"{end:g}" for end in sorted({by_copy.min(), by_copy.max()}))
             order = ", in the same order each time" if self.has_one_order else ""
             remarks.append(
-                f"not Poisson sampling (p <= {2 * self.spread.below:.1g}): each copy of a planted text came {times} "
+                f"not Poisson sampling (p <= {2 * self.spread.below:.1g}): each {kind} came {times} "
                 f"times in {steps} steps{order}; under Poisson sampling these numbers vary by about {usual:.2g}. "
-                "Batches were shuffled, so an accountant that assumes Poisson sampling does not apply"
+                f"{self._shuffled_as}, so an accountant that assumes Poisson sampling does not apply"
             )
         # All sizes, or both if there are two, such as that of the last batch. The most probable size of a binomial law
         # of this mean, and a rate of at most 1/2, has about this probability.
@@ -158,16 +169,30 @@ class BatchSampling:
         if sizes.size <= 2 and by_chance <= SAID_BELOW:
             listed = " or ".join(map(str, sizes.tolist()))
             remarks.append(
-                f"not Poisson sampling: each of {steps} batches held {listed} sequences; under Poisson sampling the "
+                f"not Poisson sampling: each of {steps} batches held {listed} {rows}; under Poisson sampling the "
                 f"sizes vary by about {np.sqrt(self.sizes.mean()):.2g}, so an accountant that assumes it does not apply"
             )
         if sampling_rate is not None and (chance := self.rate_p_value(sampling_rate)) <= SAID_BELOW:
             expected = sampling_rate * self.copies.sum() * steps
+            counted = "records" if self.of_records else "planted texts"
             remarks.append(
-                f"not the stated sampling rate of {sampling_rate:g} (p = {chance:.1g}): planted texts came "
+                f"not the stated sampling rate of {sampling_rate:g} (p = {chance:.1g}): {counted} came "
                 f"{counts.sum():,} times in {steps} steps; {expected:,.0f} times are expected"
             )
         return remarks
+
+
+def of_batches(batches: Sequence[NDArray[np.int64]], records: int) -> BatchSampling:
+    """Return the sampling of all records, from the numbers of the records in each step.
+
+    Args:
+        batches: Numbers of the records of each step, each in [0, records).
+        records: Number of records of the data set, >= 1.
+    """
+    sizes = np.array([batch.size for batch in batches], dtype=np.int64)
+    steps = np.repeat(np.arange(sizes.size), sizes)
+    numbers = np.concatenate([np.zeros(0, np.int64), *batches])
+    return BatchSampling(sizes, steps, numbers, np.ones(records, np.int64), of_records=True)
 
 
 def by_step(times: Sequence[tuple[int, int]], sizes: Sequence[int], copies: NDArray[np.int64]) -> BatchSampling:
