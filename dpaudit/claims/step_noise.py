@@ -1,4 +1,4 @@
-"""Noise that the steps of a training add, as it is claimed: its law, its size, and how it depends on earlier steps.
+"""Claimed noise of the steps of a training: its law, its size, and how it depends on earlier steps.
 
 All sizes are in clips, the largest norm of one record's contribution to a step.
 

@@ -1,6 +1,6 @@
 """Tests of how the batches of a training were drawn, from the steps in which records or planted texts came.
 
-An accountant of DP-SGD with Poisson sampling assumes that each record joins each step by a coin of its own. Then the
+An accountant of DP-SGD with Poisson sampling assumes that each record joins each step by a separate coin. Then the
 numbers of steps of different records vary, and so do the sizes of batches. Shuffled batches, and batches of one size,
 give a weaker amplification (Chua et al., 2024, arXiv:2403.17673), which no attack on the loss can show.
 """
@@ -55,7 +55,7 @@ class BatchSampling:
         steps: Number of the step of each time that a text received loss, shape (times,).
         texts: Number of the text of each time, in [0, texts), shape (times,).
         copies: Copies of each text in the data set, shape (texts,).
-        of_records: True for all records of a data set, which the sentences then speak of.
+        of_records: True for all records of a data set, which the sentences then name.
     """
 
     sizes: NDArray[np.int64]

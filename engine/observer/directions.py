@@ -1,6 +1,6 @@
 """Directions in which the canaries of a training push: sparse, orthogonal, spread over all tensors of the model.
 
-Every direction is a unit vector on few weights of its own. So canaries of different coins share no weight, a step costs
+Every direction is a unit vector on few weights that no other direction has. So canaries of different coins share no weight, a step costs
 the same few thousand numbers for a model of any size, and each tensor's noise is seen.
 """
 
@@ -44,7 +44,7 @@ class Directions:
     ) -> Directions:
         """Draw directions for a model whose tensors have these shapes.
 
-        Every tensor with enough weights gives the same number to each direction, and one with fewer gives what it has.
+        Every tensor with enough weights gives the same number to each direction, and one with fewer gives all of them.
         In two of three directions, pairs of weights are neighbours, along the last or the first axis of their tensor,
         with opposite signs. Noise that was drawn once for a row, a column or a tensor cancels out in them.
         `weights` is the number of weights of a direction, >= 1; None for as many as are useful.

@@ -21,7 +21,7 @@ class Processes:
     """The processes of a training.
 
     Attributes:
-        share: What they divide; None for a training in one process.
+        share: Division of the training among them; None for a training in one process.
         rank: Number of this process.
         count: Number of processes.
     """

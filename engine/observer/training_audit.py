@@ -54,7 +54,7 @@ class TrainingResult(Answered):
         name: Name of the audit.
         test: The test of what the claim allows each step.
         scores: Score and truth of each coin of the finished steps.
-        notes: What was observed and assumed, in sentences.
+        notes: Observations and assumptions, in sentences.
     """
 
     name: str
@@ -111,8 +111,8 @@ class TrainingAudit:
             audit.observe(noisy)
         print(audit.result)
 
-    Each step has some coins, and each coin has a canary of one clip in a direction of its own. Given all earlier
-    releases, a step is a mechanism, so the result holds however the training adapts. What is tested is the claim that
+    Each step has some coins, and each coin has its own canary: one clip in its own direction. Given all earlier
+    releases, a step is a mechanism, so the result holds however the training adapts. The audit tests the claim that
     the stated noise gives each step. The canaries are part of the training: with k coins, some k / 2 clips are
     added to each sum, in directions orthogonal to each other. Use a replica if the model must not change.
 
@@ -183,7 +183,7 @@ class TrainingAudit:
 
     @classmethod
     def of_opacus(cls, optimizer: Any, **options: Any) -> TrainingAudit:
-        """Return an audit of all further steps of an optimizer of Opacus; the training needs no other change.
+        """Return an audit of all further steps of an optimizer of Opacus. The training needs no other change.
 
             module, optimizer, loader = PrivacyEngine().make_private(...)
             audit = dpaudit.TrainingAudit.of_opacus(optimizer, claim=(3, 1e-5))
@@ -504,7 +504,7 @@ class _WholeTraining:
         return cls(None if claim is None else parse_claim(claim, Relation.ADD_REMOVE), sampling_rate, steps)
 
     def sentences(self, noise: StepNoise) -> tuple[str, ...]:
-        """Return what the steps mean for the training: its claim, and what they spend by the accountant."""
+        """Return the claim of the training, the cost of its steps by the accountant, and the tested parts."""
         claim = self.claim
         first = f"claimed {noise} in each step"
         if claim is not None:

@@ -1,11 +1,11 @@
-"""Guesses about several coins of each step of a training, without any assumption on how they depend on each other.
+"""Guesses about several coins of each step of a training, which may depend on each other in any way.
 
-Each coin of a step is fair and decides about a canary of its own. Given everything before the step, a guess of one coin
-is right with probability at most p = (1 + TV) / 2, where TV is the total variation that the claim allows. So
+Each coin of a step is fair and decides about its own canary. Given everything before the step, a guess of one coin is
+right with probability at most p = (1 + TV) / 2. TV is the total variation that the claim allows. So
 
     1 - w + w (share of right guesses of the step) / p,    w in [0, 1],
 
-has expectation at most 1, however the guesses of the step depend on each other: it is an average of bets on each coin.
+has expectation at most 1, however the guesses of the step depend on each other. It averages bets on each coin.
 The product over steps, averaged over several w, is a nonnegative supermartingale. Under the claim it ever reaches
 1 / error with probability at most `error` (Ville, 1939). It falls as p grows, so the values of p that are rejected form
 an interval, whose end is the bound. Counts of right guesses must not be pooled over the coins of a step: all of them

@@ -1,4 +1,4 @@
-"""A network by DP-SGD in two processes on CPUs: each clips the gradients of its own rows, and the first adds noise."""
+"""A network by DP-SGD in two processes on CPUs: each clips the gradients of its rows, and the first adds noise."""
 
 import sys
 
