@@ -1,7 +1,7 @@
 """Directions in which the canaries of a training push: sparse, orthogonal, spread over all tensors of the model.
 
-Every direction is a unit vector on few weights that no other direction has. So canaries of different coins share no weight, a step costs
-the same few thousand numbers for a model of any size, and each tensor's noise is seen.
+Every direction is a unit vector on few weights that no other direction has. So canaries of different coins share no
+weight, a step costs the same few thousand numbers for a model of any size, and each tensor's noise is seen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Guesses about the coins of a step, by a model of the noise that is learned from earlier steps.
 
-The residual of a step is its release minus the data, decoded to the claimed white noise. On the weights of its direction,
-a canary that joined adds its effect. The coins of earlier steps are known by then. So their noise shows how large the noise
-of each tensor is, and how the noise of a step follows from that of other steps.
+The residual of a step is its release minus the data, decoded to the claimed white noise. On the weights of its
+direction, a canary that joined adds its effect. The coins of earlier steps are known by then. So their noise shows
+how large the noise of each tensor is, and how the noise of a step follows from that of other steps.
 
 A guess uses the residual of its step, and what was fixed before its coin was tossed. If noise is claimed to be
 independent, it also uses the residual of the next step on the same weights, where that step has no canary. It never
