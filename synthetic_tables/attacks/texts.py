@@ -71,17 +71,15 @@ def _features(synthetic: csr_array, real: csr_array, groups: Ints) -> Floats:
     weight = np.sqrt(np.log((count + 1) / (with_word[rare] + 1)))  # the product of two rows has the square
     synthetic, real = (csr_array(words[:, rare] * weight) for words in (synthetic, real))
     none = np.full(synthetic.shape[0], -1)
-    best, at = _most_shared(real, synthetic, groups, none)[:2]
-    around = _most_shared(real, real, groups, groups)[0]
-    first, row, second = _most_shared(synthetic, real, none, groups)
+    best, at = most_shared(real, synthetic, groups, none)[:2]
+    around = most_shared(real, real, groups, groups)[0]
+    first, row, second = most_shared(synthetic, real, none, groups)
     usual = np.maximum(around, np.where(groups[row[at]] == groups, second[at], first[at]))
     evidence = np.log1p(np.exp(np.minimum(best - usual, LARGEST)) / 10)
     return np.column_stack([evidence, best - usual, best])
 
 
-def _most_shared(
-    query: csr_array, searched: csr_array, query_groups: Ints, groups: Ints
-) -> tuple[Floats, Ints, Floats]:
+def most_shared(query: csr_array, searched: csr_array, query_groups: Ints, groups: Ints) -> tuple[Floats, Ints, Floats]:
     """Return the largest weight that each row shares with one of another group, that row, and the largest of others.
 
     The last one is over the rows that are not of the group of the row before. Groups below 0 are no groups.

@@ -64,7 +64,7 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 FOLLOWED_FIRST = "nearest-neighbour"
 """Attack that the order of guesses follows before any coin is revealed."""
 NARROW = FOLLOWED_FIRST, "copies", "rare-values"
-"""Attacks on views of few columns."""
+"""Attacks on all views but that of the means of persons."""
 MORE_ROWS = "more rows in both files"
 MOST_ROWS_ADVISED = 1_000_000
 """Number of rows up to which the number that could reject a claim is sought."""
@@ -351,8 +351,8 @@ def view_features(
     """Return the features of the real rows by the attacks on each view and on free text, and what failed, in sentences.
 
     The attack on near rows comes first, and its own score reads numbers alone if a view has both numbers and words.
-    Views of few columns are not read by attacks on densities and marginals, which look at all sets of few columns in
-    the whole table.
+    Attacks on densities and marginals read the means of persons alone: they look at all sets of few columns in the
+    whole table.
 
     Args:
         attacks: Names of the attacks that read the whole table.
@@ -370,7 +370,7 @@ def view_features(
             continue
         if names[0] == FOLLOWED_FIRST and columns[0].shape[1] > 4:
             values[:, :8] = np.roll(columns[0], 4, axis=1)
-        features[derived.name] = derived.of_rows(values)
+        features[derived.name] = values[derived.record]
     narrow = {each.name: features[each.name] for each in views if each.is_narrow and each.name in features}
     return narrow | texts | features, failures
 

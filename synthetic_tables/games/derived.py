@@ -67,17 +67,13 @@ class Derived:
         name: Columns, in words: "latitude, longitude", "ended - begun".
         view: The table.
         record: Row of the view for each real row of the table, shape (real rows,).
-        is_narrow: True for a view of few columns.
+        is_narrow: True if the other views, or the table itself, show the attacks on densities and marginals as much.
     """
 
     name: str
     view: TableView
     record: Ints
     is_narrow: bool = True
-
-    def of_rows(self, features: Floats) -> Floats:
-        """Return features of the real rows from those of the records of the view, shapes (rows, k)."""
-        return features[self.record]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +114,7 @@ def derived_views(pairs: PairedTables) -> list[Derived]:
     view = pairs.view
     rows = np.arange(len(view.real))
     moved = on_the_real_scale(view)
-    whole = (
-        [Derived("numbers on the scale of the real rows", moved, rows, is_narrow=False)] if moved is not view else []
-    )
+    whole = [Derived("numbers on the scale of the real rows", moved, rows)] if moved is not view else []
     if pairs.canary.max() + 1 < rows.size:
         whole.append(means_of_canaries(pairs))
     columns, candidates = _candidates(view, moved)
@@ -247,13 +241,13 @@ def nearness_surplus(synthetic: Floats, real: Floats, pair: Ints, first_pairs: i
     played &= np.cumsum(np.bincount(pair[played], minlength=pair.max(initial=0) + 1))[pair] <= len(synthetic)
     if min(len(synthetic), played.sum(), (~played).sum()) < FEWEST_POINTS:
         return -np.inf
-    evidence = _evidence(synthetic, real, pair, first_pairs)
-    usual = _evidence(real[played], real[~played], pair[~played], 2 * first_pairs)
+    evidence = nearness_evidence(synthetic, real, pair, first_pairs)
+    usual = nearness_evidence(real[played], real[~played], pair[~played], 2 * first_pairs)
     deviation = np.sqrt(evidence.var() / evidence.size + usual.var() / usual.size)
     return float((evidence.mean() - usual.mean()) / max(deviation, 1e-9))
 
 
-def _evidence(synthetic: Floats, real: Floats, pair: Ints, first: int) -> Floats:
+def nearness_evidence(synthetic: Floats, real: Floats, pair: Ints, first: int) -> Floats:
     """Return how much nearer a real row of the first pairs is to a synthetic row than a row of another pair is."""
     rows_of_first = np.flatnonzero((pair >= 0) & (pair < first))
     among_synthetic, among_real = (

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
-from dpaudit.synthetic_tables.attacks.texts import shared_words
+from dpaudit.synthetic_tables.attacks.texts import most_shared, shared_words
 from dpaudit.synthetic_tables.front_door.auditing import view_features
 from dpaudit.synthetic_tables.games.columns import encoded
-from dpaudit.synthetic_tables.games.derived import derived_views, nearness_surplus, on_the_real_scale
+from dpaudit.synthetic_tables.games.derived import derived_views, nearness_evidence, nearness_surplus, on_the_real_scale
 from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired
 
 Rng = np.random.Generator
@@ -180,3 +181,36 @@ def test_numbers_of_one_factor_return_to_the_real_scale_exactly() -> None:
     assert np.mean(np.isin(back.synthetic.numbers[:, columns], view.real.numbers[:, columns])) > 0.9
     fresh = pairs_of(*tables(None, 3)).view
     assert on_the_real_scale(fresh) is fresh
+
+
+def test_evidence_of_nearness_agrees_with_a_slow_twin() -> None:
+    rng = np.random.default_rng(4)
+    synthetic, real, pair = rng.random((30, 2)), rng.random((40, 2)), rng.permutation(np.repeat(np.arange(20), 2))
+    fast = nearness_evidence(synthetic, real, pair, 12)
+    rows_of_first = [row for row in range(40) if pair[row] < 12]
+
+    def away(first: np.ndarray, second: np.ndarray) -> float:
+        return float(np.abs(first - second).sum())
+
+    def to_another(point: np.ndarray, row: int) -> float:
+        return min(away(point, real[other]) for other in range(40) if pair[other] != pair[row])
+
+    local = [to_another(real[row], row) for row in rows_of_first]
+    least = 0.03 * float(np.median(local)) + 1e-9
+    for value, row, alone in zip(fast, rows_of_first, local, strict=True):
+        nearest = min(range(30), key=lambda place: away(real[row], synthetic[place]))
+        distance = away(real[row], synthetic[nearest])
+        other = min(to_another(synthetic[nearest], row), distance + alone)
+        assert value == pytest.approx(np.log1p(min((other + least) / (distance + least), 1_000) ** 2 / 10))
+
+
+def test_shared_words_agree_with_a_slow_twin() -> None:
+    rng = np.random.default_rng(5)
+    query, searched = (csr_array((rng.random((rows, 9)) < 0.3) * rng.random(9)) for rows in (7, 12))
+    groups, of_query = np.repeat(np.arange(4), 3), np.array([0, 1, 2, 3, -1, -1, 0])
+    largest, rows, second = most_shared(query, searched, of_query, groups)
+    shared = np.where(of_query[:, None] == groups, 0.0, query.toarray() @ searched.toarray().T)
+    np.testing.assert_allclose(largest, shared.max(axis=1))
+    for place in np.flatnonzero(largest):
+        assert shared[place, rows[place]] == pytest.approx(largest[place])
+        assert second[place] == pytest.approx(shared[place, groups != groups[rows[place]]].max())
