@@ -216,9 +216,10 @@ def synthetic(
         seconds[name] = time.perf_counter() - began
         return value
 
-    control = timed("control", lambda: split_control(pairs, seed=seed))
-    features, failures = attack_features(pairs, timed)
     views = timed("further views", lambda: derived_views(pairs))
+    narrow = [each.view for each in views if each.is_narrow]
+    control = timed("control", lambda: split_control(pairs, seed=seed, views=narrow))
+    features, failures = attack_features(pairs, timed)
     of_views, failed = timed("attacks on views", lambda: view_features(pairs, views, features))
     failures += failed
     standard = len(features) + min(1, len(of_views))  # the first view has the largest surplus, which no coin decides

@@ -19,7 +19,7 @@ of training rows among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -235,12 +235,14 @@ class SplitControl:
         )
 
 
-def split_control(paired: PairedTables, *, seed: int) -> SplitControl:
+def split_control(paired: PairedTables, *, seed: int, views: Sequence[TableView] = ()) -> SplitControl:
     """Return tests of the split on all rows of both files; of each canary one random row.
 
     Args:
         paired: The paired tables; the synthetic table is not read.
         seed: Seed of the rows of persons, of the folds of the classifier.
+        views: Further views of the same real rows, chosen without their files: what attacks see in them without a leak
+            must be found here.
     """
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(paired.canary.size)
@@ -253,6 +255,11 @@ def split_control(paired: PairedTables, *, seed: int) -> SplitControl:
     tests.append(SplitTest("the number of equal rows within the training file", two_sided(codes, trained, in_training)))
     if min(trained.sum(), (~trained).sum()) >= FEWEST_ROWS:
         tests += [_near_rows(table, trained), _classifier(table, trained, rng)]
+    for view in views:
+        part = view.real.take(rows)
+        if not set(part.number_names) <= set(table.number_names):
+            tests += [*_columns(part, trained), *tests_of_equal_values(part, trained)]
+        tests.append(_near_rows(part, trained))
     persons = paired.training_canaries + paired.holdout_canaries + paired.persons_in_both
     return SplitControl(tuple(tests), rows.size, paired.persons_in_both, persons)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from dpaudit.synthetic_tables.front_door.auditing import view_features
 from dpaudit.synthetic_tables.games.columns import encoded
 from dpaudit.synthetic_tables.games.derived import derived_views, nearness_evidence, nearness_surplus, on_the_real_scale
 from dpaudit.synthetic_tables.games.pairs import Canaries, PairedTables, paired
+from dpaudit.synthetic_tables.games.split_control import split_control
 
 Rng = np.random.Generator
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
@@ -214,3 +216,18 @@ def test_shared_words_agree_with_a_slow_twin() -> None:
     for place in np.flatnonzero(largest):
         assert shared[place, rows[place]] == pytest.approx(largest[place])
         assert second[place] == pytest.approx(shared[place, groups != groups[rows[place]]].max())
+
+
+def test_files_that_differ_in_a_computed_column_are_called_not_random() -> None:
+    """Training rows have whole hours from start to end. Each column alone has one law in both files."""
+    rng = np.random.default_rng(6)
+    training, holdout, released = (rows(rng, 300) for _ in range(3))
+    training["ended"] = training["start"] + ((training["ended"] - training["start"]) // 3_600 + 1) * 3_600
+    for files, is_random in (((training, holdout, released), False), (tables(length, 6), True)):
+        pairs = pairs_of(*files)
+        names = pairs.view.real.number_names
+        first, second = (pairs.view.real.numbers[:, [names.index(name)]] for name in ("start", "ended"))
+        lengths = replace(pairs.view.real, numbers=second - first, number_names=("ended - start",))
+        assert split_control(pairs, seed=0).doubt == ""
+        doubt = split_control(pairs, seed=0, views=[replace(pairs.view, real=lengths)]).doubt
+        assert doubt == "" if is_random else "ended - start" in doubt
