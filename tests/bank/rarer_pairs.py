@@ -262,7 +262,7 @@ def stump(rows, rng, fixed=-1):
     return [cut, int((x < cut).sum() + noise(rng)), int((x >= cut).sum() + noise(rng))]
 
 
-def bins_by_cross_validation(rows, rng, fixed=0):
+def bins_by_cross_validation(rows, rng, fixed=0, scale=1.0):
     """Return a noisy histogram with the number of bins of the largest exact likelihood."""
     x = whole(rows, "x")
 
@@ -271,7 +271,7 @@ def bins_by_cross_validation(rows, rng, fixed=0):
         return np.log((np.bincount(place, minlength=bins)[place] - 1 + 0.5) * bins / (len(x) + 0.5 * bins)).sum()
 
     bins = fixed or max((2, 4, 8, 16), key=likelihood)
-    return (np.bincount(np.minimum(x * bins // 101, bins - 1), minlength=bins) + noise(rng, bins)).tolist()
+    return (np.bincount(np.minimum(x * bins // 101, bins - 1), minlength=bins) + noise(rng, bins, scale)).tolist()
 
 
 def significance(rows, rng, exact=True):
@@ -293,12 +293,6 @@ def frequent_pairs(rows, rng, exact=True):
 
 
 # Sums and counts
-
-
-def trimmed(rows, rng):
-    """Return a noisy sum without a twentieth of the rows at each end."""
-    ages, cut = np.sort(whole(rows)), len(rows) // 20
-    return int(ages[cut : len(ages) - cut].sum() + noise(rng, None, 100))
 
 
 def total(rows, rng):
@@ -342,6 +336,74 @@ def sums_by_word(rows, rng):
     return (np.bincount(words(rows), whole(rows), 5).astype(int) + noise(rng, 5, 100)).tolist()
 
 
+def first_hundred(rows, rng, scale=1.0):
+    return decades(whole(rows)[:100], rng, scale)
+
+
+def sums_so_far(rows, rng, scale=100):
+    """Return the noisy sum of the first 10, 20, 30, 40 and 50 rows."""
+    return [int(whole(rows)[:size].sum() + noise(rng, None, scale)) for size in range(10, 51, 10)]
+
+
+def ups_and_downs(rows, rng, scale=100):
+    """Return the noisy sum of the differences between rows that follow each other."""
+    return int(np.abs(np.diff(whole(rows))).sum() + noise(rng, None, scale))
+
+
+def sessions(rows, rng, scale=100):
+    """Return the noisy sum of ages; that of consecutive rows with one word is clipped to 100."""
+    starts = np.cumsum(np.diff(words(rows), prepend=-1) != 0)
+    return int(np.minimum(np.bincount(starts, whole(rows)), 100).sum() + noise(rng, None, scale))
+
+
+def noise_of_few_levels(rows, rng):
+    """Return a sum with Laplace noise by inversion of 256 levels."""
+    level = (rng.integers(256) + 0.5) / 256 - 0.5
+    return round(float(whole(rows).sum() - 100 * np.sign(level) * np.log1p(-2 * abs(level))), 6)
+
+
+def three_draws_in_turn(rows, rng, draws=3):
+    counts = np.bincount(np.minimum(whole(rows) // 10, 8), minlength=9)
+    return (counts + np.resize(noise(rng, draws, 1.0), 9)).tolist()
+
+
+def small_integers(rows, rng, kind=np.int8):
+    return int(np.array([len(rows)]).astype(kind)[0] + noise(rng))
+
+
+def changes_by_decade(rows, rng, scale=1.0):
+    counts = np.bincount(np.minimum(whole(rows) // 10, 9), minlength=10)
+    return (np.diff(counts) + noise(rng, 9, scale)).tolist()
+
+
+def one_response_for_equal_words(rows, rng, each=False):
+    """Count randomised responses; rows with the same word have the same one."""
+    place = words(rows) % 4
+    flips = (rng.random(len(place)) if each else rng.random(4)[place]) > np.e / (np.e + 3)
+    moved = rng.integers(1, 4, len(place)) if each else rng.integers(1, 4, 4)[place]
+    return np.bincount((place + flips * moved) % 4, minlength=4).tolist()
+
+
+def largest_age(rows, rng, local=True):
+    """Return the largest age with noise for the distance to the next one."""
+    ages = np.sort(np.append(whole(rows), [0, 0]))
+    return int(ages[-1] + noise(rng, None, max(int(ages[-1] - ages[-2]), 1) if local else 100))
+
+
+def hadamard(rows, rng, scale=1.0):
+    counts = np.bincount(words(rows) % 4, minlength=4)
+    signs = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]])
+    return (signs @ counts + noise(rng, 4, scale)).tolist()
+
+
+def winner_with_margin(rows, rng, exact=True):
+    """Return the word of the largest noisy count, and the lead over the second one in tens."""
+    counts = np.bincount(words(rows), minlength=5)[:4]
+    noisy = counts + noise(rng, 4)
+    last = np.sort(counts if exact else noisy)
+    return {"word": TREES[int(noisy.argmax())], "lead": int((last[-1] - last[-2]) // 10)}
+
+
 def of(function: Callable[..., Any], **settings: Any) -> Callable[[], Callable[..., Any]]:
     return lambda: lambda rows, rng: function(rows, rng, **settings)
 
@@ -374,6 +436,7 @@ BANK: dict[str, Case] = {
     "neighbours-left-out": case(of(nearest_neighbours), of(nearest_neighbours, fixed=3), LABELLED),
     "target-encoding": case(of(target_encoding), of(word_of_the_old), PEOPLE),
     "steps-until-exact-loss": case(of(descent), of(descent, steps=6), LABELLED),
+    "neighbour-replaced": case(of(nearest_neighbours), of(nearest_neighbours, fixed=3), LABELLED, REPLACE),
     # as a stranger writes them
     "three-of-each-word": case(of(three_of_each_word), of(three_of_each_word, scale=2.0), PEOPLE),
     "fixed-sample": case(of(fixed_sample), of(some_at_random), PEOPLE),
@@ -387,11 +450,25 @@ BANK: dict[str, Case] = {
     "bins-by-cross-validation": case(of(bins_by_cross_validation), of(bins_by_cross_validation, fixed=8), LABELLED),
     "exact-significance": case(of(significance), of(significance, exact=False), LABELLED),
     "frequent-pairs": case(of(frequent_pairs), of(frequent_pairs, exact=False), FEW_ITEMS),
-    "trimmed-by-count": case(of(trimmed), of(total), PEOPLE),
     "midnight-counts-twice": case(of(weekdays), of(weekdays, twice=False), TIMES),
     "running-totals": case(of(running_totals), of(running_totals, scale=10.0), PEOPLE),
     "count-sketch": case(of(sketch), of(sketch, scale=3.0), PEOPLE),
     "pairs-of-equal-words": case(of(equal_pairs), of(count), PEOPLE),
     "noise-by-number-of-groups": case(of(noise_by_groups), of(sums_by_word), PEOPLE),
     "as-many-distances": case(of(from_the_first), of(from_fifty), PEOPLE, REPLACE),
+    "stump-replaced": case(of(stump), of(bins_by_cross_validation, fixed=8, scale=2.0), LABELLED, REPLACE),
+    "first-hundred-rows": case(of(first_hundred), of(first_hundred, scale=2.0), PEOPLE),
+    "sums-so-far": case(of(sums_so_far), of(sums_so_far, scale=500), PEOPLE),
+    "ups-and-downs": case(of(ups_and_downs), of(ups_and_downs, scale=200), PEOPLE),
+    "sessions": case(of(sessions), of(sessions, scale=200), PEOPLE),
+    "noise-of-few-levels": case(of(noise_of_few_levels), of(total), PEOPLE),
+    "three-draws-in-turn": case(of(three_draws_in_turn), of(three_draws_in_turn, draws=9), PEOPLE),
+    "small-integers": case(of(small_integers), of(count), PEOPLE),
+    "changes-by-decade": case(of(changes_by_decade), of(changes_by_decade, scale=2.0), PEOPLE),
+    "one-response-for-equal-words": case(
+        of(one_response_for_equal_words), of(one_response_for_equal_words, each=True), PEOPLE, REPLACE
+    ),
+    "largest-age-by-local-noise": case(of(largest_age), of(largest_age, local=False), PEOPLE),
+    "hadamard-noise-of-one": case(of(hadamard), of(hadamard, scale=4.0), PEOPLE),
+    "winner-with-exact-margin": case(of(winner_with_margin), of(winner_with_margin, exact=False), PEOPLE),
 }

@@ -51,8 +51,10 @@ COMPARED_SEEDS = 8
 """Seeds with which a proposed pair is compared."""
 MAX_COMPARED = 64
 """Largest number of proposed pairs that are compared; pairs with one table in common share its calls."""
-ROWS_BY_PLACE = 8
+ROWS_BY_PLACE = 5
 """Ordinary rows that are also tried at other places than the last, where the order of rows matters."""
+MANY_ROWS = 10
+"""Size of a large table with rows at other places, as a multiple of the ordinary rows."""
 SAME_NUMBER = 1e-9
 """Difference of two results of the same rows in another order that rounding explains, as a share of their size."""
 PER_BASE = 2
@@ -247,9 +249,15 @@ class CoupledSearch:
         in_turn = self.schema.table([(low, high)[place % 2] for place in range(len(usual))])
         if not self._order_matters(usual, in_turn, seed):
             return
-        rows = [*kinds, *self.ordinary.slice(0, ROWS_BY_PLACE).to_pylist()]
-        bases = (("ordinary rows", usual), ("equal rows", self._copies(low, len(usual))), ("rows in turn", in_turn))
-        for (name, base), (where, place) in itertools.product(bases, (("first", 0), ("amid", len(usual) // 2))):
+        rows = [*kinds[:3], *self.ordinary.slice(0, ROWS_BY_PLACE).to_pylist()]
+        bases = {
+            "ordinary rows": usual,
+            "low rows": self._copies(low, len(usual)),
+            "high rows": self._copies(high, len(usual)),
+            "rows in turn": in_turn,
+            "many rows in turn": pa.concat_tables([in_turn] * MANY_ROWS),
+        }
+        for (name, base), (where, place) in itertools.product(bases.items(), (("first", 0), ("amid", len(usual) // 2))):
             self._moving_rows(f"{name}, {where}", base, rows, place)
 
     def _tried_rows(self, mask: Callable[[Row], Mask]) -> Iterator[Row]:
