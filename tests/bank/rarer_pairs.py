@@ -368,7 +368,7 @@ def three_draws_in_turn(rows, rng, draws=3):
 
 
 def small_integers(rows, rng, kind=np.int8):
-    return int(np.array([len(rows)]).astype(kind)[0] + noise(rng))
+    return int(np.array([len(rows)]).astype(kind)[0]) + int(noise(rng))
 
 
 def changes_by_decade(rows, rng, scale=1.0):

@@ -247,7 +247,8 @@ class CoupledSearch:
         """Propose rows that move the result far from the first or a middle place, if the order of rows matters."""
         low, high, *_ = kinds
         in_turn = self.schema.table([(low, high)[place % 2] for place in range(len(usual))])
-        if not self._order_matters(usual, in_turn, seed):
+        many = pa.concat_tables([in_turn] * MANY_ROWS)
+        if not self._order_matters(usual, many, seed):
             return
         rows = [*kinds[:3], *self.ordinary.slice(0, ROWS_BY_PLACE).to_pylist()]
         bases = {
@@ -255,7 +256,7 @@ class CoupledSearch:
             "low rows": self._copies(low, len(usual)),
             "high rows": self._copies(high, len(usual)),
             "rows in turn": in_turn,
-            "many rows in turn": pa.concat_tables([in_turn] * MANY_ROWS),
+            "many rows in turn": many,
         }
         for (name, base), (where, place) in itertools.product(bases.items(), (("first", 0), ("amid", len(usual) // 2))):
             self._moving_rows(f"{name}, {where}", base, rows, place)
