@@ -4,12 +4,14 @@
     python -m tests.bank in-30s RUNS.jsonl [--only KIND ...] [--write]
     python -m tests.bank honest RUNS.jsonl [--seeds N] [--write]
     python -m tests.bank libraries RUNS.jsonl [--only defect] [--only NAME ...] [--write]
+    python -m tests.bank pairs RUNS.jsonl [--only defect] [--only NAME ...] [--code before | after] [--write]
 
 A VIOLATION of an honest mechanism is a false positive, allowed in at most one of a thousand runs.
 
 `in-30s` gives each check 30 processor seconds, so that other load on the machine does not matter. It covers the defects
 of labels and of DP-SGD in the bank, and those of the package's own mechanisms (`planted.py`). `honest` checks honest
 mechanisms of the package. `libraries` checks functions of third-party libraries, each in a Python of its own.
+`pairs` compares the search for pairs of tables in two versions of the code, by the test of a function's claim alone.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.campaign import by_case, campaign, of_each
 from dpaudit import ResourceRequest, Verdict
+from dpaudit.claims import Scope
+from dpaudit.engine.games.functions.game import RowFunctionGame
 from tests import bank
 from tests.bank import HERE, Case, checked_here
 from tests.bank.libraries import FOLDER, LIBRARIES, python_of
@@ -210,6 +215,38 @@ def columns_of_libraries(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+def cases_of_pairs(seeds: int, code: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the functions of rows whose pairs are rare, in one version of the code."""
+    rarer = (case for case in cases(seeds) if case["case"].startswith("rarer_pairs/"))
+    yield from ({**case, "code": code or "after"} for case in rarer)
+
+
+def run_pairs(case: str, of: str, seed: int, code: str) -> dict[str, Any]:
+    """Return what the test of a claim found; its confirmatory run has no more calls than the first pass."""
+    chosen, usual, began = bank_cases()[case], RowFunctionGame.traits, time.process_time()
+    tests = [test for test in usual.check_tests if test.scope is Scope.CLAIM]
+    alone = tuple(replace(test, growth_on_repeat={"trials": 1.0}) for test in tests)
+    make = chosen.twin if of == "twin" and chosen.twin else chosen.defect
+    with patch.object(RowFunctionGame, "traits", replace(usual, check_tests=alone)):
+        line = result_of(make, None, claim=chosen.claim, schema=chosen.schema, budget="1h", seed=seed)
+    return line | {"seconds": round(time.process_time() - began, 1)}
+
+
+def columns_of_pairs(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return verdict and bound on a defect before and after, the seconds, and the verdict on its twin."""
+    defects = {line["code"]: line for line in checks if line["of"] == "defect"}
+    after = defects.get("after")
+    return {
+        **{f"defect, {code}": line["verdict"] for code, line in sorted(defects.items(), reverse=True)},
+        **{
+            f"epsilon at least, {code}": f"{line['epsilon']:.3f}"
+            for code, line in sorted(defects.items(), reverse=True)
+        },
+        "seconds": f"{after['seconds']:.0f}" if after else "",
+        "twin": in_words(line["verdict"] for line in checks if line["of"] == "twin"),
+    }
+
+
 VERBS: dict[str, Callable[..., Any]] = {
     "": partial(campaign, cases, run, columns, groups=groups, file="defect-bank.csv", counted=False),
     "in-30s": partial(
@@ -228,6 +265,13 @@ VERBS: dict[str, Callable[..., Any]] = {
         groups=groups_of_libraries,
         file="library-bank.csv",
         counted=False,
+    ),
+    "pairs": partial(
+        *(campaign, cases_of_pairs, run_pairs, columns_of_pairs),
+        groups=groups,
+        file="rarer-pairs.csv",
+        counted=False,
+        settings={"code": "version of the code, before or after"},
     ),
 }
 
