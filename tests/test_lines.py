@@ -21,7 +21,7 @@ LIMITS = {
     "engine/data": 3602,
     "engine/estimate": 1366,
     "engine/figures": 587,
-    "engine/games": 16524,
+    "engine/games": 16533,
     "engine/observer": 1260,
     "engine/planning": 701,
     "engine/report": 868,
@@ -45,7 +45,7 @@ LIMITS = {
     "synthetic_tables/front_door": 1312,
     "synthetic_tables/games": 3065,
     "synthetic_tables/mechanisms": 1101,
-    "tests": 74218,
+    "tests": 74339,
     "tools": 1305,
 }
 """Most lines of Python in each room."""
